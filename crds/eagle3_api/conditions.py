@@ -1,0 +1,126 @@
+"""Condition types and reasons: documented constants, part of the API.
+
+A condition is an observation, not a state: it says what is so, with a reason a program can match and a message a person
+can act on. The order of ``ORDER`` is the order in which a person reads them.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from eagle3_api.base import Model
+
+
+class Type(StrEnum):
+    """The conditions of an ``Eagle3Draft``; each is present from first sight, unless it does not apply."""
+
+    READY = "Ready"
+    ACCEPTED = "Accepted"
+    FEATURES_READY = "FeaturesReady"
+    DRAFT_TRAINED = "DraftTrained"
+    DRAFT_CONVERTED = "DraftConverted"
+    REVISION_PROVEN = "RevisionProven"
+    SERVER_AVAILABLE = "ServerAvailable"
+    SPECULATION_ACTIVE = "SpeculationActive"
+    DRAFT_HEALTHY = "DraftHealthy"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+
+
+ORDER = tuple(Type)
+
+
+class Reason(StrEnum):
+    """Why a condition is what it is."""
+
+    # Under way
+    PENDING = "Pending"
+    INSPECTING = "Inspecting"
+    EXTRACTING = "Extracting"
+    TRAINING = "Training"
+    CONVERTING = "Converting"
+    SERVER_STARTING = "ServerStarting"
+    MEASURING_BASELINE = "MeasuringBaseline"
+    PROBING = "Probing"
+    ROLLING_OUT = "RollingOut"
+    AWAITING_APPROVAL = "AwaitingApproval"
+    SUSPENDED = "Suspended"
+    UNSCHEDULABLE = "Unschedulable"
+
+    # Good
+    ACCEPTED = "Accepted"
+    ARTIFACT_PUBLISHED = "ArtifactPublished"
+    PROVEN = "Proven"
+    AVAILABLE = "Available"
+    SCALED_TO_ZERO = "ScaledToZero"
+    ACTIVE = "Active"
+    SERVING = "Serving"
+    DRAFT_HEALTHY = "DraftHealthy"
+    SETTLED = "Settled"
+
+    # The object, its target and its data
+    TARGET_UNREADABLE = "TargetUnreadable"
+    TARGET_UNSUPPORTED = "TargetUnsupported"
+    DATA_UNREADABLE = "DataUnreadable"
+    NO_USABLE_DATA = "NoUsableData"
+    TEMPLATE_MISSING = "TemplateMissing"
+    LAYERS_REQUIRED = "LayersRequired"
+    LAYER_CONVENTION = "LayerConvention"
+    STORAGE_TOO_SMALL = "StorageTooSmall"
+    STORAGE_UNAVAILABLE = "StorageUnavailable"
+    VERSION_UNSUPPORTED = "VersionUnsupported"
+    NAME_CONFLICT = "NameConflict"
+    INVALID_CONFIGURATION = "InvalidConfiguration"
+
+    # Extraction, training, conversion
+    FEATURES_MISALIGNED = "FeaturesMisaligned"
+    FEATURE_MISMATCH = "FeatureMismatch"
+    NON_FINITE = "NonFinite"
+    CHECKPOINT_UNREADABLE = "CheckpointUnreadable"
+    CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
+    CONFIG_INVALID = "ConfigInvalid"
+    VOCABULARY_MAP = "VocabularyMap"
+    CONTEXT_TOO_SHORT = "ContextTooShort"
+    UNSUPPORTED_DRAFT = "UnsupportedDraft"
+    CORRUPT_ARTIFACT = "CorruptArtifact"
+    INTERRUPTED = "Interrupted"
+    JOB_STALLED = "JobStalled"
+    JOB_FAILED = "JobFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    IMAGE_PULL = "ImagePull"
+    INTERNAL_ERROR = "InternalError"
+
+    # Serving and judgement
+    START_FAILED = "StartFailed"
+    STARTUP_HUNG = "StartupHung"
+    WRONG_ALGORITHM = "WrongAlgorithm"
+    ARGUMENT_MISMATCH = "ArgumentMismatch"
+    SPECULATION_INACTIVE = "SpeculationInactive"
+    LOW_ACCEPT_LENGTH = "LowAcceptLength"
+    SLOWER_THAN_BASELINE = "SlowerThanBaseline"
+    PARITY_MISMATCH = "ParityMismatch"
+    NOT_LOSSLESS = "NotLossless"
+    FOREIGN_TRAFFIC = "ForeignTraffic"
+    PROBE_ERROR = "ProbeError"
+    REJECTED = "Rejected"
+    ROLLED_BACK = "RolledBack"
+    SERVED_WITHOUT_SPECULATION = "ServedWithoutSpeculation"
+    UNAVAILABLE = "Unavailable"
+    NO_TRAFFIC = "NoTraffic"
+    LOW_TRAFFIC = "LowTraffic"
+    METRICS_UNAVAILABLE = "MetricsUnavailable"
+    NOT_WATCHED = "NotWatched"
+    WARMING_UP = "WarmingUp"
+
+
+Status = Literal["True", "False", "Unknown"]
+
+
+class Condition(Model):
+    """One observation, as ``metav1.Condition``."""
+
+    type: Type
+    status: Status
+    reason: Reason
+    message: str
+    observed_generation: int
+    last_transition_time: str

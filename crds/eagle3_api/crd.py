@@ -1,0 +1,167 @@
+"""The CustomResourceDefinition, generated from the models.
+
+``python -m eagle3_api.crd`` prints it; the chart holds a copy, and a test compares the two. Kubernetes wants a
+*structural* schema: no references, one type per field, no null. Pydantic's JSON schema is turned into that here.
+"""
+
+import sys
+from typing import Any
+
+import eagle3_api
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.status import Eagle3DraftStatus
+
+Json = dict[str, Any]
+
+#: JSON schema keywords that a structural schema keeps as they are.
+_KEPT = (
+    "type",
+    "format",
+    "description",
+    "enum",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "minimum",
+    "maximum",
+    "multipleOf",
+    "default",
+    "required",
+)
+
+#: Bounds for what has none, so that the cost of the CEL rules can be estimated.
+_MAX_LENGTH = 4096
+
+_COLUMNS = (
+    ("Phase", "string", ".status.phase", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0),
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 0),
+    ("Revision", "string", ".status.revision", 0),
+    ("Accept", "string", ".status.accept", 0),
+    ("Speedup", "string", ".status.speedup", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Target", "string", ".spec.target.model", 1),
+    ("Progress", "string", ".status.progress", 1),
+    ("Draft", "string", ".status.draft", 1),
+    ("Baseline", "string", ".status.baseline", 1),
+)
+
+_NAME_RULES = [
+    {
+        "rule": "self.metadata.name.size() <= 40",
+        "message": "metadata.name: at most 40 characters, because the names of Jobs and Services are made from it",
+    },
+    {
+        "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "message": "metadata.name: a Service is named after it, so it must begin with a letter and hold only lower-case "
+        "letters, digits and '-'",
+    },
+    {
+        "rule": "!self.metadata.name.matches('-r[0-9]+$')",
+        "message": "metadata.name: must not end in -r<digits>; that is how revisions are named",
+    },
+]
+
+
+def structural(schema: Json, definitions: Json) -> Json:
+    """A structural schema from a piece of pydantic's JSON schema."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        schema = definitions[name] | {k: v for k, v in schema.items() if k != "$ref"}
+    if "anyOf" in schema:  # optional: absent instead of null
+        (inner,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        schema = structural(inner, definitions) | {k: v for k, v in schema.items() if k != "anyOf"}
+    made: Json = {key: schema[key] for key in _KEPT if schema.get(key) is not None}
+    made |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
+    if "const" in schema:
+        made["enum"] = [schema["const"]]
+    for bound, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if bound in schema:
+            made |= {inclusive: schema[bound], bound: True}
+    if made.get("description"):
+        made["description"] = " ".join(made["description"].split())
+    if made.get("type") == "string" and "enum" not in made:
+        made.setdefault("maxLength", _MAX_LENGTH)
+    if "properties" in schema:
+        made["properties"] = {name: structural(value, definitions) for name, value in schema["properties"].items()}
+    if "items" in schema:
+        made["items"] = structural(schema["items"], definitions)
+    if isinstance(schema.get("additionalProperties"), dict):
+        made["additionalProperties"] = structural(schema["additionalProperties"], definitions)
+    return made
+
+
+def _of(model: type[Eagle3DraftSpec] | type[Eagle3DraftStatus]) -> Json:
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return structural(schema, schema.get("$defs", {}))
+
+
+def definition(*, annotations: dict[str, str] | None = None) -> Json:
+    """The whole CustomResourceDefinition, as a plain object."""
+    group = eagle3_api.GROUP
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{eagle3_api.PLURAL}.{group}", **({"annotations": annotations} if annotations else {})},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": eagle3_api.KIND,
+                "listKind": f"{eagle3_api.KIND}List",
+                "plural": eagle3_api.PLURAL,
+                "singular": eagle3_api.KIND.lower(),
+                "shortNames": ["e3d"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": eagle3_api.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.serve.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path, "priority": priority}
+                        for name, kind, path, priority in _COLUMNS
+                    ],
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "description": "A target model, the data, the node and the bar: the operator trains an "
+                            "EAGLE-3 draft, proves it on the real server and keeps it only while it helps.",
+                            "required": ["spec"],
+                            "properties": {
+                                "apiVersion": {"type": "string"},
+                                "kind": {"type": "string"},
+                                "metadata": {"type": "object"},
+                                "spec": _of(Eagle3DraftSpec),
+                                "status": _of(Eagle3DraftStatus),
+                            },
+                            "x-kubernetes-validations": _NAME_RULES,
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def main() -> None:
+    """Print the definition as YAML, as the chart's file holds it."""
+    import yaml
+
+    yaml.safe_dump(definition(), sys.stdout, sort_keys=False, width=120, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""The contract between the two planes: a Job's configuration, its report, its exit codes and its progress lines.
+
+- In: the pod template carries the configuration as the annotation ``CONFIG_ANNOTATION``; the pod reads it as the file
+  ``CONFIG_FILE`` through the downward API. One object, atomic.
+- Out: the report as JSON in the container's termination message, at most ``REPORT_LIMIT`` bytes; a fuller one lies
+  beside the artifact. Done means: the Job is Complete *and* there is a report.
+- Progress: one JSON line on stdout now and then, after the mark ``PROGRESS_MARK``.
+"""
+
+import json
+from enum import IntEnum, StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from eagle3_api.base import Model
+from eagle3_api.conditions import Reason
+
+CONFIG_ANNOTATION = "eagle3.dev/config"
+CONFIG_FILE = "/eagle3/config/config.json"
+LIBRARY = "/eagle3/lib"
+TERMINATION_LOG = "/dev/termination-log"
+REPORT_LIMIT = 3 * 1024
+PROGRESS_MARK = "EAGLE3-PROGRESS "
+
+
+class StageName(StrEnum):
+    """The stages, in order."""
+
+    INSPECT = "inspect"
+    EXTRACT = "extract"
+    TRAIN = "train"
+    CONVERT = "convert"
+    PROBE = "probe"
+
+
+class ExitCode(IntEnum):
+    """How a stage ends. 10-19 mean that trying again cannot help: ``podFailurePolicy`` fails the Job at once."""
+
+    DONE = 0
+    BAD_CONFIGURATION = 10
+    BAD_INPUT = 11
+    NON_FINITE = 12
+    REFUSED = 13
+    DOES_NOT_FIT = 14
+    INTERNAL_ERROR = 19
+    INTERRUPTED = 20
+    ENGINE_CRASHED = 21
+
+
+FATAL_EXIT_CODES = tuple(range(10, 20))
+
+
+# ---------------------------------------------------------------------------------------------------- configuration
+
+
+class ObjectReference(Model):
+    """Whose Job this is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class DataConfig(Model):
+    """What ``spec.data`` says, as the data plane needs it."""
+
+    conversations: str
+    max_samples: int | None = None
+    max_length: int
+    holdout: float
+    chat_template: str | None = None
+
+
+class InspectConfig(Model):
+    """Inspect: look at everything, write nothing."""
+
+    stage: Literal["inspect"] = "inspect"
+    owner: ObjectReference
+    key: str
+    target: str
+    trust_remote_code: bool = False
+    data: DataConfig | None = None
+    checkpoint: str | None = None
+    auxiliary_layers: list[int] | None = None
+    vocabulary_size: int | None = None
+    feature_dtype: str = "bf16"
+    sglang_version: str
+    context_length: int | None = None
+    features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
+    kept: list[str] = Field(
+        default_factory=list,
+        description="Keys of finished extractions of this object: their bytes are not needed again.",
+    )
+
+
+class ExtractConfig(Model):
+    """Extract: conversations to hidden states."""
+
+    stage: Literal["extract"] = "extract"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the features root.")
+    target: str
+    target_digest: str
+    trust_remote_code: bool = False
+    data: DataConfig
+    data_digest: str
+    layers: list[int]
+    dtype: str
+    sglang_version: str
+    arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
+    tensor_parallel_size: int = 1
+
+
+class TrainConfig(Model):
+    """Train: hidden states to a draft, its vocabulary and its measure."""
+
+    stage: Literal["train"] = "train"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the drafts root.")
+    scratch: str = Field(description="Resumable checkpoints, under the features root.")
+    features: str = Field(description="Extract's artifact.")
+    features_key: str
+    target: str
+    target_digest: str
+    layers: list[int]
+    vocabulary_size: int
+    epochs: int
+    tokens_per_step: int
+    learning_rate: float
+    unroll_steps: int
+    seed: int
+    checkpoint_interval: float = Field(description="Seconds.")
+    processes: int = Field(1, description="Ranks of this pod: its GPUs, or 1 on a CPU.")
+    num_steps: int = Field(description="Draft steps that the server will take: the replay accepts at most so many.")
+
+
+class ConvertConfig(Model):
+    """Convert: a trained or adopted draft to what SGLang loads, checked."""
+
+    stage: Literal["convert"] = "convert"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the drafts root.")
+    trained: str | None = Field(None, description="Train's artifact, or")
+    trained_key: str | None = None
+    checkpoint: str | None = Field(None, description="an adopted checkpoint's folder.")
+    checkpoint_digest: str | None = None
+    data: DataConfig | None = Field(
+        None, description="For the prompts of an adopted checkpoint; built-in ones without."
+    )
+    target: str
+    target_digest: str
+    layers: list[int] = Field(description="What the server must capture; an adopted checkpoint must say the same.")
+    sglang_version: str
+    context_length: int
+
+
+class ProbeConfig(Model):
+    """Probe: measure one revision's server before it gets traffic."""
+
+    stage: Literal["probe"] = "probe"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the drafts root.")
+    revision: int
+    url: str = Field(description="The revision's own Service.")
+    prompts: str = Field(description="Folder of the converted draft, which holds the held-out prompts.")
+    prompts_digest: str
+    baseline: str | None = Field(
+        None, description="Folder of the plain revision's probe; none when this is the plain one."
+    )
+    expected_arguments: dict[str, str | int | float | bool | None] = Field(
+        description="What /server_info must say, by the server's own names."
+    )
+    concurrency: int
+    count: int = Field(description="Prompts to send.")
+    max_tokens: int
+    exact: bool = Field(False, description="fp32 on a CPU: answers must be equal to the token, no ties.")
+
+
+JobConfig = Annotated[
+    InspectConfig | ExtractConfig | TrainConfig | ConvertConfig | ProbeConfig, Field(discriminator="stage")
+]
+
+
+class JobEnvelope(Model):
+    """The configuration as it stands in the annotation; the discriminator is ``stage``."""
+
+    config: JobConfig
+
+
+# ----------------------------------------------------------------------------------------------------------- reports
+
+
+class Facts(Model):
+    """What Inspect found: ``status.resolved``."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    vocabulary_size: int
+    target_dtype: str
+    weight_bytes: int
+    context_length: int
+    target_digest: str
+    auxiliary_layers: list[int]
+    draft_vocabulary_size: int | None = None
+    sglang_version: str
+    layer_convention: str
+    capture_ids: list[int]
+    conversations: int | None = None
+    held_out: int | None = None
+    data_digest: str | None = None
+    expected_tokens: int | None = None
+    feature_bytes: int | None = None
+    bytes_per_token: int | None = None
+    chat_template_digest: str | None = None
+    checkpoint_digest: str | None = None
+    warnings: list[str] = Field(default_factory=list, max_length=4)
+
+
+class ExtractResult(Model):
+    """What Extract made."""
+
+    conversations: int
+    held_out: int
+    tokens: int
+    supervised_tokens: int
+    bytes: int
+    dropped: dict[str, int] = Field(default_factory=dict, description="Conversations left out, by why.")
+    tokens_per_second: float
+
+
+class TrainResult(Model):
+    """What Train reached, on the held-out conversations."""
+
+    steps: int
+    tokens: int
+    loss: float
+    accuracy: list[float] = Field(
+        description="Share of right proposals at each unroll step, over supervised positions."
+    )
+    expected_accept_length: float = Field(description="By replay, the target's own token counted.")
+    held_out: int
+    vocabulary_size: int
+    vocabulary_coverage: float = Field(description="Share of supervised tokens inside the draft vocabulary.")
+    tokens_per_second: float
+    resumed: int = Field(0, description="How often the training was resumed.")
+
+
+class ConvertResult(Model):
+    """What Convert published: ``status.artifact``."""
+
+    digest: str = Field(description="sha256 over the weights and the config: the draft's identity.")
+    parameters: int
+    bytes: int
+    layers: list[int]
+    capture_ids: list[int]
+    draft_vocabulary_size: int
+    prompts: int
+    prompts_digest: str
+    expected_accept_length: float | None = None
+    parity_error: float | None = Field(
+        None, description="Largest difference of logits, converted against trained, on held-out features."
+    )
+    warnings: list[str] = Field(default_factory=list, max_length=4)
+
+
+class ProbeResult(Model):
+    """What Probe measured: stored with the revision and judged by policy, as often as the policy changes."""
+
+    speculative: bool
+    prompts_digest: str
+    concurrency: int
+    requests: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    verify_steps: int = 0
+    accept_length: float | None = Field(None, description="(tokens - requests) / verify steps, over all requests.")
+    break_even: float | None = Field(
+        None, description="Accept length at which this server is as fast as the plain one."
+    )
+    baseline_tokens_per_second: float | None = None
+    first_token_seconds: float = Field(description="Median.")
+    inter_token_seconds: float = Field(description="Median.")
+    compared: int = Field(0, description="Answers compared with the plain server's.")
+    different: int = Field(0, description="Of them, those that differ beyond a tie.")
+    ties: int = 0
+    argument_mismatches: list[str] = Field(default_factory=list, max_length=8)
+    foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
+
+
+Result = Facts | ExtractResult | TrainResult | ConvertResult | ProbeResult
+RESULTS: dict[StageName, type[Facts | ExtractResult | TrainResult | ConvertResult | ProbeResult]] = {
+    StageName.INSPECT: Facts,
+    StageName.EXTRACT: ExtractResult,
+    StageName.TRAIN: TrainResult,
+    StageName.CONVERT: ConvertResult,
+    StageName.PROBE: ProbeResult,
+}
+
+
+class Report(Model):
+    """What a Job says at its end."""
+
+    stage: StageName
+    key: str
+    ok: bool
+    reason: Reason | None = Field(None, description="Why it failed.")
+    message: str = ""
+    result: dict[str, object] | None = None
+
+    def dump(self) -> str:
+        """The JSON of the termination message, within ``REPORT_LIMIT`` bytes: an over-long message is cut."""
+        text = json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=False)
+        excess = len(text.encode()) - REPORT_LIMIT
+        if excess <= 0:
+            return text
+        if len(self.message) <= excess + 1:
+            raise ValueError(f"the report of {self.stage} is {excess} bytes over {REPORT_LIMIT}")
+        return self.model_copy(update={"message": self.message[: -excess - 4].rstrip() + "…"}).dump()
+
+    @classmethod
+    def parse(cls, text: str) -> "Report | None":
+        """The report in a termination message, or None where there is none (a pod that was killed, another's text)."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+
+def result_of(report: Report) -> Result:
+    """The typed result of a successful report; ValidationError if it does not fit its stage."""
+    return RESULTS[report.stage].model_validate(report.result)
+
+
+class Progress(Model):
+    """One progress line."""
+
+    done: float = Field(ge=0, le=1, description="Share of the work that is done.")
+    seconds_left: float | None = None
+    message: str = ""
+    time: float = Field(description="Seconds since the epoch.")
+
+    def dump(self) -> str:
+        """The line as it is printed."""
+        return PROGRESS_MARK + json.dumps(self.to_json(), separators=(",", ":"))
+
+    @classmethod
+    def last(cls, log: str) -> "Progress | None":
+        """The last progress line in a piece of log, or None."""
+        for line in reversed(log.splitlines()):
+            _, mark, text = line.partition(PROGRESS_MARK)
+            if mark:
+                try:
+                    return cls.model_validate_json(text)
+                except ValidationError:
+                    continue
+        return None

@@ -1,0 +1,179 @@
+"""Facts and rules about SGLang, by version: the one place that knows them.
+
+Layers. Everywhere in this product a layer is *the index of the decoder layer whose output is taken, 0-based; -1 is the
+embedding's output*. SGLang captures the residual stream before a layer, and its models read the configured ids in
+different ways; ``capture_ids`` alone translates.
+"""
+
+import re
+from dataclasses import dataclass
+
+#: Flags that the operator renders itself (``--speculative-*`` besides).
+OWNED_FLAGS = (
+    "--model-path",
+    "--model",
+    "--served-model-name",
+    "--host",
+    "--port",
+    "--tp",
+    "--tp-size",
+    "--tensor-parallel-size",
+    "--trust-remote-code",
+    "--context-length",
+    "--max-running-requests",
+    "--enable-metrics",
+    "--extra-metric-labels",
+    "--decode-log-interval",
+    "--skip-server-warmup",
+    "--config",
+)
+
+#: What is out of scope, as flags.
+UNSUPPORTED_FLAGS = (
+    "--nnodes",
+    "--node-rank",
+    "--dist-init-addr",
+    "--disaggregation-mode",
+    "--enable-dp-attention",
+    "--pp",
+    "--pp-size",
+    "--pipeline-parallel-size",
+)
+
+_VERSION = re.compile(r"(?P<major>\d+)\.(?P<minor>\d+)\.(?P<patch>\d+)(?:\.?post(?P<post>\d+))?")
+
+
+class UnsupportedLayersError(ValueError):
+    """A layer set that this SGLang version cannot capture on this architecture; the message says which and why."""
+
+
+@dataclass(frozen=True, order=True)
+class Version:
+    """An SGLang release."""
+
+    major: int
+    minor: int
+    patch: int
+    post: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """The version in a text such as ``0.5.23`` or ``lmsysorg/sglang:v0.5.23-cu130``; ValueError if there is none."""
+        found = _VERSION.search(text.rpartition(":")[2])
+        if found is None:
+            raise ValueError(f"no SGLang version in {text!r}; set sglangVersion")
+        return cls(*(int(found[part] or 0) for part in ("major", "minor", "patch", "post")))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}" + (f".post{self.post}" if self.post else "")
+
+
+#: The oldest release whose counters, loader and flags the operator relies on (sglang:spec_verify_calls_total).
+OLDEST = Version(0, 5, 17)
+
+#: Draft architectures of SGLang 0.5.16 and later.
+LLAMA_DRAFT = "LlamaForCausalLMEagle3"
+
+#: Since 0.5.16 these read the ids raw unless the first is 1 (SGLang PR 25454); before, they too added one.
+RAW_UNLESS_FIRST_IS_ONE = frozenset(
+    {
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "Glm4MoeLiteForCausalLM",
+    }
+)
+RAW_SINCE = Version(0, 5, 16)
+
+#: Target architectures with ``set_eagle3_layers_to_capture`` that the operator knows the convention of.
+PLUS_ONE = frozenset(
+    {
+        "LlamaForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLForConditionalGeneration",
+        "Glm4MoeForCausalLM",
+        "Gemma3ForCausalLM",
+        "MiniMaxM2ForCausalLM",
+        "ApertusForCausalLM",
+    }
+)
+
+#: From 0.5.22 a Llama-like model can capture the embedding; before, layer 0 has no residual yet and the forward fails.
+EMBEDDING_SINCE = Version(0, 5, 22)
+
+
+def default_layers(layers: int) -> list[int] | None:
+    """The layers that EAGLE-3 reads by default, or None where the target is too small to have them.
+
+    Args:
+        layers: number of decoder layers of the target.
+
+    Source: outputs of 1, n//2-1, n-4, which are the inputs of 2, n//2, n-3 in the official implementation and in
+    SGLang's default. Strictly increasing from n = 7 on.
+    """
+    return [1, layers // 2 - 1, layers - 4] if layers >= 7 else None
+
+
+def supports_target(architecture: str) -> bool:
+    """Whether this architecture's capture convention is known."""
+    return architecture in PLUS_ONE or architecture in RAW_UNLESS_FIRST_IS_ONE
+
+
+def convention(architecture: str, version: Version) -> str:
+    """The name of the way in which a target's model code reads the configured ids: part of Convert's key.
+
+    ``output``: ids are this product's (SGLang adds one). ``input-unless-first-is-1``: ids name the layer's *input*,
+    unless the first is 1, which makes the whole list outputs.
+    """
+    raw = architecture in RAW_UNLESS_FIRST_IS_ONE and version >= RAW_SINCE
+    return "input-unless-first-is-1" if raw else "output"
+
+
+def capture_ids(layers: list[int], architecture: str, num_layers: int, version: Version) -> list[int]:
+    """What ``eagle_config.eagle_aux_hidden_state_layer_ids`` must say so that SGLang captures these layers' outputs.
+
+    Args:
+        layers: this product's layers (outputs, -1 the embedding), strictly increasing.
+        architecture: the target's ``architectures[0]``.
+        num_layers: decoder layers of the target.
+        version: the SGLang that serves.
+
+    Raises:
+        UnsupportedLayersError: the set cannot be captured by this version on this architecture.
+    """
+    if layers != sorted(set(layers)):
+        raise UnsupportedLayersError(f"layers {layers} are not strictly increasing; SGLang captures in layer order")
+    if layers[-1] > num_layers - 2:
+        raise UnsupportedLayersError(
+            f"layer {layers[-1]}: SGLang captures what enters the next layer, so the last that can be taken of "
+            f"{num_layers} is {num_layers - 2}"
+        )
+    if layers[0] < -1:
+        raise UnsupportedLayersError(f"layer {layers[0]} does not exist; -1 is the embedding's output")
+    if convention(architecture, version) == "output":
+        if layers[0] == -1 and version < EMBEDDING_SINCE:
+            raise UnsupportedLayersError(
+                f"the embedding's output (-1) cannot be captured by SGLang {version} on {architecture}; "
+                f"{EMBEDDING_SINCE} can"
+            )
+        return list(layers)
+    if layers[0] == 1:
+        return list(layers)
+    ids = [layer + 1 for layer in layers]
+    if ids[0] == 1:
+        raise UnsupportedLayersError(
+            f"layers {layers} on {architecture}: SGLang {version} reads a list that begins with 1 as outputs, so the "
+            "output of layer 0 cannot be named; choose another first layer"
+        )
+    return ids
+
+
+def log_ids(layers: list[int]) -> list[int]:
+    """How SGLang's log names the same tensors: the layer whose input they are."""
+    return [layer + 1 for layer in layers]

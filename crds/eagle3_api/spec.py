@@ -1,0 +1,500 @@
+"""``Eagle3Draft.spec``: what a user writes. Sections mirror the stages.
+
+The CustomResourceDefinition is generated from these models (``crd``): descriptions become ``kubectl explain``, bounds
+become the schema, constant defaults become the API server's defaults, and ``rules`` become CEL rules whose messages say
+what to do. Values that depend on the target (layers, digests, estimates) have no default here: Inspect derives them and
+reports them in ``status.resolved``.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints
+
+from eagle3_api.base import Model
+from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
+
+Path = Annotated[str, StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Label = Annotated[str, StringConstraints(max_length=317)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
+Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16)]
+
+
+def rule(expression: str, message: str, *, computed: str | None = None) -> dict[str, JsonValue]:
+    """One CEL rule of the schema.
+
+    Args:
+        expression: true for a valid object; ``self`` is the section that carries the rule.
+        message: what the user reads when it is false, unless ``computed``.
+        computed: a CEL expression for a message that contains the object's own values.
+    """
+    made: dict[str, JsonValue] = {"rule": expression, "message": message}
+    return made | ({"messageExpression": computed} if computed else {})
+
+
+def rules(*made: dict[str, JsonValue]) -> ConfigDict:
+    """The model configuration that puts CEL rules on a section."""
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(made)})
+
+
+Section = TypeVar("Section", bound=Model)
+
+
+def section(model: type[Section], description: str | None = None) -> Section:
+    """A section that a user may leave out: the API server then fills in the defaults of its fields."""
+    extra: dict[str, JsonValue] = {"default": {}}
+    made: Section = Field(default_factory=model, description=description, json_schema_extra=extra)
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------- pods
+
+
+class EnvironmentVariable(Model):
+    """An environment variable of the pod's main container: a value, or a key of a Secret."""
+
+    model_config = rules(
+        rule("has(self.value) != has(self.secretKeyRef)", "give either value or secretKeyRef"),
+    )
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+    value: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    secret_key_ref: "SecretKey | None" = Field(None, description="A key of a Secret in the object's namespace.")
+
+
+class SecretKey(Model):
+    """A key of a Secret; the kubelet reads it, the operator never does."""
+
+    name: Name
+    key: Text
+
+
+class Toleration(Model):
+    """A taint that the pod tolerates, as in a pod's own ``tolerations``."""
+
+    key: Label | None = None
+    operator: Annotated[str, StringConstraints(pattern="^(Exists|Equal)$")] = "Equal"
+    value: Label | None = None
+    effect: Annotated[str, StringConstraints(pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")] | None = None
+
+
+class ClaimSource(Model):
+    """A PersistentVolumeClaim of the object's namespace."""
+
+    claim_name: Name
+    read_only: bool = False
+
+
+class Volume(Model):
+    """A claim mounted at the same path in every pod, so that a path in the object means the same file everywhere."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
+    mount_path: Path
+    sub_path: Annotated[str, StringConstraints(max_length=512)] | None = None
+    persistent_volume_claim: ClaimSource
+
+
+class Placement(Model):
+    """Where pods run and with what. A typed allow-list: it cannot say hostPath or privileged."""
+
+    model_config = rules(
+        rule(
+            "!has(self.volumes) || self.volumes.all(v, !(v.mountPath + '/').startsWith('/eagle3/'))",
+            "mountPath: /eagle3 is where the operator mounts its own volumes; choose another path",
+        ),
+    )
+
+    node_selector: dict[str, Label] | None = Field(
+        None,
+        description="Labels that the node must carry, verbatim (nvidia.com/gpu.product: NVIDIA-H200).",
+        json_schema_extra={"maxProperties": 32},
+    )
+    tolerations: list[Toleration] | None = Field(None, max_length=32)
+    volumes: list[Volume] | None = Field(
+        None, max_length=16, description="The claims that hold the target, the data and adopted checkpoints."
+    )
+    env: list[EnvironmentVariable] | None = Field(None, max_length=64)
+    cpu: Quantity | None = Field(None, description="CPU request of the main container.")
+    memory: Quantity | None = Field(None, description="Memory request and limit of the main container.")
+    gpu_resource: Name | None = Field(
+        None,
+        description="The name of the GPU resource (default nvidia.com/gpu); MIG's mixed strategy has others.",
+        json_schema_extra={"pattern": r"^[a-z0-9.]+/[-a-z0-9._]+$"},
+    )
+    shm_size: Quantity | None = Field(
+        None, description="Size of /dev/shm, a memory volume that counts against memory. Default 1Gi; NCCL wants more."
+    )
+    termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] | None = None
+    priority_class_name: Name | None = None
+    runtime_class_name: Name | None = None
+    run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(None, description="Default 65532.")
+    run_as_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(None, description="Default 65532.")
+    fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(None, description="Default 65532.")
+    supplemental_groups: list[Annotated[int, Field(ge=1, le=2147483647)]] | None = Field(None, max_length=16)
+    image_pull_secrets: list[Name] | None = Field(None, max_length=8)
+
+    def over(self, base: "Placement") -> "Placement":
+        """This placement on top of a more general one: a field that is set here wins as a whole."""
+        return Placement.model_validate(base.to_json() | self.to_json())
+
+
+# ------------------------------------------------------------------------------------------------------ sections
+
+
+class Target(Model):
+    """The target model: the large model that is served."""
+
+    model: Path = Field(
+        description="Folder of the target's checkpoint (config.json, safetensors, tokenizer) on a volume."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, le=64, description="GPUs that one server spreads the target over.")
+    trust_remote_code: bool = Field(False, description="Let the target's own Python code run (Kimi-K2.5 needs it).")
+
+
+class Data(Model):
+    """The conversations that the draft learns from."""
+
+    conversations: Path = Field(
+        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}.'
+    )
+    max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
+    max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
+    holdout: float = Field(
+        0.02,
+        gt=0,
+        le=0.5,
+        description="Share of the conversations kept out of training, by hash: they measure the draft and probe servers.",
+    )
+    chat_template: Path | None = Field(None, description="A Jinja chat template that replaces the tokenizer's own.")
+
+
+class Draft(Model):
+    """The draft model: one decoder layer that reads the target's hidden states."""
+
+    model_config = rules(
+        rule(
+            "!has(self.checkpoint) || !has(self.vocabularySize)",
+            "draft.checkpoint brings its own vocabulary: leave vocabularySize out",
+        ),
+    )
+
+    vocabulary_size: int | None = Field(
+        None,
+        ge=64,
+        le=1_048_576,
+        multiple_of=64,
+        description="Tokens that the draft can propose, the most frequent ones. Default 32000, at most the target's.",
+    )
+    auxiliary_layers: list[Annotated[int, Field(ge=-1, le=1023)]] | None = Field(
+        None,
+        min_length=1,
+        max_length=8,
+        description="Decoder layers whose output the draft reads, 0-based; -1 is the embedding. Default 1, n/2-1, n-4.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    "self.isSorted() && self.all(x, self.exists_one(y, x == y))",
+                    "auxiliaryLayers must be strictly increasing: SGLang captures in layer order",
+                )
+            ]
+        },
+    )
+    checkpoint: Path | None = Field(
+        None, description="Adopt a draft trained elsewhere, a folder on a volume: extraction and training are skipped."
+    )
+
+
+class Extract(Model):
+    """Hidden states of the target over the conversations."""
+
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod.")
+    dtype: Annotated[str, StringConstraints(pattern="^(bf16|fp32)$")] = Field(
+        "bf16",
+        description="How hidden states are stored: bf16 (8 bytes x hidden a token), or fp32 for a target in fp32.",
+    )
+    retain: bool = Field(False, description="Keep the features when training has finished.")
+    stall_timeout: Duration = Field(
+        "30m", description="Without a progress line for so long the Job is ended and resumed."
+    )
+    placement: Placement | None = None
+
+
+class Train(Model):
+    """Training of the draft with FSDP2 and training-time test."""
+
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod, one process each; 0 trains on the CPU.")
+    epochs: int = Field(3, ge=1, le=1000)
+    tokens_per_step: int = Field(
+        8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, all GPUs together."
+    )
+    learning_rate: float = Field(1e-4, gt=0, le=1)
+    unroll_steps: int = Field(7, ge=1, le=16, description="Steps of training-time test.")
+    seed: int = Field(0, ge=0, le=2147483647)
+    checkpoint_interval: Duration = Field("10m", description="A resumable checkpoint at least so often.")
+    stall_timeout: Duration = Field(
+        "30m", description="Without a progress line for so long the Job is ended and resumed."
+    )
+    placement: Placement | None = None
+
+
+class Speculative(Model):
+    """How the server speculates. The three numbers belong together; SGLang adjusts some combinations silently."""
+
+    model_config = rules(
+        rule(
+            "self.topK != 1 || self.numDraftTokens == self.numSteps + 1",
+            "with topK 1 SGLang uses numSteps + 1 draft tokens",
+            computed=(
+                "'with topK 1 SGLang uses numSteps + 1 draft tokens; numSteps is ' + string(self.numSteps) + "
+                "' and numDraftTokens ' + string(self.numDraftTokens) + '. Set numDraftTokens to ' + "
+                "string(self.numSteps + 1) + ' or numSteps to ' + string(self.numDraftTokens - 1) + '.'"
+            ),
+        ),
+        rule(
+            "self.topK == 1 || self.numDraftTokens - 1 <= self.topK + (self.numSteps - 1) * self.topK * self.topK",
+            "the tree is too small for numDraftTokens",
+            computed=(
+                "'a tree of ' + string(self.numSteps) + ' steps with topK ' + string(self.topK) + ' has ' + "
+                "string(self.topK + (self.numSteps - 1) * self.topK * self.topK) + ' nodes, fewer than numDraftTokens - 1 = ' + "
+                "string(self.numDraftTokens - 1) + '; SGLang would crash at the first request. Lower numDraftTokens to ' + "
+                "string(self.topK + (self.numSteps - 1) * self.topK * self.topK + 1) + ' or raise numSteps or topK.'"
+            ),
+        ),
+    )
+
+    num_steps: int = Field(3, ge=1, le=32, description="Tokens drafted in a row before the target verifies them.")
+    top_k: int = Field(1, ge=1, le=16, description="Branches of the draft tree; 1 is a chain.")
+    num_draft_tokens: int = Field(
+        4, ge=2, le=256, description="Tokens that one verification covers; with topK 1 it must be numSteps + 1."
+    )
+
+
+def _listed(flags: tuple[str, ...]) -> str:
+    return ", ".join(f"'{flag}'" for flag in flags)
+
+
+Argument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class Serve(Model):
+    """How the model is served: one SGLang Deployment per revision behind one Service."""
+
+    model_config = rules(
+        rule(
+            "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--speculative') && "
+            f"!(a.split('=')[0] in [{_listed(OWNED_FLAGS)}]))",
+            "serve.arguments: this flag is rendered by the operator from the object; set the object's field instead "
+            "(--speculative-*: serve.speculative, --model-path: target.model, --tp: target.tensorParallelSize)",
+        ),
+        rule(
+            f"!has(self.arguments) || self.arguments.all(a, !(a.split('=')[0] in [{_listed(UNSUPPORTED_FLAGS)}]))",
+            "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
+            "and DP attention with speculation are not supported",
+        ),
+    )
+
+    replicas: int = Field(
+        1, ge=0, le=1000, description="Servers of the serving revision; kubectl scale and an HPA set it."
+    )
+    gpus: int | None = Field(None, ge=0, le=64, description="GPUs of one server. Default target.tensorParallelSize.")
+    port: int = Field(30000, ge=1024, le=65535, description="Port of the servers and of the Service.")
+    context_length: int | None = Field(
+        None, ge=16, le=10_485_760, description="Longest served context. Default what the target's config says."
+    )
+    max_running_requests: int = Field(
+        48,
+        ge=1,
+        le=65536,
+        description="Requests decoded together. Always rendered: SGLang resets it silently otherwise.",
+    )
+    surge: Annotated[str, StringConstraints(pattern="^(IfFree|Never)$")] = Field(
+        "IfFree",
+        description="IfFree starts a new revision beside the serving one and, if its pods find no GPU for two minutes, "
+        "replaces it instead; Never always replaces.",
+    )
+    bake_time: Duration = Field("10m", description="How long the former revision stays warm after a promotion.")
+    start_retries: int = Field(2, ge=0, le=10, description="How often a revision that failed to start is tried again.")
+    start_timeout: Duration | None = Field(
+        None, description="How long a server may take to become ready. Default from the bytes of the target's weights."
+    )
+    speculative: Speculative = section(Speculative)
+    arguments: list[Argument] | None = Field(
+        None, max_length=64, description="Further SGLang flags, one list item per word (--dtype, bfloat16)."
+    )
+    placement: Placement | None = None
+
+
+class Probe(Model):
+    """What a revision has to prove before it gets traffic."""
+
+    min_accept_length: float = Field(1.5, ge=1, le=64, description="Tokens per verify step, the target's own included.")
+    min_speedup: float = Field(
+        1.05, ge=0, le=100, description="Tokens/s with speculation over tokens/s of the same server without."
+    )
+    concurrency: int = Field(1, ge=1, le=256, description="Requests in flight while measuring.")
+    prompts: int = Field(32, ge=1, le=64, description="Held-out prompts that are sent.")
+    max_tokens: int = Field(128, ge=8, le=4096, description="Tokens of an answer, at most.")
+    lossless: bool = Field(
+        True, description="Greedy answers must equal those of the server without speculation, ties excepted."
+    )
+    parity_band: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="How far the measured accept length may fall below the one expected from training, as a share of it.",
+    )
+
+
+class PrometheusReference(Model):
+    """A Prometheus server named in the chart's values."""
+
+    name: Name
+
+
+class Failures(Model):
+    """So many of the last windows must fail before anything moves."""
+
+    model_config = rules(rule("self.of <= self.in", "failures.of cannot be larger than failures.in"))
+
+    of: int = Field(2, ge=1, le=10)
+    within: int = Field(2, ge=1, le=10, alias="in")
+
+
+class Watch(Model):
+    """Judgement of the serving revision from its Prometheus metrics."""
+
+    prometheus: PrometheusReference
+    window: Duration = Field("5m", description="Length of one window; windows do not overlap.")
+    min_tokens: int = Field(
+        1000, ge=1, le=1_000_000_000, description="Generated tokens that a window needs to be judged."
+    )
+    failures: Failures = section(Failures)
+    mode: Annotated[str, StringConstraints(pattern="^(Enforce|Observe)$")] = Field(
+        "Enforce", description="Observe reports and never rolls back."
+    )
+
+
+class Root(Model):
+    """Where artifacts lie: a claim of yours, or one that the operator makes."""
+
+    model_config = rules(
+        rule("has(self.claim) != has(self.size)", "give either claim (yours) or size (a claim made by the operator)"),
+        rule(
+            "!has(self.storageClassName) || has(self.size)", "storageClassName belongs to size, not to a claim of yours"
+        ),
+    )
+
+    claim: Name | None = Field(None, description="A PersistentVolumeClaim of the object's namespace.")
+    size: Quantity | None = Field(None, description="Make a claim of this size.")
+    storage_class_name: Name | None = None
+    access_mode: Annotated[str, StringConstraints(pattern="^ReadWrite(Once|Many)$")] = Field(
+        "ReadWriteOnce", description="Access mode of a claim that the operator makes."
+    )
+
+
+class Storage(Model):
+    """features is huge scratch; drafts is small and outlives everything."""
+
+    features: Root = Field(description="Hidden states and resumable checkpoints. Emptied when training has finished.")
+    drafts: Root = Field(description="Trained and converted drafts, reports, prompts and measurements.")
+
+
+class DeletionPolicy(StrEnum):
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class AutoApply(StrEnum):
+    WHEN_NO_OUTAGE = "WhenNoOutage"
+    ALWAYS = "Always"
+    NEVER = "Never"
+
+
+class Eagle3DraftSpec(Model):
+    """Which target, which data, which node, which bar; the operator does the rest."""
+
+    model_config = rules(
+        rule(
+            "has(self.data) || (has(self.draft) && has(self.draft.checkpoint))",
+            "give data.conversations to train a draft, or draft.checkpoint to adopt one",
+        ),
+        rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
+        rule(
+            "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
+            "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
+        ),
+        rule(
+            "self.storage == oldSelf.storage",
+            "storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
+        ),
+        rule(
+            "has(self.serve) || !has(oldSelf.serve)",
+            "serve cannot be removed: the servers would go without a word. Set serve.replicas to 0, or delete the object",
+        ),
+    )
+
+    image: Text = Field(
+        description="The SGLang image. GPU Jobs and servers run in it: extraction cannot drift from serving."
+    )
+    sglang_version: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+(\.post[0-9]+)?$")] | None = (
+        Field(None, description="SGLang's version, where the image's tag does not say it.")
+    )
+    target: Target
+    data: Data | None = None
+    draft: Draft = section(Draft)
+    extract: Extract = section(Extract)
+    train: Train = section(Train)
+    serve: Serve | None = Field(None, description="Leave it out to train only: status.artifact names the result.")
+    probe: Probe = section(Probe)
+    watch: Watch | None = None
+    storage: Storage
+    placement: Placement = section(Placement, "For all pods; a stage's own placement goes on top.")
+    suspend: bool = Field(False, description="Start nothing new and suspend running Jobs. Servers go on serving.")
+    deletion_policy: DeletionPolicy = Field(
+        DeletionPolicy.RETAIN,
+        description="Delete lets claims made by the operator go with the object; yours always stay.",
+    )
+    revision_history_limit: int = Field(3, ge=1, le=20, description="Retired revisions that are kept, scaled to 0.")
+    auto_apply: AutoApply = Field(
+        AutoApply.WHEN_NO_OUTAGE,
+        description="Once the object has been Ready: whether a roll-out that leaves the Service without a pod for a "
+        "while starts by itself. Rollbacks never wait.",
+    )
+
+
+class Metadata(Model):
+    """What the operator reads of an object's metadata."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int = 1
+    resource_version: str = ""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    deletion_timestamp: str | None = None
+    creation_timestamp: str | None = None
+
+
+class Eagle3Draft(Model):
+    """The whole object, as read from the API server."""
+
+    metadata: Metadata
+    spec: Eagle3DraftSpec
+    status: dict[str, Any] = Field(default_factory=dict)
+
+
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def seconds(duration: str) -> float:
+    """``1h30m`` as seconds."""
+    total, number = 0, ""
+    for character in duration:
+        if character.isdigit():
+            number += character
+        else:
+            total += int(number) * _UNITS[character]
+            number = ""
+    return float(total)

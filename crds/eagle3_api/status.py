@@ -1,0 +1,169 @@
+"""``Eagle3Draft.status``: what the operator observed and decided. Nobody else writes it.
+
+It is the operator's only memory, and everything in it is an observation with its time: verdicts are computed anew from
+the stored measurements at every reconcile, so that a change of policy needs no new measurement.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from eagle3_api.base import Model
+from eagle3_api.conditions import Condition, Reason
+from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
+
+
+class StageState(StrEnum):
+    WAITING = "Waiting"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class StageProgress(Model):
+    """The last progress line of a running stage."""
+
+    done: float
+    seconds_left: float | None = None
+    message: str = ""
+    time: str = Field(description="When the line was written.")
+
+
+class StageStatus(Model):
+    """A stage of the newest desired chain."""
+
+    name: StageName
+    key: str
+    state: StageState
+    job: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    progress: StageProgress | None = None
+    artifact: str | None = Field(None, description="Folder, as pods see it.")
+    reason: Reason | None = None
+    message: str = ""
+    stalls: int = Field(0, description="How often this key's Job was ended because it showed no progress.")
+    result: dict[str, Any] | None = Field(None, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+
+
+class RevisionState(StrEnum):
+    """For people; the operator derives it and never reads it."""
+
+    STARTING = "Starting"
+    PROBING = "Probing"
+    PROVEN = "Proven"
+    SERVING = "Serving"
+    REJECTED = "Rejected"
+    STALLED = "Stalled"
+    RETIRED = "Retired"
+
+
+class Window(Model):
+    """One window of the watch: increases of the serving revision's counters between two times."""
+
+    start: str
+    end: str
+    tokens: float = Field(description="Generated tokens of finished requests.")
+    requests: float = Field(description="Finished requests.")
+    verify_calls: float
+    running: float = Field(0, description="Mean of running requests.")
+    accept_length: float | None = Field(None, description="(tokens - requests) / verify calls.")
+
+
+class RevisionStatus(Model):
+    """A way of serving: a converted draft or none, and how."""
+
+    number: int
+    key: str
+    draft: str | None = Field(None, description="Digest of the draft; none for the plain revision.")
+    artifact: str | None = Field(None, description="Folder of the converted draft.")
+    plain_key: str = Field(
+        description="Key of the plain revision that this one is compared with; its own for a plain one."
+    )
+    expected_accept_length: float | None = None
+    state: RevisionState = RevisionState.STARTING
+    reason: Reason | None = None
+    message: str = ""
+    started_at: str | None = Field(None, description="When its servers were last asked to start.")
+    start_failures: int = 0
+    start_problem: str = Field("", description="What the last failed start said.")
+    displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
+    probe: ProbeResult | None = None
+    probe_errors: int = 0
+    probe_problem: str = ""
+    promoted_at: str | None = None
+    bakes_until: str | None = Field(None, description="Kept warm until then, after another was promoted over it.")
+    windows: list[Window] = Field(default_factory=list, max_length=10)
+    watch_problem: str = Field("", description="Why the metrics could not be read, as of the last try.")
+    watched_at: str | None = None
+    retried: str | None = Field(None, description="Token of the retry annotation that gave it another chance.")
+
+
+class Handled(Model):
+    """Annotations that were acted on."""
+
+    retry: str | None = None
+    approve: str | None = None
+
+
+class ArtifactStatus(Model):
+    """The newest converted draft, for whoever serves it."""
+
+    folder: str
+    claim: str
+    digest: str
+    result: ConvertResult
+
+
+class Phase(StrEnum):
+    """One word for people; do not program against it."""
+
+    PENDING = "Pending"
+    INSPECTING = "Inspecting"
+    EXTRACTING = "Extracting"
+    TRAINING = "Training"
+    CONVERTING = "Converting"
+    ROLLING_OUT = "RollingOut"
+    PROBING = "Probing"
+    SERVING = "Serving"
+    PUBLISHED = "Published"
+    DEGRADED = "Degraded"
+    STALLED = "Stalled"
+    SUSPENDED = "Suspended"
+
+
+class Eagle3DraftStatus(Model):
+    """What is so, as of ``observedGeneration``."""
+
+    observed_generation: int = 0
+    phase: Phase = Phase.PENDING
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    resolved: Facts | None = None
+    stages: list[StageStatus] = Field(
+        default_factory=list,
+        max_length=8,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    revisions: list[RevisionStatus] = Field(
+        default_factory=list,
+        max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["number"]},
+    )
+    serving_revision: int | None = Field(None, description="The revision that the public Service selects.")
+    ready_once: bool = Field(False, description="The object has been Ready: from now on outages wait for approval.")
+    artifact: ArtifactStatus | None = None
+    handled: Handled = Field(default_factory=Handled)
+    replicas: int = 0
+    selector: str = ""
+    # What the printer columns show
+    revision: str = Field("", description="r<n> of the serving revision, or of the one that is rolled out.")
+    accept: str = Field("", description="Accept length, of the last window with traffic or else of the probe.")
+    speedup: str = Field("", description="Tokens/s over the plain server's, from the probe.")
+    baseline: str = Field("", description="Tokens/s of the plain server.")
+    progress: str = Field("", description="Of the running stage.")
+    draft: str = Field("", description="Digest of the served draft, shortened.")

@@ -1,0 +1,80 @@
+"""What one reconcile does, as plain values: ``decide`` makes them, ``cluster.act`` carries them out.
+
+The order is fixed: deletions, applications, scalings, then one status write, then Events. Everything is idempotent, so a
+reconcile that dies anywhere is simply run again.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_api.conditions import Reason
+from eagle3_api.status import Eagle3DraftStatus
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete a child in the foreground: its pods go first."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Set the replicas of a revision's Deployment; its template is never touched."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Suspend:
+    """Suspend or resume a Job."""
+
+    name: str
+    suspend: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """A transition worth telling; posted only after the status write succeeded."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of one reconcile."""
+
+    status: Eagle3DraftStatus
+    delete: tuple[Delete, ...] = ()
+    apply: tuple[Manifest, ...] = ()
+    scale: tuple[Scale, ...] = ()
+    suspend: tuple[Suspend, ...] = ()
+    events: tuple[Event, ...] = ()
+    #: Seconds until the object must be looked at again without being called; None for the resync only.
+    requeue_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judgement of a revision, by the probe or by the watch."""
+
+    outcome: str  # "Pass", "Fail", "Inconclusive" or "Error"
+    reason: Reason
+    message: str
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Proof was given."""
+        return self.outcome == "Pass"
+
+    @property
+    def failed(self) -> bool:
+        """The opposite was measured. Inconclusive and Error are neither."""
+        return self.outcome == "Fail"

@@ -1,0 +1,126 @@
+"""What one reconcile sees, as plain values: the object's children as they are now.
+
+``cluster.observe`` fills these; ``decide`` reads them and nothing else. Times are aware datetimes in UTC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from eagle3_api.jobs import Progress, Report
+from eagle3_api.status import Window
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of a Job or of a Deployment."""
+
+    name: str
+    created_at: datetime
+    phase: str = "Pending"
+    ready: bool = False
+    terminating: bool = False
+    #: The main container has run, or runs.
+    started: bool = False
+    #: The scheduler's words when it found no place, and since when.
+    unschedulable: str | None = None
+    unschedulable_since: datetime | None = None
+    #: Why a container waits (ImagePullBackOff, CrashLoopBackOff, ...), with the kubelet's words.
+    waiting_reason: str | None = None
+    waiting_message: str = ""
+    restarts: int = 0
+    #: Of the main container's last termination.
+    exit_code: int | None = None
+    oom_killed: bool = False
+    termination_message: str = ""
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A Job of one of the object's stages."""
+
+    name: str
+    stage: str
+    key: str
+    template: str
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    complete: bool = False
+    failed: bool = False
+    failure_reason: str = ""
+    failure_message: str = ""
+    suspended: bool = False
+    terminating: bool = False
+    revision: int | None = None
+    owned: bool = True
+    pods: tuple[Pod, ...] = ()
+    report: Report | None = None
+    progress: Progress | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Complete or failed, with its pods gone or terminal."""
+        return self.complete or self.failed
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The Deployment of one revision."""
+
+    name: str
+    revision: int
+    key: str
+    created_at: datetime
+    replicas: int
+    ready_replicas: int = 0
+    #: Pods that still exist, ready or not, terminating or not.
+    pods: tuple[Pod, ...] = ()
+    terminating: bool = False
+    owned: bool = True
+    #: What the revision is, kept on the Deployment so that a lost status can be rebuilt: draft digest, artifact, plain key.
+    record: Mapping[str, str] = field(default_factory=dict)
+    #: The last lines of its newest container's log, when it is not ready and the decision may need them.
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Service:
+    """The public Service (``revision`` is what it selects) or a revision's own."""
+
+    name: str
+    selected_revision: int | None = None
+    owned: bool = True
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A PersistentVolumeClaim that the object names or that the operator made."""
+
+    name: str
+    phase: str
+    #: Bytes, of the bound volume or else asked for.
+    capacity: int | None = None
+    owned: bool = False
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The answer to this reconcile's question to Prometheus."""
+
+    revision: int
+    window: Window | None = None
+    #: Why there is none: Prometheus's or the network's words.
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that one reconcile sees besides the object itself."""
+
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    deployments: Mapping[int, Deployment] = field(default_factory=dict)
+    services: Mapping[str, Service] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    metrics: Metrics | None = None

@@ -1,0 +1,39 @@
+"""What the chart's values say: the operator's own configuration, read once at start-up."""
+
+from pathlib import Path
+
+import yaml
+from eagle3_api.base import Model
+from pydantic import Field
+
+
+class PrometheusServer(Model):
+    """A Prometheus that objects may name in ``spec.watch.prometheus.name``."""
+
+    url: str = Field(description="Such as http://prometheus.monitoring:9090.")
+    token_file: str | None = Field(None, description="A mounted file with a bearer token.")
+    timeout_seconds: float = 10.0
+
+
+class Settings(Model):
+    """The operator's configuration. Every field has a default that suits a cluster."""
+
+    draft_image: str = Field(
+        "eagle3-draft:dev", description="Our small image: Inspect, Probe, and the wheel for the rest."
+    )
+    image_pull_policy: str = "IfNotPresent"
+    prometheus: dict[str, PrometheusServer] = Field(default_factory=dict)
+    namespace: str | None = Field(None, description="Watch this namespace only; all of them without.")
+    resync_seconds: float = Field(600.0, description="Every object is looked at anew at least so often.")
+    surge_patience_seconds: float = Field(
+        120.0,
+        description="How long a candidate's pods may find no GPU beside the serving revision before it replaces it.",
+    )
+    poll_seconds: float = Field(10.0, description="How often a running Job's progress is read.")
+    workers: int = Field(8, description="Reconciles in flight, of different objects.")
+    metrics_port: int = 9095
+
+    @classmethod
+    def load(cls, path: Path) -> "Settings":
+        """The settings in a YAML file (a ConfigMap's); the defaults where there is no such file."""
+        return cls.model_validate(yaml.safe_load(path.read_text()) or {}) if path.exists() else cls()
