@@ -49,6 +49,12 @@ _COLUMNS = (
     ("Baseline", "string", ".status.baseline", 1),
 )
 
+#: Bounded like the API server bounds it, so that the cost of the rules below can be estimated.
+_METADATA = {
+    "type": "object",
+    "properties": {field: {"type": "string", "maxLength": 253} for field in ("name", "generateName")},
+}
+
 _NAME_RULES = [
     {
         "rule": "self.metadata.name.size() <= 40",
@@ -68,12 +74,12 @@ _NAME_RULES = [
 
 def structural(schema: Json, definitions: Json) -> Json:
     """A structural schema from a piece of pydantic's JSON schema."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        schema = definitions[name] | {k: v for k, v in schema.items() if k != "$ref"}
     if "anyOf" in schema:  # optional: absent instead of null
         (inner,) = (option for option in schema["anyOf"] if option.get("type") != "null")
-        schema = structural(inner, definitions) | {k: v for k, v in schema.items() if k != "anyOf"}
+        schema = inner | {key: value for key, value in schema.items() if key != "anyOf"}
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
     made: Json = {key: schema[key] for key in _KEPT if schema.get(key) is not None}
     made |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
     if "const" in schema:
@@ -143,7 +149,7 @@ def definition(*, annotations: dict[str, str] | None = None) -> Json:
                             "properties": {
                                 "apiVersion": {"type": "string"},
                                 "kind": {"type": "string"},
-                                "metadata": {"type": "object"},
+                                "metadata": _METADATA,
                                 "spec": _of(Eagle3DraftSpec),
                                 "status": _of(Eagle3DraftStatus),
                             },

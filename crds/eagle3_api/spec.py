@@ -19,6 +19,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"
 Label = Annotated[str, StringConstraints(max_length=317)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
+Resource = Annotated[str, StringConstraints(pattern=r"^[-a-z0-9.]+/[-a-zA-Z0-9._]+$", max_length=253)]
 Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16)]
 
 
@@ -43,9 +44,13 @@ Section = TypeVar("Section", bound=Model)
 
 
 def section(model: type[Section], description: str | None = None) -> Section:
-    """A section that a user may leave out: the API server then fills in the defaults of its fields."""
-    extra: dict[str, JsonValue] = {"default": {}}
-    made: Section = Field(default_factory=model, description=description, json_schema_extra=extra)
+    """A section that a user may leave out: the API server then fills in the defaults of its fields.
+
+    The default spells them out, because the API server checks a schema's defaults against the CEL rules as they stand.
+    """
+    default = model()
+    extra: dict[str, Any] = {"default": default.to_json()}
+    made: Section = Field(default, description=description, json_schema_extra=extra)
     return made
 
 
@@ -118,10 +123,8 @@ class Placement(Model):
     env: list[EnvironmentVariable] | None = Field(None, max_length=64)
     cpu: Quantity | None = Field(None, description="CPU request of the main container.")
     memory: Quantity | None = Field(None, description="Memory request and limit of the main container.")
-    gpu_resource: Name | None = Field(
-        None,
-        description="The name of the GPU resource (default nvidia.com/gpu); MIG's mixed strategy has others.",
-        json_schema_extra={"pattern": r"^[a-z0-9.]+/[-a-z0-9._]+$"},
+    gpu_resource: Resource | None = Field(
+        None, description="The name of the GPU resource (default nvidia.com/gpu); MIG's mixed strategy has others."
     )
     shm_size: Quantity | None = Field(
         None, description="Size of /dev/shm, a memory volume that counts against memory. Default 1Gi; NCCL wants more."
@@ -239,6 +242,10 @@ class Train(Model):
     placement: Placement | None = None
 
 
+#: Nodes that a draft tree can have, in CEL.
+_TREE = "self.topK + (self.numSteps - 1) * self.topK * self.topK"
+
+
 class Speculative(Model):
     """How the server speculates. The three numbers belong together; SGLang adjusts some combinations silently."""
 
@@ -246,21 +253,16 @@ class Speculative(Model):
         rule(
             "self.topK != 1 || self.numDraftTokens == self.numSteps + 1",
             "with topK 1 SGLang uses numSteps + 1 draft tokens",
-            computed=(
-                "'with topK 1 SGLang uses numSteps + 1 draft tokens; numSteps is ' + string(self.numSteps) + "
-                "' and numDraftTokens ' + string(self.numDraftTokens) + '. Set numDraftTokens to ' + "
-                "string(self.numSteps + 1) + ' or numSteps to ' + string(self.numDraftTokens - 1) + '.'"
-            ),
+            computed="'with topK 1 SGLang uses numSteps + 1 draft tokens; numSteps is %d and numDraftTokens %d. "
+            "Set numDraftTokens to %d or numSteps to %d.'"
+            ".format([self.numSteps, self.numDraftTokens, self.numSteps + 1, self.numDraftTokens - 1])",
         ),
         rule(
-            "self.topK == 1 || self.numDraftTokens - 1 <= self.topK + (self.numSteps - 1) * self.topK * self.topK",
+            f"self.topK == 1 || self.numDraftTokens - 1 <= {_TREE}",
             "the tree is too small for numDraftTokens",
-            computed=(
-                "'a tree of ' + string(self.numSteps) + ' steps with topK ' + string(self.topK) + ' has ' + "
-                "string(self.topK + (self.numSteps - 1) * self.topK * self.topK) + ' nodes, fewer than numDraftTokens - 1 = ' + "
-                "string(self.numDraftTokens - 1) + '; SGLang would crash at the first request. Lower numDraftTokens to ' + "
-                "string(self.topK + (self.numSteps - 1) * self.topK * self.topK + 1) + ' or raise numSteps or topK.'"
-            ),
+            computed="'a tree of %d steps with topK %d has %d nodes, fewer than numDraftTokens - 1 = %d; SGLang would crash "
+            "at the first request. Lower numDraftTokens to %d or raise numSteps or topK.'"
+            f".format([self.numSteps, self.topK, {_TREE}, self.numDraftTokens - 1, {_TREE} + 1])",
         ),
     )
 
@@ -356,7 +358,7 @@ class PrometheusReference(Model):
 class Failures(Model):
     """So many of the last windows must fail before anything moves."""
 
-    model_config = rules(rule("self.of <= self.in", "failures.of cannot be larger than failures.in"))
+    model_config = rules(rule("self.of <= self.__in__", "failures.of cannot be larger than failures.in"))
 
     of: int = Field(2, ge=1, le=10)
     within: int = Field(2, ge=1, le=10, alias="in")
