@@ -134,7 +134,6 @@ class TrainConfig(Model):
     seed: int
     checkpoint_interval: float = Field(description="Seconds.")
     processes: int = Field(1, description="Ranks of this pod: its GPUs, or 1 on a CPU.")
-    num_steps: int = Field(description="Draft steps that the server will take: the replay accepts at most so many.")
 
 
 class ConvertConfig(Model):
@@ -243,7 +242,9 @@ class TrainResult(Model):
     accuracy: list[float] = Field(
         description="Share of right proposals at each unroll step, over supervised positions."
     )
-    expected_accept_length: float = Field(description="By replay, the target's own token counted.")
+    expected_accept_lengths: list[float] = Field(
+        description="By replay, the target's own token counted: the i-th when a server drafts i + 1 steps."
+    )
     held_out: int
     vocabulary_size: int
     vocabulary_coverage: float = Field(description="Share of supervised tokens inside the draft vocabulary.")
@@ -262,7 +263,7 @@ class ConvertResult(Model):
     draft_vocabulary_size: int
     prompts: int
     prompts_digest: str
-    expected_accept_length: float | None = None
+    expected_accept_lengths: list[float] | None = Field(None, description="As trained; none for an adopted checkpoint.")
     parity_error: float | None = Field(
         None, description="Largest difference of logits, converted against trained, on held-out features."
     )

@@ -43,6 +43,7 @@ class StageStatus(Model):
     artifact: str | None = Field(None, description="Folder, as pods see it.")
     reason: Reason | None = None
     message: str = ""
+    attempt: str | None = Field(None, description="Token of the retry that made a finished stage run again.")
     stalls: int = Field(0, description="How often this key's Job was ended because it showed no progress.")
     result: dict[str, Any] | None = Field(None, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 
