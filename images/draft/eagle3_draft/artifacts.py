@@ -1,0 +1,256 @@
+"""Reading and publishing artifacts.
+
+``publish`` makes a folder an artifact: it makes every file durable and readable by all, and only then puts the manifest
+in place with one rename. A process that dies before that rename leaves a folder without a manifest, which is resumable
+or rubbish; one that dies after it leaves a finished artifact. There is no third state.
+
+Files and folders whose name begins with a dot are a stage's working files. They are never part of an artifact, and go
+once it is published.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from eagle3_api.artifacts import FORMAT as MANIFEST_FORMAT
+from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.stage import StageError
+
+#: A manifest has a few hundred bytes a file; what is larger is not one, and is not read into memory.
+MANIFEST_LIMIT = 64 * 1024 * 1024
+
+_FILE_MODE = 0o644
+_FOLDER_MODE = 0o755
+
+
+def publish(
+    folder: Path,
+    *,
+    stage: str,
+    key: str,
+    made_from: Mapping[str, str],
+    numbers: Mapping[str, Any],
+    provenance: Mapping[str, str],
+) -> Manifest:
+    """Make a folder, whose files are all written, a finished artifact.
+
+    Args:
+        folder: holds the artifact's files, in subfolders if need be.
+        stage: who made it.
+        key: the stage's key.
+        made_from: keys and digests of the inputs, by name.
+        numbers: the numbers that matter to readers.
+        provenance: what did not change the output (image, versions, node, times).
+
+    Raises:
+        ValueError: the folder holds something that is no regular file (a link, a socket).
+    """
+    files = []
+    for path in _contents(folder):
+        size, sha256 = _settle(path)
+        files.append(File(path=path.relative_to(folder).as_posix(), size=size, sha256=sha256))
+    manifest = Manifest(
+        stage=stage, key=key, files=files, made_from=dict(made_from), provenance=dict(provenance), numbers=dict(numbers)
+    )
+    for parent in {path.parent for path in _contents(folder)} | {folder}:
+        _set_mode(parent, _FOLDER_MODE)
+        _sync_folder(parent)
+    write_atomic(folder / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1).encode())
+    remove_working_files(folder)
+    return manifest
+
+
+def finished(folder: Path, key: str) -> Manifest | None:
+    """The manifest of a finished artifact, or None where there is no manifest: the stage has work to do.
+
+    Sizes are checked, digests are not: those wait for a file's first read (``verified``).
+
+    Raises:
+        StageError: there is a manifest, but it is broken, another key's, or its files are not there (CorruptArtifact);
+            the folder cannot be read (StorageUnavailable).
+    """
+    if not _exists(folder / MANIFEST):
+        return None
+    manifest = read(folder)
+    if manifest.key != key:
+        raise _corrupt(folder, f"its manifest is that of key {manifest.key}, not {key}")
+    for file in manifest.files:
+        _inside(folder, file)
+    return manifest
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of an artifact that must be finished.
+
+    Raises:
+        StageError: it is missing or broken (CorruptArtifact), or cannot be read (StorageUnavailable).
+    """
+    path = folder / MANIFEST
+    try:
+        with path.open("rb") as file:
+            text = file.read(MANIFEST_LIMIT + 1)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise _corrupt(folder, f"it has no {MANIFEST}, so it was never finished or was deleted in part") from None
+    except OSError as error:
+        raise _unavailable(path, error) from error
+    if len(text) > MANIFEST_LIMIT:
+        raise _corrupt(folder, f"{MANIFEST} is larger than {MANIFEST_LIMIT} bytes")
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _corrupt(folder, f"{MANIFEST} is broken: {f'{where}: ' if where else ''}{first['msg']}") from None
+    if manifest.format != MANIFEST_FORMAT:
+        raise _corrupt(folder, f"{MANIFEST} has the format {manifest.format!r}, this version reads {MANIFEST_FORMAT}")
+    if len({file.path for file in manifest.files}) != len(manifest.files):
+        raise _corrupt(folder, f"{MANIFEST} lists a file twice")
+    return manifest
+
+
+_verified: set[tuple[str, int, int, str]] = set()
+
+
+def verified(folder: Path, file: str) -> Path:
+    """The path of an artifact's file, whose digest is checked the first time this process asks for it.
+
+    Raises:
+        StageError: the artifact does not list the file, or its bytes are not those that were published
+            (CorruptArtifact); it cannot be read (StorageUnavailable).
+    """
+    try:
+        entry = read(folder).file(file)
+    except KeyError:
+        raise _corrupt(folder, f"its {MANIFEST} lists no {file}") from None
+    path = _inside(folder, entry)
+    mark = (str(path), entry.size, path.stat().st_mtime_ns, entry.sha256)
+    if mark not in _verified:
+        try:
+            digest = file_digest(path)
+        except OSError as error:
+            raise _unavailable(path, error) from error
+        if digest != entry.sha256:
+            raise _corrupt(
+                folder,
+                f"{file} has the digest {digest[:12]}…, {entry.sha256[:12]}… was published: it was changed since",
+            )
+        _verified.add(mark)
+    return path
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that whoever looks sees the old one or the whole new one, also after a power failure."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        _set_mode(partial, _FILE_MODE)
+        os.fsync(file.fileno())
+    partial.replace(path)
+    _sync_folder(path.parent)
+
+
+def remove_working_files(folder: Path) -> None:
+    """Remove a stage's working files, which begin with a dot. One that will not go does no harm and stays."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _contents(folder: Path) -> Iterator[Path]:
+    """The files that belong to the artifact, in order of their names."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path == folder / MANIFEST:
+            continue
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            yield from _contents(path)
+        elif stat.S_ISREG(mode):
+            yield path
+        else:
+            raise ValueError(f"{path} is no regular file and cannot be part of an artifact")
+
+
+def _settle(path: Path) -> tuple[int, str]:
+    """Give a file its final mode, make it durable, and return its size and digest."""
+    _set_mode(path, _FILE_MODE)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        return size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    # Only where it differs: the folder may belong to another user's earlier pod
+    if stat.S_IMODE(path.stat().st_mode) & 0o777 != mode:
+        path.chmod(mode)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unavailable(path, error) from error
+    return True
+
+
+def _inside(folder: Path, file: File) -> Path:
+    """The path of a listed file: a regular file of the listed size that really lies in the artifact's folder."""
+    path = folder / file.path
+    try:
+        real, status = path.resolve(strict=True), path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError, RuntimeError):
+        raise _corrupt(folder, f"{file.path!r} is missing") from None
+    except OSError as error:
+        raise _unavailable(path, error) from error
+    if not real.is_relative_to(folder.resolve()):
+        raise _corrupt(folder, f"{file.path!r} leads out of the folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise _corrupt(folder, f"{file.path!r} is no regular file")
+    if status.st_size != file.size:
+        raise _corrupt(folder, f"{file.path!r} has {status.st_size} bytes, {file.size} were published")
+    return path
+
+
+def _corrupt(folder: Path, what: str) -> StageError:
+    return StageError(
+        ExitCode.BAD_INPUT,
+        Reason.CORRUPT_ARTIFACT,
+        f"the artifact in {folder} is corrupt: {what}. Restore it, or delete the folder and set eagle3.dev/retry to have "
+        "it made again",
+    )
+
+
+def _unavailable(path: Path, error: OSError) -> StageError:
+    return StageError(
+        ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE, f"{path} cannot be read: {error.strerror or error}"
+    )
