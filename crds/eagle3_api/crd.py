@@ -1,9 +1,10 @@
 """The CustomResourceDefinition, generated from the models.
 
-``python -m eagle3_api.crd`` prints it; the chart holds a copy, and a test compares the two. Kubernetes wants a
-*structural* schema: no references, one type per field, no null. Pydantic's JSON schema is turned into that here.
+``python -m eagle3_api.crd`` prints it; the chart holds a copy (``make crd``), and a test compares the two. Kubernetes
+wants a *structural* schema: no references, one type per field, no null. Pydantic's JSON schema is turned into that here.
 """
 
+import json
 import sys
 from typing import Any
 
@@ -72,46 +73,57 @@ _NAME_RULES = [
 ]
 
 
-def structural(schema: Json, definitions: Json) -> Json:
-    """A structural schema from a piece of pydantic's JSON schema."""
+def structural(schema: Json, definitions: Json, *, of_status: bool = False) -> Json:
+    """A structural schema from a piece of pydantic's JSON schema.
+
+    The status has neither defaults nor enumerations nor bounds on text: what an operator that is newer than the
+    definition, or wordier than expected, wants to report must never be refused.
+    """
     if "anyOf" in schema:  # optional: absent instead of null
         (inner,) = (option for option in schema["anyOf"] if option.get("type") != "null")
         schema = inner | {key: value for key, value in schema.items() if key != "anyOf"}
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
-    made: Json = {key: schema[key] for key in _KEPT if schema.get(key) is not None}
+    left_out = ("default", "enum", "pattern", "maxLength") if of_status else ()
+    made: Json = {key: schema[key] for key in _KEPT if schema.get(key) is not None and key not in left_out}
     made |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
-    if "const" in schema:
-        made["enum"] = [schema["const"]]
     for bound, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if bound in schema:
             made |= {inclusive: schema[bound], bound: True}
-    if made.get("description"):
-        made["description"] = " ".join(made["description"].split())
-    if made.get("type") == "string" and "enum" not in made:
+    if "description" in made:
+        made["description"] = " ".join(made["description"].split()) + _default(made.get("default"))
+    if made.get("type") == "string" and "enum" not in made and not of_status:
         made.setdefault("maxLength", _MAX_LENGTH)
     if "properties" in schema:
-        made["properties"] = {name: structural(value, definitions) for name, value in schema["properties"].items()}
-    if "items" in schema:
-        made["items"] = structural(schema["items"], definitions)
-    if isinstance(schema.get("additionalProperties"), dict):
-        made["additionalProperties"] = structural(schema["additionalProperties"], definitions)
+        made["properties"] = {
+            name: structural(value, definitions, of_status=of_status) for name, value in schema["properties"].items()
+        }
+    for below in ("items", "additionalProperties"):
+        if isinstance(schema.get(below), dict):
+            made[below] = structural(schema[below], definitions, of_status=of_status)
     return made
+
+
+def _default(value: object) -> str:
+    """The default as a sentence, because ``kubectl explain`` shows none; nothing for a section, whose fields say it."""
+    if value is None or isinstance(value, dict | list):
+        return ""
+    return f" Default {value if isinstance(value, str) else json.dumps(value)}."
 
 
 def _of(model: type[Eagle3DraftSpec] | type[Eagle3DraftStatus]) -> Json:
     schema = model.model_json_schema(by_alias=True, mode="validation")
-    return structural(schema, schema.get("$defs", {}))
+    return structural(schema, schema.get("$defs", {}), of_status=model is Eagle3DraftStatus)
 
 
-def definition(*, annotations: dict[str, str] | None = None) -> Json:
+def definition() -> Json:
     """The whole CustomResourceDefinition, as a plain object."""
     group = eagle3_api.GROUP
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{eagle3_api.PLURAL}.{group}", **({"annotations": annotations} if annotations else {})},
+        "metadata": {"name": f"{eagle3_api.PLURAL}.{group}"},
         "spec": {
             "group": group,
             "scope": "Namespaced",
@@ -162,12 +174,19 @@ def definition(*, annotations: dict[str, str] | None = None) -> Json:
     }
 
 
-def main() -> None:
-    """Print the definition as YAML, as the chart's file holds it."""
+def text() -> str:
+    """The definition as YAML, as the chart's file holds it."""
     import yaml
 
-    yaml.safe_dump(definition(), sys.stdout, sort_keys=False, width=120, allow_unicode=True)
+    class Plain(yaml.SafeDumper):
+        """Repeats what occurs twice, instead of an anchor and a reference."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    made: str = yaml.dump(definition(), Dumper=Plain, sort_keys=False, width=120, allow_unicode=True)
+    return made
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(text())

@@ -7,7 +7,7 @@ reports them in ``status.resolved``.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints
 
@@ -64,40 +64,48 @@ class EnvironmentVariable(Model):
         rule("has(self.value) != has(self.secretKeyRef)", "give either value or secretKeyRef"),
     )
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
-    value: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)] = Field(
+        description="The variable's name."
+    )
+    value: Annotated[str, StringConstraints(max_length=4096)] | None = Field(None, description="Its value, verbatim.")
     secret_key_ref: "SecretKey | None" = Field(None, description="A key of a Secret in the object's namespace.")
 
 
 class SecretKey(Model):
     """A key of a Secret; the kubelet reads it, the operator never does."""
 
-    name: Name
-    key: Text
+    name: Name = Field(description="The Secret's name.")
+    key: Text = Field(description="The key whose value is taken.")
 
 
 class Toleration(Model):
     """A taint that the pod tolerates, as in a pod's own ``tolerations``."""
 
-    key: Label | None = None
-    operator: Annotated[str, StringConstraints(pattern="^(Exists|Equal)$")] = "Equal"
-    value: Label | None = None
-    effect: Annotated[str, StringConstraints(pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")] | None = None
+    key: Label | None = Field(None, description="The taint's key; without one, operator Exists tolerates every taint.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Equal compares the value, Exists does not.")
+    value: Label | None = Field(None, description="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="The taint's effect; all of them without."
+    )
 
 
 class ClaimSource(Model):
     """A PersistentVolumeClaim of the object's namespace."""
 
-    claim_name: Name
-    read_only: bool = False
+    claim_name: Name = Field(description="The claim's name.")
+    read_only: bool = Field(False, description="Mount it read-only; a target's and the data's should be.")
 
 
 class Volume(Model):
     """A claim mounted at the same path in every pod, so that a path in the object means the same file everywhere."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
-    mount_path: Path
-    sub_path: Annotated[str, StringConstraints(max_length=512)] | None = None
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)] = Field(
+        description="The volume's name in the pods."
+    )
+    mount_path: Path = Field(description="Where the pods see it; target.model and the other paths begin with it.")
+    sub_path: Annotated[str, StringConstraints(max_length=512)] | None = Field(
+        None, description="A folder of the claim to mount instead of its root."
+    )
     persistent_volume_claim: ClaimSource
 
 
@@ -116,11 +124,15 @@ class Placement(Model):
         description="Labels that the node must carry, verbatim (nvidia.com/gpu.product: NVIDIA-H200).",
         json_schema_extra={"maxProperties": 32},
     )
-    tolerations: list[Toleration] | None = Field(None, max_length=32)
+    tolerations: list[Toleration] | None = Field(
+        None, max_length=32, description="Taints that the pods tolerate; GPU nodes often carry nvidia.com/gpu."
+    )
     volumes: list[Volume] | None = Field(
         None, max_length=16, description="The claims that hold the target, the data and adopted checkpoints."
     )
-    env: list[EnvironmentVariable] | None = Field(None, max_length=64)
+    env: list[EnvironmentVariable] | None = Field(
+        None, max_length=64, description="Environment variables of the main container."
+    )
     cpu: Quantity | None = Field(None, description="CPU request of the main container.")
     memory: Quantity | None = Field(None, description="Memory request and limit of the main container.")
     gpu_resource: Resource | None = Field(
@@ -129,14 +141,26 @@ class Placement(Model):
     shm_size: Quantity | None = Field(
         None, description="Size of /dev/shm, a memory volume that counts against memory. Default 1Gi; NCCL wants more."
     )
-    termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] | None = None
-    priority_class_name: Name | None = None
-    runtime_class_name: Name | None = None
-    run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(None, description="Default 65532.")
-    run_as_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(None, description="Default 65532.")
-    fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(None, description="Default 65532.")
-    supplemental_groups: list[Annotated[int, Field(ge=1, le=2147483647)]] | None = Field(None, max_length=16)
-    image_pull_secrets: list[Name] | None = Field(None, max_length=8)
+    termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] | None = Field(
+        None, description="Seconds to end in: a server drains its requests, a trainer writes a checkpoint."
+    )
+    priority_class_name: Name | None = Field(None, description="A PriorityClass of the cluster.")
+    runtime_class_name: Name | None = Field(None, description="A RuntimeClass of the cluster (nvidia, on some).")
+    run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
+        None, description="User that the containers run as. Default 65532."
+    )
+    run_as_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
+        None, description="Group that the containers run as. Default 65532."
+    )
+    fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
+        None, description="Group that owns the volumes, where their driver can do that. Default 65532."
+    )
+    supplemental_groups: list[Annotated[int, Field(ge=1, le=2147483647)]] | None = Field(
+        None, max_length=16, description="Further groups, for volumes whose files belong to one."
+    )
+    image_pull_secrets: list[Name] | None = Field(
+        None, max_length=8, description="Secrets of the namespace that the kubelet pulls images with."
+    )
 
     def over(self, base: "Placement") -> "Placement":
         """This placement on top of a more general one: a field that is set here wins as a whole."""
@@ -144,6 +168,8 @@ class Placement(Model):
 
 
 # ------------------------------------------------------------------------------------------------------ sections
+
+STAGE_PLACEMENT = "For these pods only: a field that is set here replaces the one of spec.placement."
 
 
 class Target(Model):
@@ -213,7 +239,7 @@ class Extract(Model):
     """Hidden states of the target over the conversations."""
 
     gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod.")
-    dtype: Annotated[str, StringConstraints(pattern="^(bf16|fp32)$")] = Field(
+    dtype: Literal["bf16", "fp32"] = Field(
         "bf16",
         description="How hidden states are stored: bf16 (8 bytes x hidden a token), or fp32 for a target in fp32.",
     )
@@ -221,25 +247,27 @@ class Extract(Model):
     stall_timeout: Duration = Field(
         "30m", description="Without a progress line for so long the Job is ended and resumed."
     )
-    placement: Placement | None = None
+    placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
 
 
 class Train(Model):
     """Training of the draft with FSDP2 and training-time test."""
 
     gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod, one process each; 0 trains on the CPU.")
-    epochs: int = Field(3, ge=1, le=1000)
+    epochs: int = Field(3, ge=1, le=1000, description="Passes over the conversations.")
     tokens_per_step: int = Field(
         8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, all GPUs together."
     )
-    learning_rate: float = Field(1e-4, gt=0, le=1)
-    unroll_steps: int = Field(7, ge=1, le=16, description="Steps of training-time test.")
-    seed: int = Field(0, ge=0, le=2147483647)
+    learning_rate: float = Field(1e-4, gt=0, le=1, description="Peak, after the warm-up.")
+    unroll_steps: int = Field(
+        7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
+    )
+    seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
     checkpoint_interval: Duration = Field("10m", description="A resumable checkpoint at least so often.")
     stall_timeout: Duration = Field(
         "30m", description="Without a progress line for so long the Job is ended and resumed."
     )
-    placement: Placement | None = None
+    placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
 
 
 #: Nodes that a draft tree can have, in CEL.
@@ -311,7 +339,7 @@ class Serve(Model):
         le=65536,
         description="Requests decoded together. Always rendered: SGLang resets it silently otherwise.",
     )
-    surge: Annotated[str, StringConstraints(pattern="^(IfFree|Never)$")] = Field(
+    surge: Literal["IfFree", "Never"] = Field(
         "IfFree",
         description="IfFree starts a new revision beside the serving one and, if its pods find no GPU for two minutes, "
         "replaces it instead; Never always replaces.",
@@ -325,7 +353,7 @@ class Serve(Model):
     arguments: list[Argument] | None = Field(
         None, max_length=64, description="Further SGLang flags, one list item per word (--dtype, bfloat16)."
     )
-    placement: Placement | None = None
+    placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
 
 
 class Probe(Model):
@@ -352,7 +380,7 @@ class Probe(Model):
 class PrometheusReference(Model):
     """A Prometheus server named in the chart's values."""
 
-    name: Name
+    name: Name = Field(description="Its name under prometheus.servers in the chart's values.")
 
 
 class Failures(Model):
@@ -360,8 +388,8 @@ class Failures(Model):
 
     model_config = rules(rule("self.of <= self.__in__", "failures.of cannot be larger than failures.in"))
 
-    of: int = Field(2, ge=1, le=10)
-    within: int = Field(2, ge=1, le=10, alias="in")
+    of: int = Field(2, ge=1, le=10, description="Windows that must fail,")
+    within: int = Field(2, ge=1, le=10, alias="in", description="of so many judged ones, the last.")
 
 
 class Watch(Model):
@@ -373,9 +401,7 @@ class Watch(Model):
         1000, ge=1, le=1_000_000_000, description="Generated tokens that a window needs to be judged."
     )
     failures: Failures = section(Failures)
-    mode: Annotated[str, StringConstraints(pattern="^(Enforce|Observe)$")] = Field(
-        "Enforce", description="Observe reports and never rolls back."
-    )
+    mode: Literal["Enforce", "Observe"] = Field("Enforce", description="Observe reports and never rolls back.")
 
 
 class Root(Model):
@@ -390,8 +416,10 @@ class Root(Model):
 
     claim: Name | None = Field(None, description="A PersistentVolumeClaim of the object's namespace.")
     size: Quantity | None = Field(None, description="Make a claim of this size.")
-    storage_class_name: Name | None = None
-    access_mode: Annotated[str, StringConstraints(pattern="^ReadWrite(Once|Many)$")] = Field(
+    storage_class_name: Name | None = Field(
+        None, description="StorageClass of a claim made by the operator. Default the cluster's."
+    )
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
         "ReadWriteOnce", description="Access mode of a claim that the operator makes."
     )
 
@@ -448,7 +476,11 @@ class Eagle3DraftSpec(Model):
     draft: Draft = section(Draft)
     extract: Extract = section(Extract)
     train: Train = section(Train)
-    serve: Serve | None = Field(None, description="Leave it out to train only: status.artifact names the result.")
+    serve: Serve | None = Field(
+        None,
+        description="How the model is served: one SGLang Deployment per revision behind one Service. Leave it out to "
+        "train only: status.artifact names the result.",
+    )
     probe: Probe = section(Probe)
     watch: Watch | None = None
     storage: Storage
