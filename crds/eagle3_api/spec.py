@@ -20,7 +20,13 @@ Label = Annotated[str, StringConstraints(max_length=317)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
 Resource = Annotated[str, StringConstraints(pattern=r"^[-a-z0-9.]+/[-a-zA-Z0-9._]+$", max_length=253)]
+#: ``0s`` is one of them.
 Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16)]
+#: A duration that is not zero.
+Period = Annotated[
+    str,
+    StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
+]
 
 
 def rule(expression: str, message: str, *, computed: str | None = None) -> dict[str, JsonValue]:
@@ -244,7 +250,7 @@ class Extract(Model):
         description="How hidden states are stored: bf16 (8 bytes x hidden a token), or fp32 for a target in fp32.",
     )
     retain: bool = Field(False, description="Keep the features when training has finished.")
-    stall_timeout: Duration = Field(
+    stall_timeout: Period = Field(
         "30m", description="Without a progress line for so long the Job is ended and resumed."
     )
     placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
@@ -263,8 +269,8 @@ class Train(Model):
         7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
     )
     seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
-    checkpoint_interval: Duration = Field("10m", description="A resumable checkpoint at least so often.")
-    stall_timeout: Duration = Field(
+    checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")
+    stall_timeout: Period = Field(
         "30m", description="Without a progress line for so long the Job is ended and resumed."
     )
     placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
@@ -323,6 +329,10 @@ class Serve(Model):
             "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
             "and DP attention with speculation are not supported",
         ),
+        rule(
+            "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--') || !a.split('=')[0].contains(' '))",
+            "serve.arguments: one list item per word: '--dtype' and 'bfloat16' are two items",
+        ),
     )
 
     replicas: int = Field(
@@ -346,7 +356,7 @@ class Serve(Model):
     )
     bake_time: Duration = Field("10m", description="How long the former revision stays warm after a promotion.")
     start_retries: int = Field(2, ge=0, le=10, description="How often a revision that failed to start is tried again.")
-    start_timeout: Duration | None = Field(
+    start_timeout: Period | None = Field(
         None, description="How long a server may take to become ready. Default from the bytes of the target's weights."
     )
     speculative: Speculative = section(Speculative)
@@ -396,7 +406,7 @@ class Watch(Model):
     """Judgement of the serving revision from its Prometheus metrics."""
 
     prometheus: PrometheusReference
-    window: Duration = Field("5m", description="Length of one window; windows do not overlap.")
+    window: Period = Field("5m", description="Length of one window; windows do not overlap.")
     min_tokens: int = Field(
         1000, ge=1, le=1_000_000_000, description="Generated tokens that a window needs to be judged."
     )
