@@ -6,7 +6,9 @@ different ways; ``capture_ids`` alone translates.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 #: Flags that the operator renders itself (``--speculative-*`` besides).
 OWNED_FLAGS = (
@@ -104,6 +106,15 @@ PLUS_ONE = frozenset(
     }
 )
 
+#: Targets with multi-head latent attention, of those above. Drafts have ordinary attention.
+LATENT_ATTENTION = RAW_UNLESS_FIRST_IS_ONE
+
+#: Attention backends that know latent attention only: a draft that inherits one refuses to start.
+LATENT_BACKENDS = frozenset({"trtllm_mla", "cutedsl_mla", "cutlass_mla", "flashmla", "tokenspeed_mla", "dsa", "nsa"})
+
+#: Flags that say which backend the target's attention takes.
+BACKEND_FLAGS = ("--attention-backend", "--prefill-attention-backend", "--decode-attention-backend")
+
 #: From 0.5.22 a Llama-like model can capture the embedding; before, layer 0 has no residual yet and the forward fails.
 EMBEDDING_SINCE = Version(0, 5, 22)
 
@@ -177,3 +188,27 @@ def capture_ids(layers: list[int], architecture: str, num_layers: int, version: 
 def log_ids(layers: list[int]) -> list[int]:
     """How SGLang's log names the same tensors: the layer whose input they are."""
     return [layer + 1 for layer in layers]
+
+
+def flag_values(arguments: Sequence[str], flag: str) -> list[str]:
+    """What a command line gives a flag, as ``--flag value`` or ``--flag=value``; empty where it is not given."""
+    joined = [word.partition("=")[2] for word in arguments if word.startswith(f"{flag}=")]
+    return joined + [value for word, value in pairwise(arguments) if word == flag]
+
+
+def draft_attention_backend(architecture: str, arguments: Sequence[str]) -> str | None:
+    """The backend that a draft's attention must be given, or None where it does well to inherit the target's.
+
+    A draft without a backend of its own inherits the target's. On a target with latent attention that may be one for
+    latent attention only (``trtllm_mla``, which SGLang picks by itself on Blackwell), and the draft, which has ordinary
+    attention, then refuses to start (SGLang issue 23490). Which GPU it will be is not known here; ``flashinfer`` runs
+    on every NVIDIA GPU that SGLang supports, and one layer's attention is little of a step anywhere.
+
+    Args:
+        architecture: the target's ``architectures[0]``.
+        arguments: the user's own flags. A backend named there that serves both is inherited.
+    """
+    if architecture not in LATENT_ATTENTION:
+        return None
+    named = {value for flag in BACKEND_FLAGS for value in flag_values(arguments, flag)}
+    return None if named and not named & LATENT_BACKENDS else "flashinfer"
