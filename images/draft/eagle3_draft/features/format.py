@@ -1,0 +1,73 @@
+"""Names, types and values that the writer and the reader of features share."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+import torch
+
+from eagle3_api.base import Model
+
+LENGTHS = "lengths.safetensors"
+
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+class Split(StrEnum):
+    """Which conversations: those that are learned from, and those that measure the draft and probe servers."""
+
+    TRAIN = "train"
+    HELD_OUT = "held_out"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One conversation.
+
+    Attributes:
+        input_ids: int32 (tokens,).
+        loss_mask: uint8 (tokens,), 1 where the token is the assistant's.
+        hidden: (tokens, layers x hidden), outputs of the layers side by side, in increasing order of the layers.
+        last: (tokens, hidden), the last layer's output after the final norm.
+    """
+
+    input_ids: torch.Tensor
+    loss_mask: torch.Tensor
+    hidden: torch.Tensor
+    last: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+class Header(Model):
+    """What the states in a store are: numbers of its manifest.
+
+    Attributes:
+        layers: whose outputs ``hidden`` holds; 0-based, -1 is the embedding.
+        hidden_size: of the target.
+        dtype: of the stored states, ``bf16`` or ``fp32``.
+        last_norm: ``final``: the final norm is applied to ``last``. Engines differ in it, and a draft trained on the
+            other kind loses a third of its acceptance, so it is written down and checked.
+        vocabulary_size: of the target.
+        tokenizer_digest: of the tokenizer's files.
+        chat_template_digest: of the template that rendered the conversations.
+    """
+
+    layers: list[int]
+    hidden_size: int
+    dtype: Literal["bf16", "fp32"]
+    last_norm: str = "final"
+    vocabulary_size: int
+    tokenizer_digest: str
+    chat_template_digest: str
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """``dtype`` as torch calls it."""
+        return TORCH_DTYPES[self.dtype]
+
+
+def shard_name(split: Split, number: int) -> str:
+    """The file of a shard."""
+    return f"{split}-{number:05d}.safetensors"

@@ -1,0 +1,198 @@
+"""Writing a feature store, shard by shard, so that an interrupted run goes on where it stopped."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save, save_file
+
+from eagle3_api.artifacts import Manifest
+from eagle3_api.base import Model
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft import artifacts
+from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.stage import StageError
+
+#: Large enough to be read in one piece, small enough that losing one costs seconds.
+SHARD_BYTES = 64 * 1024 * 1024
+
+
+class ShardRecord(Model):
+    """What a finished shard holds: kept beside it while the store is written.
+
+    Attributes:
+        plan: hash of the store's header and of the conversations that the shard was made from.
+        sha256: of the shard's file.
+        lengths: tokens of each conversation in it.
+        supervised_tokens: tokens of the assistant.
+        skipped: conversations left out because their states were not finite.
+    """
+
+    plan: str
+    sha256: str
+    lengths: list[int]
+    supervised_tokens: int
+    skipped: int = 0
+
+
+class FeatureWriter:
+    """Writes the feature store in a folder.
+
+    Args:
+        folder: of the artifact; made if need be.
+        header: what the states are.
+    """
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        self.folder = folder
+        self.header = header
+        self._records: dict[Split, dict[int, ShardRecord]] = {split: {} for split in Split}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def resume(self, split: Split, number: int, token_ids: Sequence[Sequence[int]]) -> ShardRecord | None:
+        """The record of a shard that an earlier run finished from the same conversations, or None: it is to be written.
+
+        Args:
+            token_ids: of the conversations that belong into the shard.
+        """
+        try:
+            record = ShardRecord.model_validate_json(self._record(split, number).read_bytes())
+            whole = record.plan == self._plan(token_ids) and record.sha256 == artifacts.file_digest(
+                self.folder / shard_name(split, number)
+            )
+        except (OSError, ValidationError):
+            return None
+        if not whole:
+            return None
+        self._records[split][number] = record
+        return record
+
+    def write(
+        self, split: Split, number: int, token_ids: Sequence[Sequence[int]], samples: Sequence[Sample]
+    ) -> ShardRecord:
+        """Write one shard. The conversations of ``token_ids`` without a sample count as skipped.
+
+        Raises:
+            StageError: a sample's parts do not have one row a token (FeaturesMisaligned).
+        """
+        path = self.folder / shard_name(split, number)
+        write_shard(path, samples, self.header)
+        record = ShardRecord(
+            plan=self._plan(token_ids),
+            sha256=artifacts.file_digest(path),
+            lengths=[len(sample) for sample in samples],
+            supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in samples),
+            skipped=len(token_ids) - len(samples),
+        )
+        artifacts.write_atomic(self._record(split, number), json.dumps(record.to_json()).encode())
+        self._records[split][number] = record
+        return record
+
+    def publish(
+        self, *, key: str, made_from: Mapping[str, str], numbers: Mapping[str, Any], provenance: Mapping[str, str]
+    ) -> Manifest:
+        """Publish the store of all shards that were written or resumed.
+
+        Args:
+            key: Extract's key.
+            made_from, provenance: as of ``artifacts.publish``.
+            numbers: further ones, beside the header's.
+        """
+        lengths, shards = {}, {}
+        for split, records in self._records.items():
+            ordered = [records[number] for number in sorted(records)]
+            lengths[str(split)] = torch.tensor([n for record in ordered for n in record.lengths], dtype=torch.int32)
+            shards[str(split)] = [len(record.lengths) for record in ordered]
+        artifacts.write_atomic(self.folder / LENGTHS, save(lengths))
+        self._remove_strays()
+        return artifacts.publish(
+            self.folder,
+            stage="extract",
+            key=key,
+            made_from=made_from,
+            numbers=self.header.model_dump() | {"shards": shards} | dict(numbers),
+            provenance=provenance,
+        )
+
+    def _plan(self, token_ids: Sequence[Sequence[int]]) -> str:
+        return hashlib.sha256(repr([self.header.to_json(), [list(ids) for ids in token_ids]]).encode()).hexdigest()
+
+    def _record(self, split: Split, number: int) -> Path:
+        return self.folder / f".{shard_name(split, number)}.json"
+
+    def _remove_strays(self) -> None:
+        """Shards of an earlier run that was planned otherwise are not part of the store."""
+        wanted = {shard_name(split, number) for split, records in self._records.items() for number in records}
+        for split in Split:
+            for path in self.folder.glob(f"{split}-*.safetensors"):
+                if path.name not in wanted:
+                    path.unlink()
+
+
+def plan_shards(lengths: Sequence[int], bytes_per_token: int, shard_bytes: int = SHARD_BYTES) -> list[range]:
+    """Which conversations go into which shard: in order, a shard closes with the one that fills it.
+
+    Args:
+        lengths: tokens of each conversation.
+        bytes_per_token: of the stored features.
+        shard_bytes: of a shard, about.
+    """
+    shards, start, size = [], 0, 0
+    for index, length in enumerate(lengths):
+        size += length * bytes_per_token
+        if size >= shard_bytes:
+            shards.append(range(start, index + 1))
+            start, size = index + 1, 0
+    if start < len(lengths):
+        shards.append(range(start, len(lengths)))
+    return shards
+
+
+def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> None:
+    """Write conversations as one shard, atomically.
+
+    Args:
+        path: of the file.
+        samples: may be none at all.
+        header: says the width and the dtype of the states.
+
+    Raises:
+        StageError: a sample's parts do not have one row a token, or not the header's width (FeaturesMisaligned).
+    """
+    width, dtype = header.hidden_size, header.torch_dtype
+    for sample in samples:
+        _check(sample, len(header.layers), width)
+    offsets = torch.zeros(len(samples) + 1, dtype=torch.int64)
+    offsets[1:] = torch.tensor([len(sample) for sample in samples], dtype=torch.int64).cumsum(0)
+    tensors = {
+        "input_ids": _joined((sample.input_ids for sample in samples), (0,), torch.int32),
+        "loss_mask": _joined((sample.loss_mask for sample in samples), (0,), torch.uint8),
+        "hidden": _joined((sample.hidden for sample in samples), (0, len(header.layers) * width), dtype),
+        "last": _joined((sample.last for sample in samples), (0, width), dtype),
+        "offsets": offsets,
+    }
+    partial = path.with_name(f".{path.name}.partial")
+    save_file(tensors, partial)
+    partial.replace(path)
+
+
+def _joined(parts: Iterable[torch.Tensor], empty: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.cat([torch.empty(empty, dtype=dtype), *(part.to("cpu", dtype) for part in parts)])
+
+
+def _check(sample: Sample, layers: int, width: int) -> None:
+    tokens = len(sample.input_ids)
+    shapes = (tuple(sample.loss_mask.shape), tuple(sample.hidden.shape), tuple(sample.last.shape))
+    expected = ((tokens,), (tokens, layers * width), (tokens, width))
+    if shapes != expected:
+        raise StageError(
+            ExitCode.REFUSED,
+            Reason.FEATURES_MISALIGNED,
+            f"a conversation of {tokens} tokens has a mask, hidden and last states of the shapes {shapes}, not {expected}: "
+            "the engine dropped or split rows. Switch off its prefix cache and chunked prefill",
+        )
