@@ -1,0 +1,199 @@
+"""The cluster's programs, built from their Go modules and kept by content.
+
+Each lies in `$EAGLE3_CACHE/NAME-KEY/` (default ~/.cache/eagle3-operator), where KEY hashes whatever decides what comes
+out: sources, flags and Go's version. What is there is never built again; two processes never build the same at once;
+what appears there is whole, because it is built elsewhere and renamed.
+"""
+
+import collections
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = Path(__file__).parent / "go"
+HEARTBEAT = 20  # seconds
+HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+SMALL = ("-s", "-w")  # no symbol table, no debugging information
+
+
+@dataclass(frozen=True)
+class Program:
+    """One binary. `source` is a folder below `go/`, or a package with its version, which `go install` fetches."""
+
+    name: str
+    source: str
+    needs_go: tuple[int, int]
+    about: str
+    links: tuple[str, ...] = ()  # other names for it
+
+    @property
+    def is_local(self) -> bool:
+        return "@" not in self.source
+
+
+# The cheap ones first: they are there while the dear one builds.
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("pause", "pause", (1, 24), "the first process of every pod"),
+        Program("dns", "dns", (1, 24), "CoreDNS"),
+        Program("helm", HELM, (1, 26), "Helm"),
+        Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),
+    )
+}
+
+
+class GoMissingError(RuntimeError):
+    """There is no Go compiler, or one that is too old."""
+
+
+def cache() -> Path:
+    return Path(os.environ.get("EAGLE3_CACHE") or Path.home() / ".cache" / "eagle3-operator")
+
+
+def binary(name: str) -> Path:
+    """The path of a program, which is built first if it is not there."""
+    program = PROGRAMS[name]
+    target = cache() / f"{name}-{key(program, go_version())}"
+    if not target.exists():
+        _build(program, target)
+    return target / name
+
+
+def kubectl() -> Path:
+    return binary("kube").with_name("kubectl")
+
+
+def go_version() -> str:
+    """What `go version` prints, without its first words: `go1.26.8 linux/amd64`."""
+    if shutil.which("go") is None:
+        raise GoMissingError("the test cluster is built from Go modules, and there is no `go` in PATH: install Go 1.26")
+    printed = subprocess.run(["go", "version"], check=True, capture_output=True, text=True).stdout
+    return printed.removeprefix("go version ").strip()
+
+
+def require_go(program: Program, version: str) -> None:
+    """Raises GoMissingError if `version` is older than the program needs."""
+    if found := re.match(r"go(\d+)\.(\d+)", version):
+        here = int(found[1]), int(found[2])
+        if here < program.needs_go:
+            wanted = ".".join(map(str, program.needs_go))
+            raise GoMissingError(f"{program.name} needs Go {wanted} or newer, and `go` in PATH is {version}")
+
+
+def key(program: Program, version: str, modules: Path = MODULES) -> str:
+    """The hash of all that decides what the binary is."""
+    digest = hashlib.sha256()
+
+    def add(text: bytes) -> None:
+        digest.update(len(text).to_bytes(8, "big") + text)
+
+    add(f"{program.source} {program.links} {version}".encode())
+    for argument in arguments(program, modules):
+        add(argument.encode())
+    if program.is_local:
+        for path in sorted((modules / program.source).rglob("*")):
+            if path.is_file():
+                add(str(path.relative_to(modules)).encode())
+                add(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def arguments(program: Program, modules: Path = MODULES) -> list[str]:
+    """Flags of `go build` and `go install`. Those that reach the compiler decide what Go's own cache can reuse."""
+    stamps = kubernetes_stamps(modules / program.source / "go.mod") if program.name == "kube" else []
+    return ["-trimpath", "-buildvcs=false", "-ldflags", " ".join([*SMALL, *stamps])]
+
+
+def kubernetes_stamps(go_mod: Path) -> list[str]:
+    """Linker flags that tell Kubernetes its own version, which its release scripts stamp in."""
+    found = re.search(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)", go_mod.read_text(), re.MULTILINE)
+    if not found:
+        raise ValueError(f"{go_mod} requires no k8s.io/kubernetes")
+    values = {"gitVersion": found[1], "gitMajor": found[2], "gitMinor": found[3], "gitTreeState": "archive"}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return [f"-X {package}.{name}={value}" for package in packages for name, value in values.items()]
+
+
+def _build(program: Program, target: Path) -> None:
+    require_go(program, go_version())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.with_suffix(".lock"), program.name):
+        if target.exists():  # another process has built it meanwhile
+            return
+        partial = target.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+        if program.is_local:
+            command = ["go", "build", "-v", *arguments(program), "-o", str(partial / program.name), "."]
+            folder = MODULES / program.source
+        else:
+            command = ["go", "install", "-v", *arguments(program), program.source]
+            folder = partial
+            environment["GOBIN"] = str(partial)
+        _run_with_heartbeat(program, command, folder, environment)
+        for link in program.links:
+            (partial / link).symlink_to(program.name)
+        partial.rename(target)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, name: str) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"{name}: another process builds it; waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run_with_heartbeat(program: Program, command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """Runs a build, and says every 20 s how far it is."""
+    begin = time.monotonic()
+    _say(f"building {program.name} ({program.about})")
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    last_lines: collections.deque[str] = collections.deque(maxlen=40)
+    compiled = 0
+
+    def read() -> None:
+        nonlocal compiled
+        assert process.stderr is not None
+        for line in process.stderr:
+            last_lines.append(line.rstrip())
+            compiled += not line.startswith(("go:", "#", " ", "\t"))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while True:
+            try:
+                status = process.wait(HEARTBEAT)
+                break
+            except subprocess.TimeoutExpired:
+                _say(f"{program.name}: {compiled} packages compiled, {time.monotonic() - begin:.0f} s")
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)  # and its compilers
+    reader.join()
+    if status != 0:
+        raise RuntimeError(f"{' '.join(command)} in {folder}: status {status}:\n" + "\n".join(last_lines))
+    _say(f"built {program.name} in {time.monotonic() - begin:.0f} s")
+
+
+def _say(text: str) -> None:
+    print(f"testcluster: {text}", file=sys.stderr, flush=True)

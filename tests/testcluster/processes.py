@@ -1,0 +1,98 @@
+"""The cluster's processes: started apart from the caller, found again by a mark in their environment.
+
+A file with a process id lies after a crash, and is not there yet when a run is killed at the wrong line; the mark is
+part of the process itself, and its children inherit it.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from testcluster.wait import wait_for
+
+MARK = "EAGLE3_TESTCLUSTER_PROCESS_OF"
+
+
+class ProcessEndedError(RuntimeError):
+    """A process of the cluster ended by itself; the message has the end of its log."""
+
+
+class Processes:
+    """Starts the processes of the cluster in `folder`, and watches those that it started.
+
+    With `tied` they end with the thread that starts them, so that even a killed test run leaves none.
+    """
+
+    def __init__(self, folder: Path, logs: Path, *, tied: bool) -> None:
+        self._folder = folder
+        self._logs = logs
+        self._prefix = ["setpriv", "--pdeathsig", "KILL"] if tied else []
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: Sequence[str | Path], *, pass_fds: Sequence[int] = ()) -> int:
+        """Starts a process that writes to logs/NAME.log; returns its id."""
+        with (self._logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*self._prefix, *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=pass_fds,
+                env={**os.environ, MARK: str(self._folder)},
+            )
+        self._started[name] = process
+        return process.pid
+
+    def check(self) -> None:
+        """Raises ProcessEndedError if one of them has ended."""
+        for name, process in self._started.items():
+            if (status := process.poll()) is not None:
+                raise ProcessEndedError(f"{name} ended with status {status}; the end of its log:\n{self.log_end(name)}")
+
+    def log_end(self, name: str, lines: int = 20) -> str:
+        return "\n".join((self._logs / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
+
+    def end(self) -> None:
+        """Kills every process that carries the mark of the folder, whoever started it, and waits for its end.
+
+        Killed, not asked: all their state goes with the folder, and an API server that is asked to end waits ten
+        seconds for the watches of a node that is gone.
+        """
+
+        def none_left() -> bool:
+            left = list(marked(self._folder))
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in self._started.values():
+                process.poll()  # buries it
+            return not left
+
+        wait_for(f"the end of the processes of {self._folder}", 30, none_left)
+        self._started.clear()
+
+
+def marked(folder: Path) -> Iterator[int]:
+    """The ids of the processes of the cluster in `folder`."""
+    mark = f"{MARK}={folder}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
+
+
+def run(*command: str | Path, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
+    """Runs a program to its end and returns what it printed; raises RuntimeError with what it said if it fails."""
+    arguments = [str(part) for part in command]
+    done = subprocess.run(
+        arguments, input=stdin, text=True, capture_output=True, check=False, env={**os.environ, **(env or {})}
+    )
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip())[-4000:]
+        raise RuntimeError(f"{' '.join(arguments)[:500]}: status {done.returncode}: {said}")
+    return done.stdout
