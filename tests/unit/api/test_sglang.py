@@ -1,0 +1,138 @@
+"""What the product knows of SGLang's versions, and how layers are named there."""
+
+from typing import Final
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from eagle3_api.sglang import (
+    PLUS_ONE,
+    RAW_UNLESS_FIRST_IS_ONE,
+    UnsupportedLayersError,
+    Version,
+    capture_ids,
+    convention,
+    default_layers,
+    log_ids,
+    supports_target,
+)
+
+KIMI: Final = "KimiK25ForConditionalGeneration"
+DEEPSEEK: Final = "DeepseekV3ForCausalLM"
+LLAMA: Final = "LlamaForCausalLM"
+OLD, NEW = Version(0, 5, 11), Version(0, 5, 23)
+
+
+def captured_inputs(ids: list[int], architecture: str, version: Version) -> list[int]:
+    """The layers whose *input* SGLang keeps for these configured ids, restated from its models' code.
+
+    ``set_eagle3_layers_to_capture`` of the Llama-like models: ``[val + 1 for val in layer_ids]``; of DeepSeek's since
+    0.5.16: the same only if the first is 1, else the ids as they are.
+    """
+    raw = architecture in RAW_UNLESS_FIRST_IS_ONE and version >= Version(0, 5, 16)
+    return list(ids) if raw and ids[0] != 1 else [i + 1 for i in ids]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "version", "config", "log"),
+    [
+        (LLAMA, [2, 30, 58], NEW, [2, 30, 58], [3, 31, 59]),
+        (KIMI, [2, 30, 58], NEW, [3, 31, 59], [3, 31, 59]),
+        (DEEPSEEK, [2, 30, 58], NEW, [3, 31, 59], [3, 31, 59]),
+        (KIMI, [2, 30, 58], OLD, [2, 30, 58], [3, 31, 59]),
+        (KIMI, [1, 29, 57], NEW, [1, 29, 57], [2, 30, 58]),
+        (KIMI, [-1, 2, 30], NEW, [0, 3, 31], [0, 3, 31]),
+        (LLAMA, [-1, 2, 30], NEW, [-1, 2, 30], [0, 3, 31]),
+    ],
+)
+def test_a_layer_is_named_as_each_version_and_architecture_reads_it(
+    architecture: str, layers: list[int], version: Version, config: list[int], log: list[int]
+) -> None:
+    assert capture_ids(layers, architecture, 61, version) == config
+    assert log_ids(layers) == log
+    assert captured_inputs(config, architecture, version) == log
+
+
+@given(
+    st.sets(st.integers(-1, 59), min_size=1, max_size=8).map(sorted),
+    st.sampled_from(sorted(PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE)),
+    st.sampled_from([OLD, Version(0, 5, 15), Version(0, 5, 16), Version(0, 5, 21), NEW]),
+)
+def test_whatever_can_be_named_is_what_sglang_captures(layers: list[int], architecture: str, version: Version) -> None:
+    try:
+        ids = capture_ids(layers, architecture, 61, version)
+    except UnsupportedLayersError:
+        assume(False)
+    assert captured_inputs(ids, architecture, version) == log_ids(layers)
+
+
+@pytest.mark.parametrize(
+    ("layers", "architecture", "version", "words"),
+    [
+        ([2, 2, 30], LLAMA, NEW, "not strictly increasing"),
+        ([30, 2], LLAMA, NEW, "not strictly increasing"),
+        ([2, 30, 60], LLAMA, NEW, "the last that can be taken of 61 is 59"),
+        ([-2, 2], LLAMA, NEW, "-1 is the embedding's output"),
+        ([-1, 2, 30], LLAMA, Version(0, 5, 21), "cannot be captured by SGLang 0.5.21 on LlamaForCausalLM; 0.5.22 can"),
+        ([0, 2, 30], KIMI, NEW, "the output of layer 0 cannot be named; choose another first layer"),
+    ],
+)
+def test_layers_that_cannot_be_captured_are_refused_with_the_way_out(
+    layers: list[int], architecture: str, version: Version, words: str
+) -> None:
+    with pytest.raises(UnsupportedLayersError, match=words.replace("[", r"\[")):
+        capture_ids(layers, architecture, 61, version)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [(3, None), (6, None), (7, [1, 2, 3]), (8, [1, 3, 4]), (32, [1, 15, 28]), (61, [1, 29, 57]), (80, [1, 39, 76])],
+)
+def test_default_layers_are_those_of_the_paper(layers: int, expected: list[int] | None) -> None:
+    assert default_layers(layers) == expected
+
+
+@given(st.integers(7, 1000))
+def test_default_layers_can_always_be_captured(layers: int) -> None:
+    chosen = default_layers(layers)
+    assert chosen is not None
+    for architecture in (LLAMA, KIMI):
+        assert capture_ids(chosen, architecture, layers, NEW) == chosen
+
+
+def test_the_convention_is_part_of_a_key_and_changes_when_sglang_changed_it() -> None:
+    assert convention(LLAMA, OLD) == convention(LLAMA, NEW) == "output"
+    assert convention(KIMI, Version(0, 5, 15)) == "output"
+    assert convention(KIMI, Version(0, 5, 16)) == "input-unless-first-is-1"
+
+
+def test_an_architecture_whose_convention_is_unknown_is_not_supported() -> None:
+    assert supports_target(LLAMA)
+    assert supports_target(KIMI)
+    assert not supports_target("GPT2LMHeadModel")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.5.23", Version(0, 5, 23)),
+        ("lmsysorg/sglang:v0.5.23", Version(0, 5, 23)),
+        ("registry.example.com:5000/sglang:v0.5.17-cu130", Version(0, 5, 17)),
+        ("lmsysorg/sglang:v0.5.6.post2-cu129", Version(0, 5, 6, 2)),
+        ("0.5.6post1", Version(0, 5, 6, 1)),
+    ],
+)
+def test_the_version_is_read_from_the_images_tag(text: str, expected: Version) -> None:
+    assert Version.parse(text) == expected
+    assert Version.parse(str(expected)) == expected
+
+
+@pytest.mark.parametrize("text", ["lmsysorg/sglang:latest", "lmsysorg/sglang", "registry.example.com:5000/sglang"])
+def test_without_a_version_the_user_is_told_to_name_it(text: str) -> None:
+    with pytest.raises(ValueError, match="set sglangVersion"):
+        Version.parse(text)
+
+
+def test_versions_are_ordered_as_numbers() -> None:
+    assert Version(0, 5, 9) < Version(0, 5, 16) < Version(0, 5, 16, 1) < Version(0, 6, 0)
