@@ -216,23 +216,22 @@ def check_vocabulary_map(offsets: list[int], target: Target, in_vocabulary: list
     Args:
         offsets: d2t.
         target: for its vocabulary's size.
-        in_vocabulary: t2d where the checkpoint has one.
+        in_vocabulary: t2d where the checkpoint has one. Without it, a d2t that is valid in both readings is refused:
+            offsets without any two alike would mean that no two neighbouring tokens are in the vocabulary.
     """
     ids = [draft + offset for draft, offset in enumerate(offsets)]
-    as_offsets = _is_map(ids, target.vocabulary_size)
-    if not as_offsets:
-        absolute = (
-            "; read as absolute ids it is valid: store d2t[i] - i" if _is_map(offsets, target.vocabulary_size) else ""
-        )
-        return [
-            Finding(
-                Reason.VOCABULARY_MAP,
-                f"d2t + index is not a set of distinct ids below {target.vocabulary_size}{absolute}",
-            )
-        ]
-    if in_vocabulary is not None and {i for i, inside in enumerate(in_vocabulary) if inside} != set(ids):
-        return [Finding(Reason.VOCABULARY_MAP, "d2t and t2d name different tokens: one of them was regenerated")]
-    return []
+    as_absolute = len(offsets) > 1 and _is_map(offsets, target.vocabulary_size)
+    named = None if in_vocabulary is None else {i for i, inside in enumerate(in_vocabulary) if inside}
+    advice = "; as absolute ids it is valid: store d2t[i] - i" if as_absolute and named in (None, set(offsets)) else ""
+    if not _is_map(ids, target.vocabulary_size):
+        wrong = f"d2t + index is not a set of distinct ids below {target.vocabulary_size}{advice}"
+    elif named is not None and named != set(ids):
+        wrong = "d2t and t2d name different tokens" + (advice or ": one of them was regenerated")
+    elif named is None and as_absolute:
+        wrong = "d2t can be read as offsets and as absolute ids, and there is no t2d to tell which it is: add it"
+    else:
+        return []
+    return [Finding(Reason.VOCABULARY_MAP, wrong)]
 
 
 def _is_map(ids: list[int], vocabulary_size: int) -> bool:

@@ -8,6 +8,7 @@
 """
 
 import json
+from bisect import bisect_right
 from enum import IntEnum, StrEnum
 from typing import Annotated, Literal
 
@@ -291,7 +292,18 @@ class ProbeResult(Model):
     compared: int = Field(0, description="Answers compared with the plain server's.")
     different: int = Field(0, description="Of them, those that differ beyond a tie.")
     ties: int = 0
-    argument_mismatches: list[str] = Field(default_factory=list, max_length=8)
+    baseline_different: int = Field(
+        0,
+        description="Of as many answers of the plain server, those that differ from its own second ones beyond a tie.",
+    )
+    argument_mismatches: list[str] = Field(
+        default_factory=list,
+        max_length=8,
+        description="What /server_info says otherwise: '<name>: asked <a>, got <b>'.",
+    )
+    template_mismatch: str = Field(
+        "", description="How the server's own chat template differs from the rendering that the draft learned from."
+    )
     foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
 
 
@@ -317,13 +329,20 @@ class Report(Model):
 
     def dump(self) -> str:
         """The JSON of the termination message, within ``REPORT_LIMIT`` bytes: an over-long message is cut."""
-        text = json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=False)
-        excess = len(text.encode()) - REPORT_LIMIT
-        if excess <= 0:
-            return text
-        if len(self.message) <= excess + 1:
-            raise ValueError(f"the report of {self.stage} is {excess} bytes over {REPORT_LIMIT}")
-        return self.model_copy(update={"message": self.message[: -excess - 4].rstrip() + "…"}).dump()
+
+        def text(message: str) -> str:
+            report = self.model_copy(update={"message": message})
+            return json.dumps(report.to_json(), separators=(",", ":"), ensure_ascii=False)
+
+        def excess(message: str) -> int:
+            return len(text(message).encode()) - REPORT_LIMIT
+
+        if excess(self.message) <= 0:
+            return text(self.message)
+        if excess("…") > 0:
+            raise ValueError(f"the result of {self.stage} alone takes more than {REPORT_LIMIT} bytes")
+        too_long = bisect_right(range(len(self.message)), 0, key=lambda kept: excess(self.message[:kept] + "…"))
+        return text(self.message[: too_long - 1] + "…")
 
     @classmethod
     def parse(cls, text: str) -> "Report | None":
