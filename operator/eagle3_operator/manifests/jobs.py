@@ -1,0 +1,159 @@
+"""The Job of a stage: one for each key, created and deleted, never patched."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from eagle3_api.jobs import CONFIG_ANNOTATION, FATAL_EXIT_CODES, LIBRARY, JobConfig, JobEnvelope, ProbeConfig, StageName
+from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement
+from eagle3_operator.decision import Manifest
+from eagle3_operator.manifests import names
+from eagle3_operator.manifests.pods import (
+    Mount,
+    Program,
+    configuration,
+    library,
+    pod_spec,
+    root_mount,
+    shared_memory,
+    user_mounts,
+)
+from eagle3_operator.settings import Settings
+
+CONTAINER = "stage"
+
+#: Failures of a Job's pods that are borne before it fails; disruptions do not count.
+BACKOFF_LIMIT = 6
+
+#: Stages in our own image: they need neither torch nor the engine.
+OWN_IMAGE = frozenset({StageName.INSPECT, StageName.PROBE})
+
+#: Stages that fill the node they run on. The placement's cpu, memory and shared memory speak of them and of the servers;
+#: the others are small, and must find a place beside a server that has taken the node's memory.
+LARGE = frozenset({StageName.EXTRACT, StageName.TRAIN})
+
+_REQUESTS: Mapping[StageName, Mapping[str, str]] = {
+    StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
+    StageName.EXTRACT: {},
+    StageName.TRAIN: {},
+    StageName.CONVERT: {"cpu": "200m", "memory": "1Gi"},
+    StageName.PROBE: {"cpu": "100m", "memory": "256Mi"},
+}
+
+#: Seconds to write a checkpoint, or a shard, after SIGTERM.
+_GRACE = {StageName.EXTRACT: 120, StageName.TRAIN: 120}
+_SMALL_GRACE = 30
+
+
+def stage_placement(spec: Eagle3DraftSpec, stage: StageName) -> Placement:
+    """Where and with what a stage's pods run: the object's placement under the stage's own."""
+    own = {StageName.EXTRACT: spec.extract.placement, StageName.TRAIN: spec.train.placement}.get(stage)
+    placement = (own or Placement()).over(spec.placement)
+    if stage in LARGE:
+        return placement
+    return placement.model_copy(update={"cpu": None, "memory": None, "shm_size": None})
+
+
+def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
+    """GPUs of a stage's pod."""
+    return {StageName.EXTRACT: spec.extract.gpus, StageName.TRAIN: spec.train.gpus}.get(stage, 0)
+
+
+def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
+    """A hash of what the user says of a stage's pods: image, GPUs, placement.
+
+    A Job whose hash differs from this one was made from another wish, and may be made anew under the same name. The
+    operator's own version is not in it, so that an upgrade touches no Job.
+    """
+    wish: dict[str, Any] = {
+        "gpus": stage_gpus(obj.spec, stage),
+        "placement": stage_placement(obj.spec, stage).to_json(),
+    }
+    if stage not in OWN_IMAGE:
+        wish["image"] = obj.spec.image
+    return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]
+
+
+def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: int | None = None) -> Manifest:
+    """The Job that carries out one configuration.
+
+    Args:
+        obj: the object.
+        settings: of the operator: its images.
+        config: what to do; it names the stage and the key.
+        revision: the revision that a Probe measures; its configuration's own where left out.
+    """
+    stage = StageName(config.stage)
+    if revision is None and isinstance(config, ProbeConfig):
+        revision = config.revision
+    name = obj.metadata.name
+    annotations = {names.KEY_ANNOTATION: config.key, names.TEMPLATE_ANNOTATION: template_hash(obj, stage)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": names.metadata(
+            obj,
+            names.job_name(name, stage, config.key),
+            labels=names.labels(name, stage=stage, revision=revision),
+            annotations=annotations,
+        ),
+        "spec": {
+            "backoffLimit": BACKOFF_LIMIT,
+            # The next pod starts when the last is gone: two trainers never share GPUs or a folder.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": _failure_rules()},
+            "suspend": obj.spec.suspend,
+            "template": {
+                "metadata": {
+                    # No revision here: a Service selects a revision's pods, and a probe's pod is none of its servers.
+                    "labels": names.labels(name, stage=stage),
+                    "annotations": {CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json())},
+                },
+                "spec": pod_spec(
+                    _program(obj, settings, stage), stage_placement(obj.spec, stage), settings, restart_policy="Never"
+                ),
+            },
+        },
+    }
+
+
+def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
+    own_image = stage in OWN_IMAGE
+    return Program(
+        name=CONTAINER,
+        image=settings.draft_image if own_image else obj.spec.image,
+        command=("python3", "-m", "eagle3_draft", stage.value),
+        mounts=_mounts(obj, stage),
+        grace=_GRACE.get(stage, _SMALL_GRACE),
+        gpus=stage_gpus(obj.spec, stage),
+        requests=_REQUESTS[stage],
+        environment={} if own_image else {"PYTHONPATH": LIBRARY},
+        own_image=own_image,
+        container={"terminationMessagePolicy": "File"},
+    )
+
+
+def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
+    placement = stage_placement(obj.spec, stage)
+    return (
+        configuration(),
+        *(() if stage in OWN_IMAGE else (library(read_only=True),)),
+        root_mount(obj, "features"),
+        root_mount(obj, "drafts"),
+        *user_mounts(placement, read_only=stage is StageName.INSPECT),
+        *((shared_memory(placement),) if stage in LARGE else ()),
+    )
+
+
+def _failure_rules() -> list[Manifest]:
+    """In order; the first that fits decides. Everything else counts against the backoff limit."""
+    fatal = {"containerName": CONTAINER, "operator": "In", "values": list(FATAL_EXIT_CODES)}
+    return [
+        {"action": "FailJob", "onExitCodes": fatal},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+
+
+def _canonical(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
