@@ -94,6 +94,7 @@ class Reason(StrEnum):
     STARTUP_HUNG = "StartupHung"
     WRONG_ALGORITHM = "WrongAlgorithm"
     ARGUMENT_MISMATCH = "ArgumentMismatch"
+    TEMPLATE_MISMATCH = "TemplateMismatch"
     SPECULATION_INACTIVE = "SpeculationInactive"
     LOW_ACCEPT_LENGTH = "LowAcceptLength"
     SLOWER_THAN_BASELINE = "SlowerThanBaseline"
