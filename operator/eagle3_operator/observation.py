@@ -58,6 +58,8 @@ class Job:
     pods: tuple[Pod, ...] = ()
     report: Report | None = None
     progress: Progress | None = None
+    #: Why its log could not be read just now: then no progress means nothing.
+    progress_problem: str = ""
 
     @property
     def finished(self) -> bool:
