@@ -1,0 +1,67 @@
+"""The command line of the data plane.
+
+eagle3-draft STAGE                   run a stage as a container's first process: a supervisor and its child
+eagle3-draft run STAGE --result F    the child: the stage itself
+eagle3-draft copy-lib DIR            copy this library to DIR, for a container that does not have it
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import eagle3_api
+import eagle3_draft
+from eagle3_api.jobs import CONFIG_FILE, TERMINATION_LOG, StageName
+from eagle3_draft import child, supervisor
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    config = Path(os.environ.get("EAGLE3_CONFIG", CONFIG_FILE))
+    if given.command == "copy-lib":
+        copy_library(given.folder)
+        return 0
+    if given.command == "run":
+        code = child.run(StageName(given.stage), config, given.result)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The result is written. Whatever an engine left behind (threads, communicators) must not hold up the end.
+        os._exit(code)
+    stage = StageName(given.command)
+    with tempfile.TemporaryDirectory(prefix="eagle3-") as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-X", "faulthandler", "-m", "eagle3_draft", "run", stage, "--result", str(result)]
+        return supervisor.supervise(
+            stage,
+            command,
+            config=config,
+            result=result,
+            termination_log=Path(os.environ.get("EAGLE3_TERMINATION_LOG", TERMINATION_LOG)),
+        )
+
+
+def copy_library(folder: Path) -> None:
+    """Copy the packages ``eagle3_api`` and ``eagle3_draft`` to a folder that another container has on PYTHONPATH."""
+    for package in (eagle3_api, eagle3_draft):
+        source = Path(package.__path__[0])
+        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="eagle3-draft", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="STAGE | run | copy-lib")
+    for stage in StageName:
+        commands.add_parser(stage, help=f"run the stage {stage}")
+    run = commands.add_parser("run", help="run a stage in this process")
+    run.add_argument("stage", choices=list(StageName))
+    run.add_argument("--result", type=Path, required=True, help="file that receives the exit code and the report")
+    copy = commands.add_parser("copy-lib", help="copy this library")
+    copy.add_argument("folder", type=Path)
+    return parser
