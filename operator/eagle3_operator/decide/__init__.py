@@ -1,0 +1,17 @@
+"""Decisions, pure: from the object and its children as they are, at a given time, to what is to be done and said.
+
+    decision = decide(obj, seen, settings, now)
+
+A reader begins with ``whole``, which calls, in this order:
+
+- ``retries``: the retry annotation clears what stands in the way of another try;
+- ``stages`` and ``chain``: which Jobs there should be before serving, and how each ended;
+- ``revisions``, ``rollout``, ``probing``, ``diagnosis``: which revision is tried, which one serves, how many pods each has;
+- ``conditions``, ``summary``: what to say of it all.
+
+Nothing here knows a client or a clock, and nothing is remembered but the object's own status.
+"""
+
+from eagle3_operator.decide.whole import decide
+
+__all__ = ["decide"]

@@ -1,0 +1,269 @@
+"""The stages before serving: which Job to make, to delete or to wait for, and what to say of it.
+
+``advance`` looks at one stage, with its Job as it is now and what the status said before, and is the only place that
+knows how a Job ends. A stage that has succeeded under its key is never run again; a failed one waits for the user.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ProbeConfig, StageName
+from eagle3_api.spec import Eagle3Draft, seconds
+from eagle3_api.status import StageProgress, StageState, StageStatus
+from eagle3_operator.decide import times
+from eagle3_operator.decide.stages import Link
+from eagle3_operator.decision import Delete, Manifest, Suspend
+from eagle3_operator.manifests import jobs, names
+from eagle3_operator.observation import Job, Observation, Pod
+from eagle3_operator.settings import Settings
+
+#: What a container waits for when its image does not come.
+PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+#: Without a progress line a Job is ended and resumed once; the second time it has failed.
+STALLS_ALLOWED = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of one stage, and what to do about its Job."""
+
+    status: StageStatus
+    apply: tuple[Manifest, ...] = ()
+    delete: tuple[Delete, ...] = ()
+    suspend: tuple[Suspend, ...] = ()
+
+
+@dataclass
+class Actions:
+    """What the parts of a decision want done, collected."""
+
+    apply: list[Manifest] = field(default_factory=list)
+    delete: list[Delete] = field(default_factory=list)
+    suspend: list[Suspend] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        self.apply += step.apply
+        self.delete += step.delete
+        self.suspend += step.suspend
+
+
+@dataclass(frozen=True)
+class View:
+    """What ``advance`` looks at besides the stage itself."""
+
+    obj: Eagle3Draft
+    seen: Observation
+    settings: Settings
+    now: datetime
+
+    def job(self, link: Link) -> Job | None:
+        return self.seen.jobs.get(names.job_name(self.obj.metadata.name, link.stage, link.key))
+
+    def manifest(self, link: Link) -> Manifest:
+        revision = link.config.revision if isinstance(link.config, ProbeConfig) else None
+        return jobs.job(self.obj, self.settings, config=link.config, revision=revision)
+
+
+def advance(link: Link, before: StageStatus | None, view: View) -> Step:
+    """One stage, one step further.
+
+    Args:
+        link: the stage as it is wanted.
+        before: what the status says of the stage of this name, of this key or another.
+        view: the object, its children and the time.
+    """
+    status = before if before is not None and before.key == link.key else _new(link, before)
+    job = view.job(link)
+    if status.state is StageState.SUCCEEDED:
+        return Step(status)
+    if job is None:
+        return _start(link, status, view)
+    if job.terminating and status.state is StageState.FAILED:
+        return Step(status)
+    if job.terminating:
+        return Step(_say(status, StageState.WAITING, Reason.PENDING, "waiting for the former Job's pods to go", job))
+    if jobs.template_hash(view.obj, link.stage) != job.template and not _in_use(job):
+        return _replace(status, job, "its image or placement changed")
+    if job.complete:
+        return _completed(link, status, job)
+    if job.failed:
+        return Step(_failed(status, job, view))
+    return _running(link, status, job, view)
+
+
+def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
+    """Jobs of the chain's stages that nobody wants any more: of a key that is no longer the object's."""
+    chain = set(StageName) - {StageName.PROBE}
+    return [
+        Delete("Job", job.name)
+        for job in view.seen.jobs.values()
+        if job.stage in chain and job.owned and not job.terminating and job.name not in wanted
+    ]
+
+
+def _new(link: Link, before: StageStatus | None) -> StageStatus:
+    return StageStatus(
+        name=link.stage,
+        key=link.key,
+        state=StageState.WAITING,
+        attempt=before.attempt if before else None,
+        artifact=link.artifact,
+    )
+
+
+def _say(
+    status: StageStatus, state: StageState, reason: Reason | None, message: str, job: Job | None = None
+) -> StageStatus:
+    update: dict[str, object] = {"state": state, "reason": reason, "message": message}
+    if job is not None:
+        update["job"] = job.name
+        update["started_at"] = times.text(job.started_at) if job.started_at else status.started_at
+    return status.model_copy(update=update)
+
+
+def _start(link: Link, status: StageStatus, view: View) -> Step:
+    if status.state is StageState.FAILED:
+        return Step(status)
+    if view.obj.spec.suspend:
+        return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, "spec.suspend is true: nothing new is started"))
+    name = names.job_name(view.obj.metadata.name, link.stage, link.key)
+    started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
+    return Step(
+        _say(started, StageState.RUNNING, Reason.PENDING, f"Job {name} is being started"), apply=(view.manifest(link),)
+    )
+
+
+def _in_use(job: Job) -> bool:
+    return job.complete or (not job.failed and any(pod.started for pod in job.pods))
+
+
+def _replace(status: StageStatus, job: Job, why: str) -> Step:
+    return Step(
+        _say(status, StageState.WAITING, Reason.PENDING, f"Job {job.name} is made anew: {why}", job),
+        delete=(Delete("Job", job.name),),
+    )
+
+
+def _completed(link: Link, status: StageStatus, job: Job) -> Step:
+    """Done means Complete and a report. Without one (the pod is gone) the Job runs again; the artifact makes it instant."""
+    report = job.report
+    if report is None or report.key != link.key:
+        return _replace(status, job, "it completed, but its report is lost")
+    finished = {
+        "result": report.result,
+        "progress": None,
+        "finished_at": times.text(job.finished_at) if job.finished_at else None,
+    }
+    return Step(_say(status, StageState.SUCCEEDED, None, report.message, job).model_copy(update=finished))
+
+
+def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
+    reason, message = _why_failed(job)
+    if status.name is not StageName.PROBE:  # which the revision tries again by itself
+        name = view.obj.metadata.name
+        message += f" Then retry: kubectl annotate e3d {name} eagle3.dev/retry={status.name}@<any new word> --overwrite"
+    said = _say(status, StageState.FAILED, reason, message, job)
+    finished = job.finished_at or view.now
+    return said.model_copy(update={"progress": None, "finished_at": times.text(finished)})
+
+
+def _why_failed(job: Job) -> tuple[Reason, str]:
+    pods = sorted(job.pods, key=lambda pod: pod.finished_at or pod.created_at)
+    last = pods[-1] if pods else None
+    if last is not None and last.oom_killed:
+        return Reason.OUT_OF_MEMORY, f"pod {last.name} was killed for its memory; raise placement.memory."
+    report = job.report
+    if report is not None and not report.ok:
+        return report.reason or Reason.JOB_FAILED, _sentence(report.message)
+    ending = (
+        f"pod {last.name} ended with code {last.exit_code}" if last and last.exit_code is not None else "no pod is left"
+    )
+    said = _sentence(job.failure_message or job.failure_reason or "no reason given")
+    return Reason.JOB_FAILED, f"Job {job.name} failed ({said.rstrip('.')}; {ending})."
+
+
+def _sentence(message: str) -> str:
+    return message if message.endswith((".", "!", "…")) else f"{message}."
+
+
+def _running(link: Link, status: StageStatus, job: Job, view: View) -> Step:
+    if job.suspended != view.obj.spec.suspend:
+        word = "suspended" if view.obj.spec.suspend else "resumed"
+        return Step(
+            _say(status, StageState.RUNNING, Reason.PENDING, f"Job {job.name} is being {word}", job),
+            suspend=(Suspend(job.name, view.obj.spec.suspend),),
+        )
+    if job.suspended:
+        return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"Job {job.name} is suspended", job))
+    for check in _TROUBLES:
+        if trouble := check(job):
+            return Step(_say(status, StageState.RUNNING, *trouble, job))
+    if _stalled(link, job, view):
+        return _end_stalled(status, job)
+    progress = job.progress
+    shown = progress and StageProgress(
+        done=progress.done,
+        seconds_left=progress.seconds_left,
+        message=progress.message,
+        time=times.text(datetime.fromtimestamp(progress.time, view.now.tzinfo)),
+    )
+    return Step(_say(status, StageState.RUNNING, None, "", job).model_copy(update={"progress": shown}))
+
+
+def _unschedulable(job: Job) -> tuple[Reason, str] | None:
+    waiting = _first(job, lambda pod: pod.unschedulable is not None)
+    return (Reason.UNSCHEDULABLE, f"pod {waiting.name} finds no node: {waiting.unschedulable}") if waiting else None
+
+
+def _image(job: Job) -> tuple[Reason, str] | None:
+    waiting = _first(job, lambda pod: pod.waiting_reason in PULL_TROUBLE)
+    return (Reason.IMAGE_PULL, kubelet_says(waiting)) if waiting else None
+
+
+def _container(job: Job) -> tuple[Reason, str] | None:
+    waiting = _first(job, lambda pod: pod.waiting_reason in BAD_START)
+    return (Reason.INVALID_CONFIGURATION, kubelet_says(waiting)) if waiting else None
+
+
+def kubelet_says(pod: Pod) -> str:
+    """Why a container waits, in the kubelet's words."""
+    return f"pod {pod.name}: {pod.waiting_reason}: {pod.waiting_message}"
+
+
+#: What keeps a pod from running, in the order in which it is told.
+_TROUBLES: tuple[Callable[[Job], tuple[Reason, str] | None], ...] = (_unschedulable, _image, _container)
+
+
+def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
+    return next((pod for pod in job.pods if pod.phase == "Pending" and test(pod)), None)
+
+
+def _stalled(link: Link, job: Job, view: View) -> bool:
+    """Row 41: a pod runs and has printed no progress line for so long."""
+    spec = view.obj.spec
+    timeouts = {StageName.EXTRACT: spec.extract.stall_timeout, StageName.TRAIN: spec.train.stall_timeout}
+    running = [pod for pod in job.pods if pod.started and pod.phase == "Running"]
+    if link.stage not in timeouts or not running:
+        return False
+    since = max(pod.created_at.timestamp() for pod in running)
+    heard = max(since, job.progress.time if job.progress else 0.0)
+    return view.now.timestamp() - heard > seconds(timeouts[link.stage])
+
+
+def _end_stalled(status: StageStatus, job: Job) -> Step:
+    """Ended and resumed once; if it stalls again, it has failed and keeps its GPUs no longer."""
+    stalls = status.stalls + 1
+    message = f"Job {job.name} printed no progress line for longer than stallTimeout"
+    again = stalls <= STALLS_ALLOWED
+    said = _say(
+        status,
+        StageState.WAITING if again else StageState.FAILED,
+        Reason.JOB_STALLED,
+        f"{message}; it is ended and resumed" if again else f"{message}, again after it was resumed; see its pod's log",
+        job,
+    )
+    return Step(said.model_copy(update={"stalls": stalls, "progress": None}), delete=(Delete("Job", job.name),))

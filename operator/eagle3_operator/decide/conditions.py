@@ -1,0 +1,255 @@
+"""The conditions: what is so, folded from the stages and the revisions.
+
+Each function owns one condition and returns what to say of it, or None where it does not apply. ``Ready`` lifts the first
+one that fails. Nothing here decides anything.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from eagle3_api.conditions import ORDER, Condition, Reason, Status, Type
+from eagle3_api.jobs import StageName
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.status import StageState, StageStatus
+from eagle3_operator.decide import times
+from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+from eagle3_operator.decide.rollout import Outcome
+
+
+@dataclass(frozen=True)
+class Said:
+    """A condition without its times."""
+
+    status: Status
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the conditions are folded from."""
+
+    spec: Eagle3DraftSpec
+    stages: dict[StageName, StageStatus]
+    #: What keeps the object from going on before any Job: storage that is not there, a name that is taken.
+    obstacle: Said | None
+    wanted: Wanted | None
+    rollout: Outcome | None
+
+    @property
+    def serving(self) -> Revision | None:
+        return self.rollout.serving if self.rollout else None
+
+    @property
+    def newest(self) -> Revision | None:
+        """The newest desired revision: the one with the wanted draft, or the plain one while that must come first."""
+        if self.rollout is None or self.wanted is None:
+            return None
+        for key in (self.wanted.draft_key, self.wanted.plain_key):
+            for revision in reversed(self.rollout.revisions):
+                if revision.status.key == key:
+                    return revision
+        return None
+
+
+_WORKING = {
+    StageName.INSPECT: Reason.INSPECTING,
+    StageName.EXTRACT: Reason.EXTRACTING,
+    StageName.TRAIN: Reason.TRAINING,
+    StageName.CONVERT: Reason.CONVERTING,
+}
+
+
+def _of_stage(stage: StageStatus | None, name: StageName) -> Said:
+    if stage is None:
+        return Said("Unknown", Reason.PENDING, f"{name} waits for the stages before it")
+    if stage.state is StageState.SUCCEEDED:
+        return Said("True", Reason.ARTIFACT_PUBLISHED, f"artifact {stage.artifact}")
+    if stage.state is StageState.FAILED:
+        return Said("False", stage.reason or Reason.JOB_FAILED, stage.message)
+    if stage.reason not in (None, Reason.PENDING):
+        return Said("Unknown", stage.reason, stage.message)
+    progress = stage.progress
+    shown = f"{progress.done:.0%} {progress.message}".strip() if progress else stage.message
+    return Said("Unknown", _WORKING[name], shown)
+
+
+def accepted(at: Situation) -> Said | None:
+    """The spec against Inspect's facts."""
+    if at.obstacle is not None:
+        return at.obstacle
+    said = _of_stage(at.stages.get(StageName.INSPECT), StageName.INSPECT)
+    return Said("True", Reason.ACCEPTED, "all rules hold") if said.status == "True" else said
+
+
+def features_ready(at: Situation) -> Said | None:
+    """Extract's artifact; absent for an adopted checkpoint."""
+    return None if at.spec.draft.checkpoint else _of_stage(at.stages.get(StageName.EXTRACT), StageName.EXTRACT)
+
+
+def draft_trained(at: Situation) -> Said | None:
+    """Train's artifact; absent for an adopted checkpoint."""
+    return None if at.spec.draft.checkpoint else _of_stage(at.stages.get(StageName.TRAIN), StageName.TRAIN)
+
+
+def draft_converted(at: Situation) -> Said | None:
+    """Convert's artifact."""
+    return _of_stage(at.stages.get(StageName.CONVERT), StageName.CONVERT)
+
+
+def revision_proven(at: Situation) -> Said | None:
+    """The newest desired revision."""
+    if at.spec.serve is None:
+        return None
+    newest, rollout = at.newest, at.rollout
+    if newest is None or rollout is None:
+        return Said("Unknown", Reason.PENDING, "waits for the converted draft")
+    if newest.standing is Standing.UNTRIED or (newest.plain and newest.standing is Standing.PROVEN):
+        return Said("Unknown", rollout.reason or Reason.PENDING, rollout.message)
+    reason, message = newest.judgement()
+    if newest.standing is Standing.PROVEN:
+        return Said("True", Reason.PROVEN, message)
+    return Said("False", reason, f"{message} {_aftermath(at, newest)}")
+
+
+def _aftermath(at: Situation, newest: Revision) -> str:
+    serving = f"{at.serving.name} is serving" if at.serving else "nothing is serving"
+    if newest.standing is Standing.REJECTED:
+        return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
+    retry = f"eagle3.dev/retry={newest.name}@<any new word>"
+    return f"{serving}; {newest.name} is tried again in an hour, when the spec changes, or on {retry}."
+
+
+def server_available(at: Situation) -> Said | None:
+    """The serving revision's pods."""
+    if at.spec.serve is None:
+        return None
+    if at.serving is None:
+        return Said("Unknown", Reason.PENDING, "nothing is serving yet")
+    ready, wanted = at.serving.ready, at.spec.serve.replicas
+    if wanted == 0:
+        return Said("True", Reason.SCALED_TO_ZERO, "serve.replicas is 0")
+    text = f"{at.serving.name}: {ready} of {wanted} pods ready"
+    return Said("True", Reason.AVAILABLE, text) if ready >= wanted else Said("False", Reason.UNAVAILABLE, text)
+
+
+def speculation_active(at: Situation) -> Said | None:
+    """Whether the serving revision verifies drafts, as its counters say."""
+    if at.spec.serve is None:
+        return None
+    if at.serving is None:
+        return Said("Unknown", Reason.PENDING, "nothing is serving yet")
+    if at.serving.plain:
+        return Said("False", Reason.SERVED_WITHOUT_SPECULATION, f"{at.serving.name} serves without speculation")
+    window = next((w for w in reversed(at.serving.status.windows) if w.tokens > 0), None)
+    if window is None:
+        return Said("Unknown", Reason.NO_TRAFFIC, f"{at.serving.name} has had no traffic in a watched window")
+    if window.verify_calls > 0:
+        return Said("True", Reason.ACTIVE, f"{window.verify_calls:.0f} verify calls in the window to {window.end}")
+    text = f"{window.tokens:.0f} tokens and no verify call in the window to {window.end}"
+    return Said("False", Reason.SPECULATION_INACTIVE, text)
+
+
+def draft_healthy(at: Situation) -> Said | None:
+    """The watch's judgement of the serving revision. Unknown never makes Ready false."""
+    if at.spec.serve is None:
+        return None
+    serving = at.serving
+    if serving is None:
+        return Said("Unknown", Reason.PENDING, "nothing is serving yet")
+    if serving.plain:
+        return Said("Unknown", Reason.SERVED_WITHOUT_SPECULATION, f"{serving.name} serves without speculation")
+    verdict = serving.watch_verdict
+    if verdict is None:
+        return Said(
+            "Unknown", Reason.NOT_WATCHED, "spec.watch names no Prometheus: only the probe has judged the draft"
+        )
+    if serving.status.watch_problem:
+        text = f"{serving.status.watch_problem}. Nothing is rolled back on missing metrics"
+        return Said("Unknown", Reason.METRICS_UNAVAILABLE, text)
+    if verdict.failed:
+        return Said("False", verdict.reason, verdict.message)
+    return Said("True" if verdict.passed else "Unknown", verdict.reason, verdict.message)
+
+
+def ready(at: Situation) -> Said:
+    """The whole: the newest desired revision proven and serving; without serve, the draft converted."""
+    chain = (accepted, features_ready, draft_trained, draft_converted)
+    for check in (*chain, revision_proven, server_available):
+        said = check(at)
+        if said is not None and said.status != "True":
+            return Said("False", said.reason, said.message)
+    if at.spec.serve is None:
+        return Said("True", Reason.ARTIFACT_PUBLISHED, "the converted draft is published: status.artifact")
+    newest, serving = at.newest, at.serving
+    if newest is None or serving is None or newest.number != serving.number:
+        return Said("False", Reason.ROLLING_OUT, f"{newest.name if newest else 'the new revision'} is about to serve")
+    health = draft_healthy(at)
+    if health is not None and health.status == "False":
+        return Said("False", health.reason, health.message)
+    if health is not None and health.status == "True":
+        return Said("True", Reason.DRAFT_HEALTHY, health.message)
+    return Said("True", Reason.SERVING, f"{serving.name} is proven and serving")
+
+
+def stalled(at: Situation) -> Said:
+    """Whether nothing more happens without a person (kstatus)."""
+    whole = ready(at)
+    failing = [check(at) for check in (accepted, features_ready, draft_trained, draft_converted, revision_proven)]
+    stuck = next((said for said in failing if said is not None and said.status == "False"), None)
+    if whole.status == "False" and stuck is not None:
+        return Said("True", stuck.reason, stuck.message)
+    if whole.status == "False" and whole.reason in (Reason.AWAITING_APPROVAL, Reason.SUSPENDED):
+        return Said("True", whole.reason, whole.message)
+    return Said("False", Reason.SETTLED if whole.status == "True" else whole.reason)
+
+
+def reconciling(at: Situation) -> Said:
+    """Whether something is under way (kstatus): not ready, and not stalled."""
+    whole = ready(at)
+    if whole.status == "True" or stalled(at).status == "True":
+        return Said("False", Reason.SETTLED)
+    return Said("True", whole.reason, whole.message)
+
+
+_TABLE: dict[Type, Callable[[Situation], Said | None]] = {
+    Type.READY: ready,
+    Type.ACCEPTED: accepted,
+    Type.FEATURES_READY: features_ready,
+    Type.DRAFT_TRAINED: draft_trained,
+    Type.DRAFT_CONVERTED: draft_converted,
+    Type.REVISION_PROVEN: revision_proven,
+    Type.SERVER_AVAILABLE: server_available,
+    Type.SPECULATION_ACTIVE: speculation_active,
+    Type.DRAFT_HEALTHY: draft_healthy,
+    Type.RECONCILING: reconciling,
+    Type.STALLED: stalled,
+}
+
+#: What the schema allows a message to be.
+_MESSAGE_LIMIT = 4000
+
+
+def table(at: Situation, before: Iterable[Condition], generation: int, now: datetime) -> list[Condition]:
+    """All conditions that apply, in the order in which a person reads them. A time changes only when a status flips."""
+    former = {condition.type: condition for condition in before}
+    made = []
+    for kind in ORDER:
+        said = _TABLE[kind](at)
+        if said is None:
+            continue
+        was = former.get(kind)
+        made.append(
+            Condition(
+                type=kind,
+                status=said.status,
+                reason=said.reason,
+                message=said.message[:_MESSAGE_LIMIT],
+                observed_generation=generation,
+                last_transition_time=(
+                    was.last_transition_time if was and was.status == said.status else times.text(now)
+                ),
+            )
+        )
+    return made

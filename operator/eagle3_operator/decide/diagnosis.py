@@ -1,0 +1,75 @@
+"""Why a server does not start: what its pods and its last log lines say, as a reason and a message.
+
+The signatures are SGLang's and CUDA's own words; a start that matches none is told with its last line.
+"""
+
+import re
+from datetime import datetime
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.decide.chain import PULL_TROUBLE, kubelet_says
+from eagle3_operator.observation import Deployment, Pod
+
+_MEMORY_ADVICE = (
+    "Lower --mem-fraction-static in serve.arguments, or capture fewer CUDA graph sizes (--cuda-graph-max-bs)"
+)
+
+#: First match wins. Sources: failures.md of the design; SGLang 0.5.17 to 0.5.23.
+_SIGNATURES: tuple[tuple[re.Pattern[str], Reason, str], ...] = (
+    (
+        re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|Not enough memory"),
+        Reason.OUT_OF_MEMORY,
+        f"the GPU's memory is exhausted. {_MEMORY_ADVICE}",
+    ),
+    (
+        re.compile(r"captured \d+ of \d+ aux hidden states|mat1 and mat2 shapes cannot be multiplied"),
+        Reason.START_FAILED,
+        "the server does not capture the layers that the draft reads: capture is not active for this target",
+    ),
+    (
+        re.compile(r"trtllm_mla backend can only be used with MLA models"),
+        Reason.START_FAILED,
+        "the draft inherits an attention backend for MLA models; add --speculative-draft-attention-backend flashinfer",
+    ),
+    (
+        re.compile(r"[Cc]annot find the config file for"),
+        Reason.START_FAILED,
+        "the draft inherits the target's quantization; it has none of its own",
+    ),
+    (
+        re.compile(r"User-specified context_length .* is greater than the derived context_length"),
+        Reason.CONTEXT_TOO_SHORT,
+        "the served context is longer than the model's; lower serve.contextLength",
+    ),
+)
+
+
+def diagnose(deployment: Deployment) -> tuple[Reason, str]:
+    """Why this Deployment's server ended or does not get ready."""
+    newest = max(deployment.pods, key=lambda pod: pod.created_at, default=None)
+    if newest is not None and newest.oom_killed:
+        return Reason.OUT_OF_MEMORY, f"pod {newest.name} was killed for its memory; raise serve.placement.memory"
+    log = "\n".join(deployment.log)
+    for pattern, reason, message in _SIGNATURES:
+        if found := pattern.search(log):
+            return reason, f'{message} (log: "{found[0]}")'
+    ending = f"code {newest.exit_code}" if newest and newest.exit_code is not None else "no exit code"
+    line = next((line.strip() for line in reversed(deployment.log) if line.strip()), "")
+    return Reason.START_FAILED, f"the server ended with {ending}" + (f'; last line: "{line[:300]}"' if line else "")
+
+
+def image_trouble(pods: tuple[Pod, ...]) -> str | None:
+    """The kubelet's words when an image cannot be pulled."""
+    return next((kubelet_says(pod) for pod in pods if pod.waiting_reason in PULL_TROUBLE), None)
+
+
+def unschedulable(pods: tuple[Pod, ...]) -> Pod | None:
+    """The pod that the scheduler finds no node for, the longest waiting first."""
+    waiting = [pod for pod in pods if pod.unschedulable is not None and not pod.started and not pod.terminating]
+    return min(waiting, key=lambda pod: pod.unschedulable_since or pod.created_at, default=None)
+
+
+def hung_since(deployment: Deployment, budget: float, now: datetime) -> float | None:
+    """Seconds that a started, never ready server has had, if that is more than its budget."""
+    ages = [(now - pod.created_at).total_seconds() for pod in deployment.pods if pod.started and not pod.ready]
+    return max(ages, default=0.0) if deployment.ready_replicas == 0 and max(ages, default=0.0) > budget else None

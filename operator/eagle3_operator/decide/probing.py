@@ -1,0 +1,90 @@
+"""The probe of one revision: its Job, and what its end means for the revision."""
+
+from dataclasses import replace
+
+from eagle3_api.artifacts import DRAFTS_ROOT, folder
+from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
+from eagle3_api.status import RevisionStatus, StageState
+from eagle3_operator.decide.chain import Step, View, advance
+from eagle3_operator.decide.keys import key_of
+from eagle3_operator.decide.revisions import Revision, Wanted
+from eagle3_operator.decide.stages import Link
+from eagle3_operator.decision import Delete
+from eagle3_operator.judge.probe import judge_probe
+from eagle3_operator.manifests import flags, names
+
+
+def probe_config(revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts) -> ProbeConfig:
+    """What the probe of this revision is to do. ``plain`` is the proven plain revision that it is compared with.
+
+    The key holds what determines the measurement, and the number of tries, so that a probe that could not measure is
+    run anew under another name.
+    """
+    spec, metadata = view.obj.spec, view.obj.metadata
+    baseline = plain.status.probe_folder if plain is not None else None
+    inputs = {
+        "revision": revision.status.key,
+        "number": revision.number,
+        "prompts": wanted.draft.prompts_digest,
+        "concurrency": spec.probe.concurrency,
+        "count": spec.probe.prompts,
+        "maxTokens": spec.probe.max_tokens,
+        "baseline": baseline,
+        "tries": revision.status.probe_errors,
+        "retried": revision.status.retried,
+    }
+    key = key_of("probe/1", inputs)
+    return ProbeConfig(
+        owner=ObjectReference(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid),
+        key=key,
+        folder=str(folder(DRAFTS_ROOT, metadata.namespace, metadata.name, StageName.PROBE, key)),
+        revision=revision.number,
+        url=f"http://{names.revision_name(metadata.name, revision.number)}.{metadata.namespace}.svc:{revision.serve.port}",
+        prompts=wanted.artifact,
+        prompts_digest=wanted.draft.prompts_digest,
+        baseline=baseline,
+        expected_arguments=flags.expected_server_info(spec, facts, draft=revision.status.artifact),
+        concurrency=spec.probe.concurrency,
+        count=spec.probe.prompts,
+        max_tokens=spec.probe.max_tokens,
+        exact=facts.target_dtype == "float32",
+    )
+
+
+def fits(plain: Revision, view: View, wanted: Wanted) -> bool:
+    """Whether the plain revision's measurement can be compared with one made now: same prompts, same load."""
+    probe = plain.status.probe
+    return (
+        probe is not None
+        and probe.prompts_digest == wanted.draft.prompts_digest
+        and probe.concurrency == view.obj.spec.probe.concurrency
+    )
+
+
+def measure(
+    revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts
+) -> tuple[RevisionStatus, Step]:
+    """The probe of a revision whose server is ready, one step further."""
+    config = probe_config(revision, plain, view, wanted, facts)
+    step = advance(Link(StageName.PROBE, config.key, config, config.folder), None, view)
+    status, ended = revision.status, step.status
+    if ended.state is StageState.SUCCEEDED:
+        return _measured(revision, config.folder, ProbeResult.model_validate(ended.result), view), step
+    if ended.state is StageState.FAILED:
+        gone = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
+        return _not_measured(status, ended.message), gone
+    return status, step
+
+
+def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View) -> RevisionStatus:
+    verdict = judge_probe(
+        result, view.obj.spec.probe, expected=revision.status.expected_accept_length, name=revision.name
+    )
+    if verdict.passed or verdict.failed:
+        return revision.status.model_copy(update={"probe": result, "probe_folder": artifact, "probe_problem": ""})
+    return _not_measured(revision.status, verdict.message)
+
+
+def _not_measured(status: RevisionStatus, message: str) -> RevisionStatus:
+    """Errors of measurement reject nothing; they are counted, and too many stop the roll-out."""
+    return status.model_copy(update={"probe_errors": status.probe_errors + 1, "probe_problem": message})

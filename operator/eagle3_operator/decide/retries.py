@@ -1,0 +1,67 @@
+"""The retry annotation: another chance for a stage or a revision, on purpose, once per token.
+
+``eagle3.dev/retry: <stage | r<n>>@<token>`` is acted on while it differs from ``status.handled.retry``, which is written in
+the same status write. The operator never edits the annotation.
+"""
+
+from dataclasses import dataclass, replace
+
+from eagle3_api.jobs import StageName
+from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState, StageStatus
+from eagle3_operator.decision import Delete
+from eagle3_operator.observation import Observation
+
+RETRY_ANNOTATION = "eagle3.dev/retry"
+
+_FORGOTTEN: dict[str, object] = {
+    "probe": None,
+    "probe_errors": 0,
+    "probe_problem": "",
+    "start_failures": 0,
+    "start_problem": "",
+    "windows": [],
+    "reason": None,
+    "message": "",
+}
+
+
+@dataclass(frozen=True)
+class Retried:
+    """The status and the observation as the rest of the decision is to see them."""
+
+    status: Eagle3DraftStatus
+    seen: Observation
+    delete: tuple[Delete, ...] = ()
+
+
+def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observation) -> Retried:
+    """Forget what stands in the way of another try, if the annotation asks for one that was not given yet."""
+    asked = annotations.get(RETRY_ANNOTATION)
+    if not asked or asked == status.handled.retry:
+        return Retried(status, seen)
+    what, _, token = asked.partition("@")
+    status = status.model_copy(update={"handled": status.handled.model_copy(update={"retry": asked})})
+    stage = next((s for s in status.stages if s.name == what and what != StageName.INSPECT), None)
+    if stage is not None:
+        return _retry_stage(status, seen, stage, token)
+    revisions = [_forget(r, token) if f"r{r.number}" == what else r for r in status.revisions]
+    return Retried(status.model_copy(update={"revisions": revisions}), seen)
+
+
+def _forget(revision: RevisionStatus, token: str) -> RevisionStatus:
+    return revision.model_copy(update=_FORGOTTEN | {"retried": token})
+
+
+def _retry_stage(status: Eagle3DraftStatus, seen: Observation, stage: StageStatus, token: str) -> Retried:
+    """A finished stage runs again under a new key; one that is not finished begins anew under its own."""
+    finished = stage.state is StageState.SUCCEEDED
+    changes: dict[str, object] = (
+        {"attempt": token} if finished else {"state": StageState.WAITING, "reason": None, "stalls": 0}
+    )
+    stages = [s.model_copy(update=changes) if s.name == stage.name else s for s in status.stages]
+    status = status.model_copy(update={"stages": stages})
+    job = seen.jobs.get(stage.job or "")
+    if finished or job is None:
+        return Retried(status, seen)
+    going = {**seen.jobs, job.name: replace(job, terminating=True)}
+    return Retried(status, replace(seen, jobs=going), (Delete("Job", job.name),))

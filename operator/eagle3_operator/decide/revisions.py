@@ -1,0 +1,164 @@
+"""Revisions: what is known of each way of serving, and where it stands.
+
+A revision's standing is computed anew from its stored measurements whenever somebody asks, so that a change of policy
+re-judges without measuring again. What is stored are observations only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ConvertResult
+from eagle3_api.spec import Eagle3DraftSpec, Serve
+from eagle3_api.status import RevisionStatus
+from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.probe import judge_probe
+from eagle3_operator.judge.watch import judge_watch
+from eagle3_operator.observation import Deployment, Observation
+
+#: A probe that could not measure is tried so often.
+PROBE_TRIES = 3
+
+
+class Standing(StrEnum):
+    """Where a revision stands."""
+
+    UNTRIED = "Untried"
+    PROVEN = "Proven"
+    REJECTED = "Rejected"
+    STALLED = "Stalled"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the object wants served, once its newest draft is converted."""
+
+    plain_key: str
+    draft_key: str
+    artifact: str
+    draft: ConvertResult
+
+    def expected(self, spec: Eagle3DraftSpec) -> float | None:
+        """The accept length expected from training when the server drafts as many steps as the object says."""
+        lengths = self.draft.expected_accept_lengths
+        if not lengths or spec.serve is None:
+            return None
+        return lengths[min(spec.serve.speculative.num_steps, len(lengths)) - 1]
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One revision: what the status remembers and the Deployment as it is now."""
+
+    status: RevisionStatus
+    deployment: Deployment | None
+    spec: Eagle3DraftSpec
+
+    @property
+    def number(self) -> int:
+        return self.status.number
+
+    @property
+    def name(self) -> str:
+        """``r<n>``, for people."""
+        return f"r{self.status.number}"
+
+    @property
+    def plain(self) -> bool:
+        return self.status.draft is None
+
+    @property
+    def replicas(self) -> int:
+        return self.deployment.replicas if self.deployment else 0
+
+    @property
+    def ready(self) -> int:
+        return self.deployment.ready_replicas if self.deployment else 0
+
+    @property
+    def serve(self) -> Serve:
+        return self.spec.serve or Serve()
+
+    @property
+    def probe_verdict(self) -> Verdict | None:
+        """The judgement of the stored measurement by today's policy; None before there is one."""
+        if self.status.probe is None:
+            return None
+        return judge_probe(
+            self.status.probe, self.spec.probe, expected=self.status.expected_accept_length, name=self.name
+        )
+
+    @property
+    def watch_verdict(self) -> Verdict | None:
+        """The judgement of the stored windows; None for a plain revision and where nothing is watched."""
+        if self.plain or self.spec.watch is None:
+            return None
+        return judge_watch(self.status.windows, self.spec.watch, self.spec.probe, self.status.probe)
+
+    @property
+    def dropped(self) -> bool:
+        """The watch has failed it, and is to be obeyed."""
+        verdict, watch = self.watch_verdict, self.spec.watch
+        return verdict is not None and verdict.failed and watch is not None and watch.mode == "Enforce"
+
+    @property
+    def startable(self) -> bool:
+        """It has not failed to start more often than the object allows."""
+        return self.status.start_failures <= self.serve.start_retries
+
+    @property
+    def standing(self) -> Standing:
+        verdict = self.probe_verdict
+        if verdict is not None and verdict.failed:
+            return Standing.REJECTED
+        if verdict is not None and verdict.passed:
+            return Standing.REJECTED if self.dropped else Standing.PROVEN
+        if not self.startable or self.status.probe_errors >= PROBE_TRIES:
+            return Standing.STALLED
+        return Standing.UNTRIED
+
+    def judgement(self) -> tuple[Reason, str]:
+        """Why it stands where it does, in words for the user."""
+        if self.dropped and self.watch_verdict is not None:
+            return self.watch_verdict.reason, self.watch_verdict.message
+        if self.probe_verdict is not None:
+            return self.probe_verdict.reason, self.probe_verdict.message
+        if not self.startable:
+            return self.status.reason or Reason.START_FAILED, self.status.start_problem
+        return Reason.PROBE_ERROR, self.status.probe_problem
+
+
+def known(before: Iterable[RevisionStatus], seen: Observation, spec: Eagle3DraftSpec) -> list[Revision]:
+    """All revisions, by number: those the status remembers, and those whose Deployment was made before a status was lost."""
+    remembered = {status.number: status for status in before}
+    for number, deployment in seen.deployments.items():
+        if number not in remembered and deployment.owned:
+            remembered[number] = _from_record(deployment)
+    return [Revision(status, seen.deployments.get(number), spec) for number, status in sorted(remembered.items())]
+
+
+def record(status: RevisionStatus) -> dict[str, str]:
+    """What the Deployment says of its revision, so that ``known`` can rebuild the status from it."""
+    made = {
+        "plainKey": status.plain_key,
+        "target": status.target,
+        "draft": status.draft,
+        "artifact": status.artifact,
+    }
+    if status.expected_accept_length is not None:
+        made["expected"] = repr(status.expected_accept_length)
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _from_record(deployment: Deployment) -> RevisionStatus:
+    said = deployment.record
+    return RevisionStatus(
+        number=deployment.revision,
+        key=deployment.key,
+        plain_key=said.get("plainKey", deployment.key),
+        target=said.get("target", ""),
+        draft=said.get("draft"),
+        artifact=said.get("artifact"),
+        expected_accept_length=float(said["expected"]) if "expected" in said else None,
+    )

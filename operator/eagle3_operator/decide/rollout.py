@@ -1,0 +1,444 @@
+"""The roll-out: which revision is tried next, which one serves, and how many pods each has.
+
+Three questions, answered anew at every reconcile from what is known:
+
+- *candidate*: the one revision that still has to prove itself. The plain revision first, because it is the baseline of
+  every other and what every rollback can fall back to.
+- *goal*: the best proven revision. The public Service moves to it once it is ready. A rollback is nothing else: the
+  serving revision is no longer proven, so another one is the goal.
+- *replicas*: of each revision. Where the GPUs do not suffice for two, the candidate displaces the serving one.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from eagle3_api.conditions import Reason
+from eagle3_api.estimate import startup_seconds
+from eagle3_api.jobs import Facts, StageName
+from eagle3_api.spec import AutoApply, Serve, seconds
+from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus
+from eagle3_operator.decide import times
+from eagle3_operator.decide.chain import Actions, View
+from eagle3_operator.decide.diagnosis import diagnose, hung_since, image_trouble, unschedulable
+from eagle3_operator.decide.probing import fits, measure
+from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known, record
+from eagle3_operator.decision import Delete, Event, Scale
+from eagle3_operator.manifests import names, servers
+
+#: A revision that could not be started is given another chance after so long; the cause may have gone by then.
+START_COOLDOWN_SECONDS = 3600.0
+
+#: Windows of the watch that a revision keeps.
+WINDOWS_KEPT = 10
+
+APPROVE_ANNOTATION = "eagle3.dev/approve"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the roll-out came to."""
+
+    revisions: list[Revision]
+    serving: Revision | None
+    candidate: Revision | None
+    #: What the candidate is doing, for its condition.
+    reason: Reason | None
+    message: str
+    events: list[Event]
+    requeue_after: float | None
+
+
+@dataclass
+class Rollout:
+    """One object's roll-out during one reconcile. ``run`` is the whole of it, in order."""
+
+    view: View
+    facts: Facts
+    wanted: Wanted | None
+    before: Eagle3DraftStatus
+    actions: Actions
+    revisions: dict[int, Revision] = field(default_factory=dict)
+    candidate: int | None = None
+    serving: int | None = None
+    reason: Reason | None = None
+    message: str = ""
+    events: list[Event] = field(default_factory=list)
+    scale: list[Scale] = field(default_factory=list)
+    wake: list[float] = field(default_factory=list)
+
+    @property
+    def serve(self) -> Serve:
+        return self.view.obj.spec.serve or Serve()
+
+    @property
+    def name(self) -> str:
+        return self.view.obj.metadata.name
+
+    def run(self) -> Outcome:
+        self.revisions = {r.number: r for r in known(self.before.revisions, self.view.seen, self.view.obj.spec)}
+        public = self.view.seen.services.get(self.name)
+        self.serving = public.selected_revision if public and public.owned else None
+        if self.serving not in self.revisions:
+            self.serving = None
+        self._take_metrics()
+        for number in list(self.revisions):
+            self._take_start(number)
+        self.candidate = self._choose_candidate()
+        blocked = self._blocked()
+        if self.candidate is not None and not blocked:
+            self._drive(self.revisions[self.candidate])
+        goal = self._goal()
+        self._set_replicas(goal, blocked=blocked)
+        if goal is not None:
+            self._promote(goal)
+        self._retire(goal)
+        return Outcome(
+            revisions=[self._described(r) for _, r in sorted(self.revisions.items())],
+            serving=self.revisions.get(self.serving) if self.serving is not None else None,
+            candidate=self.revisions.get(self.candidate) if self.candidate is not None else None,
+            reason=self.reason,
+            message=self.message,
+            events=self.events,
+            requeue_after=min(self.wake, default=None),
+        )
+
+    def _update(self, number: int, **changes: object) -> Revision:
+        revision = self.revisions[number]
+        self.revisions[number] = replace(revision, status=revision.status.model_copy(update=changes))
+        return self.revisions[number]
+
+    # ---------------------------------------------------------------------------------------- what was observed
+
+    def _take_metrics(self) -> None:
+        metrics = self.view.seen.metrics
+        if metrics is None or metrics.revision not in self.revisions:
+            return
+        revision = self.revisions[metrics.revision]
+        if metrics.window is None:
+            self._update(metrics.revision, watch_problem=metrics.problem)
+            return
+        windows = [*revision.status.windows, metrics.window][-WINDOWS_KEPT:]
+        self._update(metrics.revision, windows=windows, watch_problem="", watched_at=metrics.window.end)
+
+    def _take_start(self, number: int) -> None:
+        """Count failed starts: restarts of a server that is not serving, or one that hangs past its budget."""
+        revision = self.revisions[number]
+        deployment, now = revision.deployment, self.view.now
+        if deployment is None or deployment.replicas == 0:
+            if not revision.startable and times.age(revision.status.started_at, now) > START_COOLDOWN_SECONDS:
+                self._update(number, start_failures=0, start_problem="", reason=None)
+            return
+        if number == self.serving or deployment.ready_replicas > 0:
+            return
+        restarts = max((pod.restarts for pod in deployment.pods if not pod.terminating), default=0)
+        hung = hung_since(deployment, self._start_budget(), now)
+        if hung is not None:
+            line = next((line for line in reversed(deployment.log) if line.strip()), "")
+            problem = f"no readiness after {hung / 60:.0f} min" + (
+                f'; last line: "{line.strip()[:300]}"' if line else ""
+            )
+            self._update(
+                number,
+                start_failures=self.serve.start_retries + 1,
+                start_problem=problem,
+                reason=Reason.STARTUP_HUNG,
+            )
+        elif restarts > revision.status.start_failures:
+            reason, problem = diagnose(deployment)
+            self._update(number, start_failures=restarts, start_problem=problem, reason=reason)
+
+    def _start_budget(self) -> float:
+        timeout = self.serve.start_timeout
+        return seconds(timeout) if timeout else startup_seconds(self.facts.weight_bytes)
+
+    # ------------------------------------------------------------------------------------------- the candidate
+
+    def _latest(self, key: str) -> Revision | None:
+        matching = [r for r in self.revisions.values() if r.status.key == key]
+        return max(matching, key=lambda r: r.number, default=None)
+
+    def _choose_candidate(self) -> int | None:
+        if self.wanted is None:
+            return None
+        plain = self._latest(self.wanted.plain_key) or self._new(self.wanted.plain_key, None)
+        if plain.standing is Standing.PROVEN and not fits(plain, self.view, self.wanted):
+            plain = self._update(plain.number, probe=None, probe_errors=0)
+        if plain.standing is not Standing.PROVEN:
+            return plain.number if plain.standing is Standing.UNTRIED else None
+        draft = self._latest(self.wanted.draft_key) or self._new(self.wanted.draft_key, plain)
+        return draft.number if draft.standing is Standing.UNTRIED else None
+
+    def _new(self, key: str, plain: Revision | None) -> Revision:
+        """A revision of the next number; with ``plain`` the one that serves the wanted draft."""
+        if self.wanted is None:
+            raise ValueError("nothing is wanted")
+        drafted = {
+            "draft": self.wanted.draft.digest,
+            "artifact": self.wanted.artifact,
+            "expected_accept_length": self.wanted.expected(self.view.obj.spec),
+            "displaces": plain.status.displaces if plain else False,
+        }
+        status = RevisionStatus(
+            number=max(self.revisions, default=-1) + 1,
+            key=key,
+            plain_key=self.wanted.plain_key,
+            target=self.facts.target_digest,
+        ).model_copy(update=drafted if plain is not None else {})
+        self.revisions[status.number] = Revision(status, None, self.view.obj.spec)
+        return self.revisions[status.number]
+
+    def _drive(self, candidate: Revision) -> None:
+        """Start the candidate's server and, once it is ready, measure it."""
+        kind = "without speculation" if candidate.plain else "with the new draft"
+        deployment = candidate.deployment
+        self.wake.append(self.view.settings.poll_seconds)
+        if deployment is None or deployment.ready_replicas == 0:
+            self.reason, self.message = Reason.SERVER_STARTING, f"{candidate.name} is starting, {kind}"
+            if deployment is not None:
+                self._starting_trouble(candidate)
+            return
+        self.reason = Reason.MEASURING_BASELINE if candidate.plain else Reason.PROBING
+        self.message = f"{candidate.name} is being measured, {kind}, before it gets traffic"
+        if self.wanted is None:
+            return
+        plain = None if candidate.plain else self._latest(self.wanted.plain_key)
+        status, step = measure(candidate, plain, self.view, self.wanted, self.facts)
+        self.actions.add(step)
+        if step.status.reason not in (None, Reason.PENDING):
+            self.reason, self.message = step.status.reason, step.status.message
+        self.revisions[candidate.number] = replace(candidate, status=status)
+        standing = self.revisions[candidate.number].standing
+        if standing is not Standing.UNTRIED:
+            self.wake.append(0.5)
+
+    def _starting_trouble(self, candidate: Revision) -> None:
+        deployment = candidate.deployment
+        if deployment is None:
+            return
+        if trouble := image_trouble(deployment.pods):
+            self.reason, self.message = Reason.IMAGE_PULL, trouble
+        elif waiting := unschedulable(deployment.pods):
+            self.reason = Reason.UNSCHEDULABLE
+            self.message = f"pod {waiting.name} finds no node: {waiting.unschedulable}"
+            since = waiting.unschedulable_since or waiting.created_at
+            patience = self.view.settings.surge_patience_seconds
+            if self.serving is not None and (self.view.now - since).total_seconds() >= patience:
+                self._update(candidate.number, displaces=True)
+                self.wake.append(0.5)
+        elif candidate.status.start_failures:
+            self.message += f"; it failed {candidate.status.start_failures} times: {candidate.status.start_problem}"
+
+    # ------------------------------------------------------------------------------------------------ approval
+
+    def _displaces(self, candidate: Revision) -> bool:
+        others = self.serving is not None and self.serving != candidate.number
+        return others and (candidate.status.displaces or self.serve.surge == "Never")
+
+    def _blocked(self) -> bool:
+        """Whether the candidate has to wait for a person: an outage, once the object has been Ready."""
+        if self.candidate is None:
+            return False
+        candidate, spec = self.revisions[self.candidate], self.view.obj.spec
+        if candidate.replicas == 0 and spec.suspend:
+            self.reason, self.message = Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
+            return True
+        outage = self._displaces(candidate)
+        waits = spec.auto_apply is AutoApply.NEVER or (spec.auto_apply is AutoApply.WHEN_NO_OUTAGE and outage)
+        if not (waits and self.before.ready_once) or self._approved(candidate):
+            return False
+        word = f"{candidate.name}@{candidate.status.key[:8]}"
+        cost = (
+            f"{candidate.name} finds no GPU beside r{self.serving}, so it would replace it: the Service has no pod while it "
+            f"starts and is probed (a start may take up to {self._start_budget() / 60:.0f} min)"
+            if outage
+            else f"autoApply is Never: {candidate.name} is not started by itself"
+        )
+        self.reason = Reason.AWAITING_APPROVAL
+        self.message = f"{cost}. Approve: kubectl annotate e3d {self.name} {APPROVE_ANNOTATION}={word} --overwrite"
+        return True
+
+    def _approved(self, candidate: Revision) -> bool:
+        """One approval covers a new way of serving: its plain revision and the one with the draft."""
+        number, _, key = self.view.obj.metadata.annotations.get(APPROVE_ANNOTATION, "").partition("@")
+        return any(
+            r.name == number
+            and key
+            and r.status.key.startswith(key)
+            and r.status.plain_key == candidate.status.plain_key
+            for r in self.revisions.values()
+        )
+
+    # ------------------------------------------------------------------------------------------- goal, replicas
+
+    def _rank(self, revision: Revision) -> tuple[int, float]:
+        """The order in which proven revisions are preferred; smaller is better."""
+        status = revision.status
+        promoted = times.parse(status.promoted_at).timestamp() if status.promoted_at else 0.0
+        same_target = status.target == self.facts.target_digest
+        if self.wanted is not None and status.key == self.wanted.draft_key:
+            return 0, -revision.number
+        if not revision.plain and promoted and same_target:
+            return 1, -promoted
+        if self.wanted is not None and status.key == self.wanted.plain_key:
+            return 2, -revision.number
+        return (3 if not revision.plain and promoted else 4), -max(promoted, float(revision.number))
+
+    def _goal(self, without: int | None = None) -> Revision | None:
+        proven = [
+            r
+            for r in self.revisions.values()
+            if r.standing is Standing.PROVEN
+            and r.number != without
+            and r.deployment is not None
+            and (r.startable or r.number == self.serving)
+        ]
+        best = min(proven, key=self._rank, default=None)
+        current = self.revisions.get(self.serving) if self.serving is not None else None
+        undecided = self.candidate is not None and self.revisions[self.candidate].standing is Standing.UNTRIED
+        if undecided and current is not None and current in proven:
+            return current
+        return best
+
+    def _set_replicas(self, goal: Revision | None, *, blocked: bool) -> None:
+        count, now = self.serve.replicas, self.view.now
+        want = dict.fromkeys(self.revisions, 0)
+        if self.serving is not None:
+            want[self.serving] = count
+        for number, revision in list(self.revisions.items()):
+            until = revision.status.bakes_until
+            left = (times.parse(until) - now).total_seconds() if until else 0.0
+            if left > 0:
+                want[number] = count
+                self.wake.append(left + 1)
+            elif until:
+                self._update(number, bakes_until=None)
+        if goal is not None:
+            want[goal.number] = count
+            if goal.number != self.serving and goal.ready == 0:
+                self._make_room(goal, want)
+        if self.candidate is not None and not blocked:
+            candidate = self.revisions[self.candidate]
+            if candidate.standing is Standing.UNTRIED:
+                want[candidate.number] = max(1, min(count, candidate.replicas))
+                if self._displaces(candidate):
+                    self._clear(want, candidate.number)
+        for number, replicas in want.items():
+            self._bring_to(number, replicas)
+
+    def _make_room(self, revision: Revision, want: dict[int, int]) -> None:
+        """A rollback never waits: where its goal finds no GPU, the serving revision goes first."""
+        waiting = unschedulable(revision.deployment.pods) if revision.deployment else None
+        if waiting is not None or self.serve.surge == "Never":
+            self._clear(want, revision.number)
+
+    @staticmethod
+    def _clear(want: dict[int, int], kept: int) -> None:
+        for number in want:
+            if number != kept:
+                want[number] = 0
+
+    def _bring_to(self, number: int, replicas: int) -> None:
+        revision = self.revisions[number]
+        if revision.deployment is None and replicas == 0:
+            return
+        if (revision.replicas == 0) != (replicas == 0):
+            revision = self._update(number, started_at=times.text(self.view.now) if replicas else None)
+        if revision.deployment is None:
+            self.actions.apply += [
+                servers.deployment(
+                    self.view.obj,
+                    self.view.settings,
+                    self.facts,
+                    number=number,
+                    key=revision.status.key,
+                    replicas=replicas,
+                    draft=revision.status.artifact,
+                    record=record(revision.status),
+                ),
+                servers.service(self.view.obj, number=number),
+            ]
+        else:
+            if names.revision_name(self.name, number) not in self.view.seen.services:
+                self.actions.apply.append(servers.service(self.view.obj, number=number))
+            if revision.deployment.replicas != replicas:
+                self.scale.append(Scale(revision.deployment.name, replicas))
+
+    # ----------------------------------------------------------------------------------- promotion, retirement
+
+    def _promote(self, goal: Revision) -> None:
+        """Move the public Service, one patch, once the goal is ready."""
+        if goal.number == self.serving:
+            return
+        former = self.revisions.get(self.serving) if self.serving is not None else None
+        enough = max(1, self.serve.replicas) if former is not None and former.ready else 1
+        if goal.ready < enough and self.serve.replicas > 0:
+            rolling_back = former is not None and self.candidate is None
+            if rolling_back and self.reason is None:
+                self.reason, self.message = Reason.SERVER_STARTING, f"{goal.name} is starting, to take over"
+            self.wake.append(self.view.settings.poll_seconds)
+            return
+        self.actions.apply.append(servers.public_service(self.view.obj, revision=goal.number))
+        self._update(goal.number, promoted_at=times.text(self.view.now), bakes_until=None)
+        if former is not None:
+            self._leave(former, goal)
+        else:
+            self.events.append(Event("Normal", "Promoted", f"Service {self.name} serves {goal.name}"))
+        self.serving = goal.number
+        self.wake.append(0.5)
+
+    def _leave(self, former: Revision, goal: Revision) -> None:
+        bad = former.standing is Standing.REJECTED
+        warm = not bad and former.replicas > 0 and seconds(self.serve.bake_time) > 0
+        until = self.view.now + timedelta(seconds=seconds(self.serve.bake_time))
+        self._update(former.number, bakes_until=times.text(until) if warm else None)
+        if bad:
+            reason, message = former.judgement()
+            text = f"Service {self.name} moved back from {former.name} to {goal.name}: {reason}: {message}"
+            self.events.append(Event("Warning", "RolledBack", text))
+        else:
+            text = f"Service {self.name} moved from {former.name} to {goal.name}"
+            self.events.append(Event("Normal", "Promoted", text))
+
+    def _retire(self, goal: Revision | None) -> None:
+        """Delete what nobody can need: beyond revisionHistoryLimit, never what serves, is wanted, or is fallen back to."""
+        fallback = self._goal(without=self.serving)
+        pinned = {self.serving, self.candidate, goal and goal.number, fallback and fallback.number}
+        wanted = {self.wanted.plain_key, self.wanted.draft_key} if self.wanted else set()
+        retired = [
+            number
+            for number, r in sorted(self.revisions.items())
+            if number not in pinned and r.status.key not in wanted and r.status.bakes_until is None
+        ]
+        keep = self.view.obj.spec.revision_history_limit
+        for number in retired[: max(0, len(retired) - keep)]:
+            name = names.revision_name(self.name, number)
+            if number in self.view.seen.deployments:
+                self.actions.delete.append(Delete("Deployment", name))
+            if name in self.view.seen.services:
+                self.actions.delete.append(Delete("Service", name))
+            del self.revisions[number]
+        self.actions.delete += [
+            Delete("Job", job.name)
+            for job in self.view.seen.jobs.values()
+            if job.stage == StageName.PROBE
+            and job.owned
+            and not job.terminating
+            and job.revision != self.candidate
+            and (job.revision not in self.revisions or not job.finished)
+        ]
+
+    def _described(self, revision: Revision) -> Revision:
+        """The revision with its state and its reason, for people."""
+        standing, number = revision.standing, revision.number
+        state = {Standing.REJECTED: RevisionState.REJECTED, Standing.STALLED: RevisionState.STALLED}.get(standing)
+        reason, message = revision.judgement() if standing is not Standing.UNTRIED else (self.reason, self.message)
+        if standing is Standing.UNTRIED and number != self.candidate:
+            reason, message = revision.status.reason, revision.status.message
+        if state is None and number == self.serving:
+            state = RevisionState.SERVING
+        elif state is None and standing is Standing.PROVEN:
+            state = RevisionState.PROVEN if revision.replicas else RevisionState.RETIRED
+        elif state is None:
+            state = RevisionState.PROBING if revision.ready else RevisionState.STARTING
+        changes = {"state": state, "reason": reason, "message": message}
+        return replace(revision, status=revision.status.model_copy(update=changes))

@@ -1,0 +1,262 @@
+"""The stages as values of one type, and the chain of them that an object wants.
+
+A stage says which inputs determine its output (its key hashes them, with its upstream's key) and which configuration its
+Job gets. A new stage is one new value here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
+from eagle3_api.jobs import (
+    ConvertConfig,
+    DataConfig,
+    ExtractConfig,
+    Facts,
+    InspectConfig,
+    ObjectReference,
+    ProbeConfig,
+    StageName,
+    TrainConfig,
+)
+from eagle3_api.sglang import Version
+from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, seconds
+from eagle3_operator.decide.keys import changed, key_of
+
+JobConfig = InspectConfig | ExtractConfig | TrainConfig | ConvertConfig | ProbeConfig
+
+
+@dataclass(frozen=True)
+class Link:
+    """A stage of one object's chain: what its Job is to do, under which key, and where its artifact will lie."""
+
+    stage: StageName
+    key: str
+    config: JobConfig
+    artifact: str | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage's inputs and configuration are made of."""
+
+    obj: Eagle3Draft
+    facts: Facts
+    #: Keys and folders of the stages before, by name.
+    before: Mapping[StageName, Link]
+
+    @property
+    def spec(self) -> Eagle3DraftSpec:
+        return self.obj.spec
+
+    def folder(self, stage: StageName, key: str) -> str:
+        root = FEATURES_ROOT if stage is StageName.EXTRACT else DRAFTS_ROOT
+        return str(folder(root, self.obj.metadata.namespace, self.obj.metadata.name, stage, key))
+
+    def upstream(self, stage: StageName) -> Link:
+        return self.before[stage]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage."""
+
+    name: StageName
+    #: Raised when the same inputs would give another output.
+    version: int
+    inputs: Callable[[Context], dict[str, Any]]
+    config: Callable[[Context, str], JobConfig]
+
+    def link(self, context: Context, attempt: str | None) -> Link:
+        """This stage for one object; ``attempt`` is the token of a retry that made a finished stage run again."""
+        key = key_of(f"{self.name}/{self.version}", self.inputs(context) | {"attempt": attempt})
+        return Link(self.name, key, self.config(context, key), context.folder(self.name, key))
+
+
+def sglang_version(spec: Eagle3DraftSpec) -> str:
+    """The version that the object names, or else its image's tag."""
+    return spec.sglang_version or str(Version.parse(spec.image))
+
+
+def _owner(obj: Eagle3Draft) -> ObjectReference:
+    return ObjectReference(namespace=obj.metadata.namespace, name=obj.metadata.name, uid=obj.metadata.uid)
+
+
+def _data(data: Data | None) -> DataConfig | None:
+    return None if data is None else DataConfig.model_validate(data.to_json())
+
+
+def _required(data: Data | None) -> DataConfig:
+    made = _data(data)
+    if made is None:
+        raise ValueError("training needs data; admission lets no such object through")
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------ inspect
+
+
+def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) -> Link:
+    """Inspect has no artifact and is never finished: it runs again when what it reads changes, or on request.
+
+    Args:
+        obj: the object.
+        token: the last handled retry token.
+        features_capacity: bytes of the features claim; changes when the claim grows.
+    """
+    spec = obj.spec
+    reads = {
+        "target": changed(spec.target),
+        "data": changed(spec.data),
+        "draft": changed(spec.draft),
+        "dtype": spec.extract.dtype,
+        "version": sglang_version(spec),
+        "contextLength": spec.serve.context_length if spec.serve else None,
+        "storage": changed(spec.storage),
+        "volumes": [v.to_json() for v in spec.placement.volumes or []],
+        "capacity": features_capacity,
+        "token": token,
+    }
+    key = key_of("inspect/1", reads)
+    config = InspectConfig(
+        owner=_owner(obj),
+        key=key,
+        target=spec.target.model,
+        trust_remote_code=spec.target.trust_remote_code,
+        data=_data(spec.data),
+        checkpoint=spec.draft.checkpoint,
+        auxiliary_layers=spec.draft.auxiliary_layers,
+        vocabulary_size=spec.draft.vocabulary_size,
+        feature_dtype=spec.extract.dtype,
+        sglang_version=sglang_version(spec),
+        context_length=spec.serve.context_length if spec.serve else None,
+        features_capacity=features_capacity,
+    )
+    return Link(StageName.INSPECT, key, config, None)
+
+
+# ------------------------------------------------------------------------------------------------------ extract
+
+
+def _extract_inputs(context: Context) -> dict[str, Any]:
+    facts, data = context.facts, _required(context.spec.data)
+    return {
+        "target": facts.target_digest,
+        "data": facts.data_digest,
+        "maxSamples": data.max_samples,
+        "maxLength": data.max_length,
+        "holdout": data.holdout,
+        "chatTemplate": facts.chat_template_digest,
+        "layers": facts.auxiliary_layers,
+        "dtype": context.spec.extract.dtype,
+    }
+
+
+def _extract_config(context: Context, key: str) -> ExtractConfig:
+    spec, facts = context.spec, context.facts
+    return ExtractConfig(
+        owner=_owner(context.obj),
+        key=key,
+        folder=context.folder(StageName.EXTRACT, key),
+        target=spec.target.model,
+        target_digest=facts.target_digest,
+        trust_remote_code=spec.target.trust_remote_code,
+        data=_required(spec.data),
+        data_digest=facts.data_digest or "",
+        layers=facts.auxiliary_layers,
+        dtype=spec.extract.dtype,
+        sglang_version=facts.sglang_version,
+        arguments=list(spec.serve.arguments or []) if spec.serve else [],
+        tensor_parallel_size=spec.target.tensor_parallel_size,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- train
+
+
+def _train_inputs(context: Context) -> dict[str, Any]:
+    train = context.spec.train
+    return {
+        "features": context.upstream(StageName.EXTRACT).key,
+        "vocabularySize": context.facts.draft_vocabulary_size,
+        "epochs": train.epochs,
+        "tokensPerStep": train.tokens_per_step,
+        "learningRate": train.learning_rate,
+        "unrollSteps": train.unroll_steps,
+        "seed": train.seed,
+    }
+
+
+def _train_config(context: Context, key: str) -> TrainConfig:
+    spec, facts, features = context.spec, context.facts, context.upstream(StageName.EXTRACT)
+    metadata = context.obj.metadata
+    return TrainConfig(
+        owner=_owner(context.obj),
+        key=key,
+        folder=context.folder(StageName.TRAIN, key),
+        scratch=str(folder(FEATURES_ROOT, metadata.namespace, metadata.name, StageName.TRAIN, key)),
+        features=features.artifact or "",
+        features_key=features.key,
+        target=spec.target.model,
+        target_digest=facts.target_digest,
+        layers=facts.auxiliary_layers,
+        vocabulary_size=facts.draft_vocabulary_size or facts.vocabulary_size,
+        epochs=spec.train.epochs,
+        tokens_per_step=spec.train.tokens_per_step,
+        learning_rate=spec.train.learning_rate,
+        unroll_steps=spec.train.unroll_steps,
+        seed=spec.train.seed,
+        checkpoint_interval=seconds(spec.train.checkpoint_interval),
+        processes=max(1, spec.train.gpus),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ convert
+
+
+def _convert_inputs(context: Context) -> dict[str, Any]:
+    facts, adopted = context.facts, context.spec.draft.checkpoint is not None
+    return {
+        "trained": None if adopted else context.upstream(StageName.TRAIN).key,
+        "checkpoint": facts.checkpoint_digest if adopted else None,
+        "prompts": facts.data_digest if adopted else None,
+        "target": facts.target_digest,
+        "layers": facts.auxiliary_layers,
+        "convention": facts.layer_convention,
+        "contextLength": facts.context_length,
+    }
+
+
+def _convert_config(context: Context, key: str) -> ConvertConfig:
+    spec, facts = context.spec, context.facts
+    trained = None if spec.draft.checkpoint else context.upstream(StageName.TRAIN)
+    return ConvertConfig(
+        owner=_owner(context.obj),
+        key=key,
+        folder=context.folder(StageName.CONVERT, key),
+        trained=trained.artifact if trained else None,
+        trained_key=trained.key if trained else None,
+        checkpoint=spec.draft.checkpoint,
+        checkpoint_digest=facts.checkpoint_digest,
+        data=_data(spec.data),
+        target=spec.target.model,
+        target_digest=facts.target_digest,
+        layers=facts.auxiliary_layers,
+        sglang_version=facts.sglang_version,
+        context_length=facts.context_length,
+    )
+
+
+EXTRACT = Stage(StageName.EXTRACT, 1, _extract_inputs, _extract_config)
+TRAIN = Stage(StageName.TRAIN, 1, _train_inputs, _train_config)
+CONVERT = Stage(StageName.CONVERT, 1, _convert_inputs, _convert_config)
+
+
+def after_inspection(obj: Eagle3Draft, facts: Facts, attempts: Mapping[StageName, str | None]) -> list[Link]:
+    """The stages that follow, in order: all three, or Convert alone for an adopted checkpoint."""
+    stages = [CONVERT] if obj.spec.draft.checkpoint else [EXTRACT, TRAIN, CONVERT]
+    links: dict[StageName, Link] = {}
+    for stage in stages:
+        links[stage.name] = stage.link(Context(obj, facts, dict(links)), attempts.get(stage.name))
+    return list(links.values())

@@ -1,0 +1,18 @@
+"""Times as the API writes them: RFC 3339 in UTC, to the second."""
+
+from datetime import UTC, datetime
+
+
+def text(time: datetime) -> str:
+    """``2026-11-29T19:20:00Z``."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse(stamp: str) -> datetime:
+    """An aware datetime from what ``text`` wrote or the API server says."""
+    return datetime.fromisoformat(stamp)
+
+
+def age(stamp: str | None, now: datetime) -> float:
+    """Seconds since then; 0 for a time that is not known."""
+    return 0.0 if stamp is None else (now - parse(stamp)).total_seconds()

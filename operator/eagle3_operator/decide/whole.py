@@ -1,0 +1,201 @@
+"""One decision, from one look: the stages, then the revisions, then what to say of both."""
+
+from datetime import datetime
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ConvertResult, Facts, StageName
+from eagle3_api.spec import Eagle3Draft, seconds
+from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
+from eagle3_operator.decide import conditions, retries, stages, summary, times
+from eagle3_operator.decide.chain import Actions, View, advance, stale
+from eagle3_operator.decide.conditions import Said, Situation
+from eagle3_operator.decide.keys import draft_key, plain_key
+from eagle3_operator.decide.revisions import Revision, Wanted
+from eagle3_operator.decide.rollout import APPROVE_ANNOTATION, Outcome, Rollout
+from eagle3_operator.decide.stages import Link
+from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.manifests import claims, names
+from eagle3_operator.observation import Observation
+from eagle3_operator.settings import Settings
+
+ROOTS: tuple[names.RootName, ...] = ("features", "drafts")
+
+#: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
+RETRY_SECONDS = 30.0
+
+
+def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetime) -> Decision:
+    """What to do for this object, and what to say of it.
+
+    Args:
+        obj: as it was read, its former status included.
+        seen: its children, as they are now.
+        settings: of the operator.
+        now: an aware time.
+    """
+    before = Eagle3DraftStatus.model_validate(obj.status)
+    retried = retries.act_on(obj.metadata.annotations, before, seen)
+    view = View(obj, retried.seen, settings, now)
+    actions = Actions(delete=list(retried.delete))
+    obstacle = _claims(view, actions)
+    chain = {stage.name: stage for stage in retried.status.stages}
+    facts = retried.status.resolved
+    if obstacle is None:
+        chain, facts = _advance_chain(view, retried.status, actions)
+    wanted = _wanted(obj, chain, facts)
+    outcome, scale = None, []
+    if obj.spec.serve is not None and facts is not None:
+        rollout = Rollout(view, facts, wanted, retried.status, actions)
+        outcome, scale = rollout.run(), rollout.scale
+    status = _status(view, retried.status, chain, facts, Situation(obj.spec, chain, obstacle, wanted, outcome))
+    told = summary.events(before, status, obj.spec) + (outcome.events if outcome else [])
+    return Decision(
+        status=status,
+        delete=tuple(actions.delete),
+        apply=tuple(actions.apply),
+        scale=tuple(scale),
+        suspend=tuple(actions.suspend),
+        events=tuple(told),
+        requeue_after=_wake(view, chain, obstacle, outcome),
+    )
+
+
+def _claims(view: View, actions: Actions) -> Said | None:
+    """Make the claims that are ours to make; without a user's claim nothing can start."""
+    made: list[Manifest] = []
+    for root in ROOTS:
+        name = names.claim_name(view.obj, root)
+        if name in view.seen.claims:
+            continue
+        if getattr(view.obj.spec.storage, root).claim is None:
+            made.append(claims.claim(view.obj, root))
+            continue
+        text = f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}"
+        return Said("False", Reason.STORAGE_UNAVAILABLE, text)
+    actions.apply += made
+    return Said("Unknown", Reason.PENDING, "claims are being made") if made else None
+
+
+def _advance_chain(
+    view: View, before: Eagle3DraftStatus, actions: Actions
+) -> tuple[dict[StageName, StageStatus], Facts | None]:
+    """All stages, in order, as far as they can go. What was finished stays while a new inspection runs."""
+    former = {stage.name: stage for stage in before.stages}
+    claim = view.seen.claims[names.claim_name(view.obj, "features")]
+    first = stages.inspect(view.obj, before.handled.retry, claim.capacity)
+    step = advance(first, former.get(StageName.INSPECT), view)
+    actions.add(step)
+    if step.status.state is not StageState.SUCCEEDED:
+        actions.delete += stale(view, _unfinished(view, [first], former))
+        return former | {StageName.INSPECT: step.status}, before.resolved
+    facts = Facts.model_validate(step.status.result)
+    chain = {StageName.INSPECT: step.status}
+    attempts = {stage.name: stage.attempt for stage in before.stages}
+    links = stages.after_inspection(view.obj, facts, attempts)
+    for link in links:
+        step = advance(link, former.get(link.stage), view)
+        actions.add(step)
+        chain[link.stage] = step.status
+        if step.status.state is not StageState.SUCCEEDED:
+            break
+    actions.delete += stale(view, _named(view, [first, *links]))
+    return chain, facts
+
+
+def _named(view: View, links: list[Link]) -> dict[str, Link]:
+    return {names.job_name(view.obj.metadata.name, link.stage, link.key): link for link in links}
+
+
+def _unfinished(view: View, links: list[Link], former: dict[StageName, StageStatus]) -> dict[str, Link]:
+    """While the new facts are not known, only inspections of another key are surely not wanted."""
+    kept = _named(view, links)
+    others = {job.name: links[0] for job in view.seen.jobs.values() if job.stage != StageName.INSPECT}
+    return kept | others
+
+
+def _wanted(obj: Eagle3Draft, chain: dict[StageName, StageStatus], facts: Facts | None) -> Wanted | None:
+    """What is to be served, once the whole chain of the newest spec is finished."""
+    convert = chain.get(StageName.CONVERT)
+    inspected = chain.get(StageName.INSPECT)
+    done = (stage is not None and stage.state is StageState.SUCCEEDED for stage in (inspected, convert))
+    if not all(done) or convert is None or facts is None or obj.spec.serve is None:
+        return None
+    draft = ConvertResult.model_validate(convert.result)
+    return Wanted(
+        plain_key=plain_key(obj.spec, facts),
+        draft_key=draft_key(obj.spec, facts, draft.digest),
+        artifact=convert.artifact or "",
+        draft=draft,
+    )
+
+
+def _status(
+    view: View,
+    before: Eagle3DraftStatus,
+    chain: dict[StageName, StageStatus],
+    facts: Facts | None,
+    at: Situation,
+) -> Eagle3DraftStatus:
+    obj, generation = view.obj, view.obj.metadata.generation
+    said = conditions.table(at, before.conditions, generation, view.now)
+    is_ready = any(c.type == "Ready" and c.status == "True" for c in said)
+    approve = obj.metadata.annotations.get(APPROVE_ANNOTATION)
+    return before.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": summary.phase(at, said),
+            "conditions": said,
+            "resolved": facts,
+            "stages": [chain[name] for name in StageName if name in chain],
+            "revisions": [r.status for r in at.rollout.revisions] if at.rollout else before.revisions,
+            "serving_revision": at.serving.number if at.serving else None,
+            "ready_once": before.ready_once or is_ready,
+            "artifact": _artifact(view, chain) or before.artifact,
+            "handled": before.handled.model_copy(update={"approve": approve or before.handled.approve}),
+            "replicas": at.serving.ready if at.serving else 0,
+            "selector": _selector(obj, at.serving),
+            **summary.columns(at),
+        }
+    )
+
+
+def _artifact(view: View, chain: dict[StageName, StageStatus]) -> ArtifactStatus | None:
+    convert = chain.get(StageName.CONVERT)
+    if convert is None or convert.state is not StageState.SUCCEEDED:
+        return None
+    result = ConvertResult.model_validate(convert.result)
+    claim = names.claim_name(view.obj, "drafts")
+    return ArtifactStatus(folder=convert.artifact or "", claim=claim, digest=result.digest, result=result)
+
+
+def _selector(obj: Eagle3Draft, serving: Revision | None) -> str:
+    if serving is None:
+        return ""
+    labels = names.labels(obj.metadata.name, revision=serving.number)
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def _wake(
+    view: View, chain: dict[StageName, StageStatus], obstacle: Said | None, outcome: Outcome | None
+) -> float | None:
+    """When to look again without being called: a poll, the end of a window or of a bake, a retry."""
+    moments = []
+    if obstacle is not None:
+        moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
+    if any(stage.state in (StageState.RUNNING, StageState.WAITING) for stage in chain.values()):
+        moments.append(view.settings.poll_seconds)
+    if outcome is not None and outcome.requeue_after is not None:
+        moments.append(outcome.requeue_after)
+    if outcome is not None and outcome.serving is not None and (window := _next_window(view, outcome.serving)):
+        moments.append(window)
+    return max(0.2, min(moments)) if moments else None
+
+
+def _next_window(view: View, serving: Revision) -> float | None:
+    watch, status = view.obj.spec.watch, serving.status
+    if watch is None or serving.plain:
+        return None
+    if status.watch_problem:
+        return RETRY_SECONDS
+    since = status.windows[-1].end if status.windows else status.promoted_at
+    return max(1.0, seconds(watch.window) - times.age(since, view.now) + 1.0)
