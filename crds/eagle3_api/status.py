@@ -77,6 +77,7 @@ class RevisionStatus(Model):
 
     number: int
     key: str
+    target: str = Field("", description="Digest of the target.")
     draft: str | None = Field(None, description="Digest of the draft; none for the plain revision.")
     artifact: str | None = Field(None, description="Folder of the converted draft.")
     plain_key: str = Field(
@@ -91,6 +92,7 @@ class RevisionStatus(Model):
     start_problem: str = Field("", description="What the last failed start said.")
     displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
     probe: ProbeResult | None = None
+    probe_folder: str | None = Field(None, description="Where the measurement lies: answers, report.")
     probe_errors: int = 0
     probe_problem: str = ""
     promoted_at: str | None = None
