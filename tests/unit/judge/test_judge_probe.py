@@ -1,0 +1,212 @@
+"""What the operator says of a probe's measurements."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ProbeResult
+from eagle3_api.spec import Probe
+from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.probe import judge_probe
+
+BAR = Probe(min_accept_length=1.8, min_speedup=1.1)
+
+
+def measured(**changes: Any) -> ProbeResult:
+    """A good draft: accept length 2.71, 126.9 tok/s against 90.0."""
+    made: dict[str, Any] = {
+        "speculative": True,
+        "prompts_digest": "d",
+        "concurrency": 1,
+        "requests": 64,
+        "tokens": 8192,
+        "seconds": 64.55,
+        "tokens_per_second": 126.9,
+        "verify_steps": 2999,
+        "accept_length": 2.71,
+        "break_even": 1.92,
+        "baseline_tokens_per_second": 90.0,
+        "first_token_seconds": 0.1,
+        "inter_token_seconds": 0.008,
+        "compared": 64,
+    }
+    return ProbeResult(**made | changes)
+
+
+USELESS = {"accept_length": 1.0, "tokens_per_second": 54.8, "break_even": 1.74, "verify_steps": 8128}
+
+
+def judge(result: ProbeResult, *, expected: float | None = 2.62, policy: Probe = BAR, name: str = "r2") -> Verdict:
+    return judge_probe(result, policy, expected=expected, name=name)
+
+
+def test_a_draft_that_is_accepted_and_faster_is_proven_with_the_numbers_that_prove_it() -> None:
+    verdict = judge(measured(), expected=2.74, name="r1")
+    assert (verdict.outcome, verdict.reason) == ("Pass", Reason.PROVEN)
+    assert verdict.message == (
+        "r1: accept length 2.71 (expected 2.74), 126.9 tok/s against 90.0 at concurrency 1 (1.41x), "
+        "greedy outputs identical on 64 prompts"
+    )
+    assert verdict.numbers == {
+        "accept_length": 2.71,
+        "tokens_per_second": 126.9,
+        "speedup": pytest.approx(1.41),
+        "break_even": 1.92,
+    }
+
+
+def test_a_useless_draft_is_rejected_for_its_cost_and_the_message_names_the_likely_cause() -> None:
+    verdict = judge(measured(**USELESS))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.SLOWER_THAN_BASELINE)
+    assert verdict.message == (
+        "r2: accept length 1.00 (expected 2.62), 54.8 tok/s against 90.0 without speculation; break-even at this load is "
+        "1.74. Most likely the features in training differ from serving (runbook: ParityMismatch)."
+    )
+
+
+def test_a_draft_that_keeps_its_promise_but_costs_time_is_not_blamed_on_its_features() -> None:
+    verdict = judge(measured(accept_length=2.6, tokens_per_second=80.0, break_even=2.93))
+    assert verdict.reason is Reason.SLOWER_THAN_BASELINE
+    assert "ParityMismatch" not in verdict.message
+    assert "draft fewer steps" in verdict.message
+
+
+def test_a_speedup_below_the_bar_says_both_numbers() -> None:
+    verdict = judge(measured(tokens_per_second=92.7, accept_length=2.6))
+    assert verdict.reason is Reason.SLOWER_THAN_BASELINE
+    assert "1.03x, below minSpeedup 1.1" in verdict.message
+
+
+def test_where_speed_is_no_bar_a_broken_promise_comes_before_a_low_accept_length() -> None:
+    anything_goes = BAR.model_copy(update={"min_speedup": 0})
+    verdict = judge(measured(**USELESS), policy=anything_goes)
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.PARITY_MISMATCH)
+    assert "accept length 1.00 (expected 2.62), more than 25% below what training promised" in verdict.message
+
+
+def test_a_fast_draft_that_breaks_its_promise_is_rejected_too() -> None:
+    assert judge(measured(accept_length=1.9), expected=2.6).reason is Reason.PARITY_MISMATCH
+
+
+def test_a_badly_trained_draft_that_keeps_its_promise_has_a_low_accept_length() -> None:
+    verdict = judge(measured(accept_length=1.4), expected=1.45)
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.LOW_ACCEPT_LENGTH)
+    assert "below minAcceptLength 1.8" in verdict.message
+
+
+def test_an_adopted_draft_of_which_nothing_is_expected_is_judged_by_the_bar_alone() -> None:
+    assert judge(measured(accept_length=1.85), expected=None).passed
+    assert judge(measured(accept_length=1.75), expected=None).reason is Reason.LOW_ACCEPT_LENGTH
+
+
+def test_the_server_without_a_draft_passes_when_it_answered() -> None:
+    plain = measured(
+        speculative=False,
+        verify_steps=0,
+        accept_length=None,
+        break_even=None,
+        baseline_tokens_per_second=None,
+        tokens_per_second=90.0,
+    )
+    verdict = judge(plain, expected=None, name="r0")
+    assert (verdict.outcome, verdict.reason) == ("Pass", Reason.PROVEN)
+    assert verdict.message == "r0: 90.0 tok/s at concurrency 1 without speculation"
+    assert verdict.numbers == {"tokens_per_second": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("mismatch", "reason"),
+    [
+        ('speculative_algorithm: asked "EAGLE3", got "EAGLE"', Reason.WRONG_ALGORITHM),
+        ('speculative_algorithm: asked "EAGLE3", got null', Reason.SPECULATION_INACTIVE),
+        ("max_running_requests: asked 64, got 48", Reason.ARGUMENT_MISMATCH),
+        ("speculative_num_draft_tokens: asked 16, got 2", Reason.ARGUMENT_MISMATCH),
+    ],
+)
+def test_a_server_that_runs_with_other_arguments_is_rejected_whatever_it_measured(
+    mismatch: str, reason: Reason
+) -> None:
+    for speculative in (True, False):
+        verdict = judge(measured(argument_mismatches=[mismatch], speculative=speculative, foreign_requests=3))
+        assert (verdict.outcome, verdict.reason) == ("Fail", reason)
+        assert mismatch in verdict.message
+
+
+def test_the_wrong_algorithm_is_named_among_other_mismatches() -> None:
+    mismatches = ["tp_size: asked 2, got 1", 'speculative_algorithm: asked "EAGLE3", got "EAGLE"']
+    assert judge(measured(argument_mismatches=mismatches)).reason is Reason.WRONG_ALGORITHM
+
+
+def test_foreign_requests_make_a_measurement_inconclusive_not_bad() -> None:
+    verdict = judge(measured(**USELESS, foreign_requests=3))
+    assert (verdict.outcome, verdict.reason) == ("Inconclusive", Reason.FOREIGN_TRAFFIC)
+    assert "3 requests of somebody else" in verdict.message
+
+
+def test_a_healthy_server_that_does_not_speculate_is_named_so() -> None:
+    verdict = judge(measured(verify_steps=0, accept_length=None, break_even=None, tokens_per_second=90.0))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.SPECULATION_INACTIVE)
+
+
+def test_answers_of_one_token_measure_nothing_and_reject_nothing() -> None:
+    result = measured(verify_steps=0, accept_length=None, tokens=64)
+    assert (judge(result).outcome, judge(result).reason) == ("Error", Reason.PROBE_ERROR)
+
+
+def test_no_answer_at_all_is_an_error() -> None:
+    assert judge(measured(tokens=0, tokens_per_second=0.0)).outcome == "Error"
+
+
+def test_another_chat_template_rejects_the_draft_and_not_the_server_without_one() -> None:
+    words = "a conversation has 17 tokens by the server's chat template and 21 as rendered for training"
+    verdict = judge(measured(template_mismatch=words))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.TEMPLATE_MISMATCH)
+    assert words in verdict.message
+    assert judge(measured(template_mismatch=words, speculative=False)).passed
+
+
+def test_changed_greedy_answers_reject_even_a_fast_draft() -> None:
+    verdict = judge(measured(different=3))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.NOT_LOSSLESS)
+    assert "3 of 64 greedy answers differ" in verdict.message
+
+
+def test_a_server_that_differs_from_itself_as_often_is_not_blamed_on_the_draft() -> None:
+    verdict = judge(measured(different=2, baseline_different=2))
+    assert verdict.passed
+    assert "greedy outputs differ on 2 of 64 prompts" in verdict.message
+
+
+def test_losslessness_is_not_asked_for_where_the_policy_says_so() -> None:
+    assert judge(measured(different=3), policy=BAR.model_copy(update={"lossless": False})).passed
+
+
+def test_without_a_baseline_nothing_is_proven() -> None:
+    result = measured(baseline_tokens_per_second=None, break_even=None)
+    assert judge(result).outcome == "Error"
+    assert judge(result, policy=BAR.model_copy(update={"min_speedup": 0})).passed
+
+
+def test_a_changed_policy_re_judges_the_stored_measurement() -> None:
+    stored = ProbeResult.model_validate(measured(tokens_per_second=92.7).to_json())
+    assert judge(stored).failed
+    assert judge(stored, policy=BAR.model_copy(update={"min_speedup": 1.0})).passed
+
+
+RANK = {"Fail": 0, "Pass": 1}
+speeds = st.floats(1, 1000)
+lengths = st.floats(1, 8)
+
+
+@given(speed=speeds, faster=speeds, length=lengths, longer=lengths, expected=st.none() | lengths)
+def test_a_faster_or_better_accepted_draft_is_never_judged_worse(
+    speed: float, faster: float, length: float, longer: float, expected: float | None
+) -> None:
+    def rank(tokens_per_second: float, accept_length: float) -> int:
+        result = measured(tokens_per_second=tokens_per_second, accept_length=accept_length)
+        return RANK[judge(result, expected=expected).outcome]
+
+    assert rank(max(speed, faster), max(length, longer)) >= rank(min(speed, faster), min(length, longer))

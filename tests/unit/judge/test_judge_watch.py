@@ -1,0 +1,331 @@
+"""What the operator makes of the serving revision's metrics."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ProbeResult
+from eagle3_api.spec import Failures, Probe, PrometheusReference, Watch
+from eagle3_api.status import RevisionStatus, Window
+from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.watch import due, judge_watch, queries, window
+
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+POLICY = Probe(min_accept_length=1.5, min_speedup=1.1)
+WATCH = Watch(prometheus=PrometheusReference(name="default"), window="5m", min_tokens=1000)
+
+
+def proven(**changes: Any) -> ProbeResult:
+    """The probe of the serving revision: break-even at 1.9, so the watch's bar is 2.09."""
+    made: dict[str, Any] = {
+        "speculative": True,
+        "prompts_digest": "d",
+        "concurrency": 1,
+        "requests": 64,
+        "tokens": 8192,
+        "seconds": 64.0,
+        "tokens_per_second": 128.0,
+        "verify_steps": 3000,
+        "accept_length": 2.7,
+        "break_even": 1.9,
+        "baseline_tokens_per_second": 90.0,
+        "first_token_seconds": 0.1,
+        "inter_token_seconds": 0.008,
+    }
+    return ProbeResult(**made | changes)
+
+
+def read(at: int, *, tokens: float = 40_000, requests: float = 200, verify_calls: float | None = 14_741) -> Window:
+    """The window that ends at a minute after noon; by default with accept length 2.70."""
+    end = NOON + timedelta(minutes=at)
+    values = {"tokens": tokens, "requests": requests, "verify_calls": verify_calls, "running": 3.0}
+    made = window(values, end - timedelta(minutes=5), end)
+    assert isinstance(made, Window)
+    return made
+
+
+def good(at: int) -> Window:
+    return read(at)
+
+
+def bad(at: int) -> Window:
+    """Accept length 1.0."""
+    return read(at, verify_calls=39_800)
+
+
+def quiet(at: int) -> Window:
+    return read(at, tokens=220, requests=20, verify_calls=100)
+
+
+def idle(at: int) -> Window:
+    return read(at, tokens=0, requests=0, verify_calls=0)
+
+
+def judge(*windows: Window, watch: Watch = WATCH, **changes: Any) -> Verdict:
+    return judge_watch(windows, watch, POLICY, changes.pop("probe", proven()), **changes)
+
+
+# ------------------------------------------------------------------------------------------------------------ verdict
+
+
+def test_good_windows_are_a_healthy_draft() -> None:
+    verdict = judge(good(5), good(10))
+    assert (verdict.outcome, verdict.reason) == ("Pass", Reason.DRAFT_HEALTHY)
+    assert verdict.message == ("accept length 2.70 over 40,000 tokens in 2026-11-29T12:05:00Z/2026-11-29T12:10:00Z")
+    assert verdict.numbers["accept_length"] == pytest.approx(2.7, abs=0.001)
+
+
+def test_two_bad_windows_of_two_fail_and_one_does_not() -> None:
+    one = judge(good(5), bad(10))
+    assert (one.outcome, one.reason) == ("Inconclusive", Reason.SLOWER_THAN_BASELINE)
+    assert "1 of 2 failed windows of 2 that it takes" in one.message
+    two = judge(bad(5), bad(10))
+    assert (two.outcome, two.reason) == ("Fail", Reason.SLOWER_THAN_BASELINE)
+    assert "accept length 1.00" in two.message
+    assert "below 2.09: break-even times minSpeedup 1.1; 2 of the last 2 windows failed" in two.message
+
+
+def test_the_first_bad_window_of_a_new_revision_moves_nothing() -> None:
+    assert judge(bad(5)).outcome == "Inconclusive"
+
+
+def test_a_recovered_draft_is_healthy_again() -> None:
+    assert judge(bad(5), good(10)).passed
+
+
+def test_bad_windows_that_the_verdict_no_longer_looks_at_do_not_count() -> None:
+    assert judge(bad(5), bad(10), good(15), good(20)).passed
+
+
+@pytest.mark.parametrize(("of", "outcome"), [(1, "Fail"), (2, "Fail"), (3, "Pass")])
+def test_m_of_n_windows_must_fail(of: int, outcome: str) -> None:
+    watch = WATCH.model_copy(update={"failures": Failures(of=of, within=4)})
+    assert judge(good(5), bad(10), good(15), bad(20), good(25), watch=watch).outcome == outcome
+
+
+def test_a_draft_above_break_even_but_below_the_bar_has_a_low_accept_length() -> None:
+    low = [read(at, verify_calls=39_800 / 1.4) for at in (5, 10)]
+    verdict = judge(*low, probe=proven(break_even=1.1))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.LOW_ACCEPT_LENGTH)
+
+
+def test_without_a_stored_break_even_only_the_bar_judges() -> None:
+    for probe in (None, proven(break_even=None)):
+        assert judge(good(5), good(10), probe=probe).passed
+        assert judge(bad(5), bad(10), probe=probe).reason is Reason.LOW_ACCEPT_LENGTH
+
+
+def test_a_useless_draft_with_answers_of_two_tokens_reads_one_and_fails() -> None:
+    """Tokens over verify calls would read 2.0 and pass."""
+    flattered = [read(at, tokens=4000, requests=2000, verify_calls=2000) for at in (5, 10)]
+    verdict = judge(*flattered, probe=proven(break_even=1.5))
+    assert verdict.failed
+    assert verdict.numbers["accept_length"] == 1.0
+
+
+def test_traffic_without_verify_calls_is_inactive_speculation() -> None:
+    verdict = judge(*(read(at, verify_calls=0) for at in (5, 10)))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.SPECULATION_INACTIVE)
+
+
+def test_no_traffic_is_no_verdict() -> None:
+    verdict = judge(idle(5), idle(10))
+    assert (verdict.outcome, verdict.reason) == ("Inconclusive", Reason.NO_TRAFFIC)
+
+
+def test_requests_of_one_token_are_no_traffic() -> None:
+    assert judge(read(5, tokens=5000, requests=5000, verify_calls=0)).reason is Reason.NO_TRAFFIC
+
+
+def test_little_traffic_is_no_verdict_however_bad_it_looks() -> None:
+    verdict = judge(read(5, tokens=999, requests=1, verify_calls=998), read(10, tokens=999, requests=1, verify_calls=0))
+    assert (verdict.outcome, verdict.reason) == ("Inconclusive", Reason.LOW_TRAFFIC)
+    assert "998 verified tokens" in verdict.message
+
+
+def test_a_quiet_window_does_not_undo_the_judgement_of_the_one_before() -> None:
+    assert judge(good(5), quiet(10)).passed
+    assert judge(bad(5), quiet(10)).outcome == "Inconclusive"
+
+
+def test_before_the_first_window_there_is_no_verdict() -> None:
+    assert (judge().outcome, judge().reason) == ("Inconclusive", Reason.WARMING_UP)
+
+
+def test_unreadable_metrics_are_an_error_that_names_the_last_good_window() -> None:
+    verdict = judge(good(5), quiet(10), problem="Prometheus at prometheus:9090: connection refused")
+    assert (verdict.outcome, verdict.reason) == ("Error", Reason.METRICS_UNAVAILABLE)
+    assert verdict.message == (
+        "Prometheus at prometheus:9090: connection refused. Nothing is rolled back on missing metrics. Last window with "
+        "traffic: accept length 2.70 in 2026-11-29T12:00:00Z/2026-11-29T12:05:00Z"
+    )
+
+
+def test_unreadable_metrics_after_one_bad_window_roll_nothing_back() -> None:
+    assert judge(good(5), bad(10), problem="timeout").outcome == "Error"
+
+
+def test_a_revision_without_a_draft_is_not_watched() -> None:
+    verdict = judge(bad(5), bad(10), probe=proven(speculative=False, break_even=None))
+    assert (verdict.outcome, verdict.reason) == ("Inconclusive", Reason.SERVED_WITHOUT_SPECULATION)
+
+
+counts = st.integers(0, 100_000)
+
+
+@st.composite
+def some_windows(draw: st.DrawFn, *, verified: st.SearchStrategy[int] = counts) -> list[Window]:
+    made = []
+    for index in range(draw(st.integers(0, 6))):
+        requests, extra, calls = draw(counts), draw(verified), draw(counts)
+        made.append(read(5 * (index + 1), tokens=requests + extra, requests=requests, verify_calls=calls))
+    return made
+
+
+policies = st.integers(1, 4).flatmap(
+    lambda within: st.integers(1, within).map(
+        lambda of: WATCH.model_copy(update={"failures": Failures(of=of, within=within)})
+    )
+)
+
+
+@given(some_windows(verified=st.integers(0, 999)), policies, st.sampled_from(["", "down"]))
+def test_nothing_fails_without_traffic(windows: list[Window], watch: Watch, problem: str) -> None:
+    assert not judge(*windows, watch=watch, problem=problem).failed
+
+
+@given(some_windows(), policies, st.floats(1, 4))
+def test_better_accepted_drafts_are_never_judged_worse(windows: list[Window], watch: Watch, factor: float) -> None:
+    rank = {"Fail": 0, "Inconclusive": 1, "Pass": 2}
+    better = [
+        made.model_copy(
+            update={"verify_calls": made.verify_calls / factor, "accept_length": made.accept_length * factor}
+        )
+        if made.accept_length is not None
+        else made
+        for made in windows
+    ]
+    assert rank[judge(*better, watch=watch).outcome] >= rank[judge(*windows, watch=watch).outcome]
+
+
+@given(some_windows(), some_windows(), policies)
+def test_the_verdict_depends_on_its_last_windows_alone(
+    earlier: list[Window], recent: list[Window], watch: Watch
+) -> None:
+    recent = recent[-watch.failures.within :]
+    if len(recent) == watch.failures.within:
+        assert judge(*earlier, *recent, watch=watch) == judge(*recent, watch=watch)
+
+
+# ------------------------------------------------------------------------------------------------------------ window
+
+
+def answers(**changes: float | None) -> dict[str, float | None]:
+    return {"tokens": 4000.0, "requests": 100.0, "verify_calls": 1500.0, "running": 2.0} | changes
+
+
+def read_answers(**changes: float | None) -> Window | str:
+    return window(answers(**changes), NOON, NOON + timedelta(minutes=5))
+
+
+def test_a_window_corrects_for_the_token_that_prefill_makes() -> None:
+    made = read_answers()
+    assert isinstance(made, Window)
+    assert made.accept_length == pytest.approx(3900 / 1500)
+    assert (made.start, made.end) == ("2026-11-29T12:00:00Z", "2026-11-29T12:05:00Z")
+
+
+@pytest.mark.parametrize("name", ["tokens", "requests", "verify_calls", "running"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_an_answer_that_is_no_count_is_a_problem_and_not_a_zero(name: str, value: float) -> None:
+    assert read_answers(**{name: value}) == f"Prometheus answered {value} for {name}"
+
+
+@pytest.mark.parametrize("name", ["tokens", "requests"])
+def test_an_empty_answer_is_a_problem_that_asks_whether_the_pods_are_scraped(name: str) -> None:
+    problem = read_answers(**{name: None})
+    assert isinstance(problem, str)
+    assert "does it scrape the revision's pods?" in problem
+
+
+def test_tokens_without_the_counter_of_verify_calls_are_a_problem_and_not_inactive_speculation() -> None:
+    problem = read_answers(verify_calls=None)
+    assert isinstance(problem, str)
+    assert "no sglang:spec_verify_calls_total" in problem
+
+
+def test_no_verify_calls_make_no_accept_length() -> None:
+    made = read_answers(verify_calls=0.0)
+    assert isinstance(made, Window)
+    assert made.accept_length is None
+
+
+def test_the_mean_of_running_requests_may_be_missing() -> None:
+    made = read_answers(running=None)
+    assert isinstance(made, Window)
+    assert made.running == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------- due
+
+
+def serving(*windows: Window, promoted: datetime | None = NOON) -> RevisionStatus:
+    at = None if promoted is None else f"{promoted:%Y-%m-%dT%H:%M:%SZ}"
+    return RevisionStatus(number=1, key="k", plain_key="p", promoted_at=at, windows=list(windows))
+
+
+def minutes(span: tuple[datetime, datetime] | None) -> tuple[float, float] | None:
+    if span is None:
+        return None
+    start, end = ((time - NOON) / timedelta(minutes=1) for time in span)
+    return start, end
+
+
+@pytest.mark.parametrize(
+    ("windows", "now", "expected"),
+    [
+        ([], 4.9, None),
+        ([], 5, (0, 5)),
+        ([], 9.9, (0, 5)),
+        ([5], 9.9, None),
+        ([5], 10, (5, 10)),
+        ([5, 10], 15.5, (10, 15)),
+        # The operator was away: 12 windows have ended, a verdict looks at two
+        ([5], 66, (55, 60)),
+        ([5, 60], 66, (60, 65)),
+    ],
+)
+def test_windows_follow_each_other_from_the_promotion_on(
+    windows: list[int], now: float, expected: tuple[float, float] | None
+) -> None:
+    revision = serving(*(good(at) for at in windows))
+    assert minutes(due(revision, WATCH, NOON + timedelta(minutes=now))) == expected
+
+
+def test_a_revision_that_was_never_promoted_is_not_watched() -> None:
+    assert due(serving(promoted=None), WATCH, NOON + timedelta(hours=1)) is None
+
+
+def test_a_revision_that_serves_again_is_not_judged_by_windows_across_its_absence() -> None:
+    again = serving(good(5), promoted=NOON + timedelta(minutes=42))
+    assert minutes(due(again, WATCH, NOON + timedelta(minutes=50))) == (42, 47)
+
+
+# ------------------------------------------------------------------------------------------------------------- PromQL
+
+
+def test_queries_ask_for_one_revision_of_one_object() -> None:
+    for query in queries("llm", "kimi-k25", 3, 300).values():
+        assert 'eagle3_namespace="llm",eagle3_name="kimi-k25",eagle3_revision="r3"' in query
+        assert "[300s]" in query
+
+
+def test_label_values_cannot_leave_their_quotes() -> None:
+    query = queries('a"} or vector(1) #', "back\\slash\n", 1, 60)["tokens"]
+    assert r'eagle3_namespace="a\"} or vector(1) #"' in query
+    assert r'eagle3_name="back\\slash\n"' in query
