@@ -135,6 +135,9 @@ class TrainConfig(Model):
     seed: int
     checkpoint_interval: float = Field(description="Seconds.")
     processes: int = Field(1, description="Ranks of this pod: its GPUs, or 1 on a CPU.")
+    grace_seconds: int = Field(
+        30, description="The pod's termination grace: an interrupted training writes its checkpoint within it."
+    )
 
 
 class ConvertConfig(Model):
