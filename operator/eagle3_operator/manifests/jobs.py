@@ -60,6 +60,11 @@ def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
     return {StageName.EXTRACT: spec.extract.gpus, StageName.TRAIN: spec.train.gpus}.get(stage, 0)
 
 
+def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
+    """Seconds that a stage's pod has between SIGTERM and SIGKILL."""
+    return stage_placement(spec, stage).termination_grace_period_seconds or _GRACE.get(stage, _SMALL_GRACE)
+
+
 def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
     """A hash of what the user says of a stage's pods: image, GPUs, placement.
 
@@ -125,7 +130,7 @@ def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
         image=settings.draft_image if own_image else obj.spec.image,
         command=("python3", "-m", "eagle3_draft", stage.value),
         mounts=_mounts(obj, stage),
-        grace=_GRACE.get(stage, _SMALL_GRACE),
+        grace=stage_grace(obj.spec, stage),
         gpus=stage_gpus(obj.spec, stage),
         requests=_REQUESTS[stage],
         environment={} if own_image else {"PYTHONPATH": LIBRARY},

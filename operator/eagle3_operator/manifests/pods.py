@@ -50,7 +50,8 @@ class Mount:
 def root_mount(obj: Eagle3Draft, root: RootName, *, read_only: bool = False) -> Mount:
     """One of the two roots of artifacts."""
     path = {"features": FEATURES_ROOT, "drafts": DRAFTS_ROOT}[root]
-    return _claim_mount(f"eagle3-{root}", claim_name(obj, root), str(path), read_only=read_only)
+    source = {"persistentVolumeClaim": {"claimName": claim_name(obj, root)}}
+    return Mount(f"eagle3-{root}", str(path), source, read_only)
 
 
 def user_mounts(placement: Placement, *, read_only: bool = False) -> tuple[Mount, ...]:
@@ -76,18 +77,14 @@ def library(*, read_only: bool) -> Mount:
     return Mount("eagle3-lib", LIBRARY, {"emptyDir": {}}, read_only=read_only)
 
 
-def _claim_mount(name: str, claim: str, path: str, *, read_only: bool, sub_path: str | None = None) -> Mount:
-    return Mount(name, path, {"persistentVolumeClaim": {"claimName": claim}}, read_only, sub_path)
-
-
 def _user_mount(volume: Volume, read_only: bool) -> Mount:
     claim = volume.persistent_volume_claim
-    return _claim_mount(
+    return Mount(
         volume.name,
-        claim.claim_name,
         volume.mount_path,
-        read_only=read_only or claim.read_only,
-        sub_path=volume.sub_path,
+        {"persistentVolumeClaim": claim.model_dump(by_alias=True, exclude_defaults=True)},
+        read_only or claim.read_only,
+        volume.sub_path,
     )
 
 
@@ -100,24 +97,21 @@ def _volumes_and_mounts(mounts: Sequence[Mount]) -> tuple[list[Manifest], list[M
     """The pod's volumes and the container's mounts.
 
     A claim that several mounts share becomes one volume: of a claim that a pod lists twice the kubelet may mount one and
-    wait for the other for ever (Kubernetes issue 127004). A claim is attached read-only when nobody writes to it.
+    wait for the other for ever (Kubernetes issue 127004). It is attached read-only only where all of them ask for that.
     """
     volumes: dict[str, Manifest] = {}
     mounted = []
     for mount in mounts:
         key = f"claim {mount.claim}" if mount.claim else mount.name
         volume = volumes.setdefault(key, {"name": mount.name, **mount.source})
+        if "readOnly" not in mount.source.get("persistentVolumeClaim", {"readOnly": True}):
+            volume |= mount.source
         entry: Manifest = {"name": volume["name"], "mountPath": mount.path}
         if mount.sub_path:
             entry["subPath"] = mount.sub_path
         if mount.read_only:
             entry["readOnly"] = True
         mounted.append(entry)
-    writable = {mount.claim for mount in mounts if not mount.read_only}
-    for volume in volumes.values():
-        source = volume.get("persistentVolumeClaim")
-        if source and source["claimName"] not in writable:
-            volume["persistentVolumeClaim"] = {**source, "readOnly": True}
     return list(volumes.values()), mounted
 
 
@@ -132,7 +126,7 @@ class Program:
     image: str
     command: tuple[str, ...]
     mounts: tuple[Mount, ...]
-    #: Seconds between SIGTERM and SIGKILL where the placement says nothing.
+    #: Seconds between SIGTERM and SIGKILL.
     grace: int
     gpus: int = 0
     #: Requests where the placement says nothing.
@@ -156,7 +150,7 @@ def pod_spec(program: Program, placement: Placement, settings: Settings, *, rest
         "automountServiceAccountToken": False,
         # A Service called "sglang" would otherwise put SGLANG_PORT and the like into the environment.
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": placement.termination_grace_period_seconds or program.grace,
+        "terminationGracePeriodSeconds": program.grace,
         "securityContext": _pod_security(placement),
         "tolerations": _tolerations(placement),
         "containers": [_main_container(program, placement, settings, mounts)],

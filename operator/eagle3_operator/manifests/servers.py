@@ -111,6 +111,11 @@ def serve_gpus(spec: Eagle3DraftSpec) -> int:
     return spec.target.tensor_parallel_size if gpus is None else gpus
 
 
+def serve_grace(spec: Eagle3DraftSpec) -> int:
+    """Seconds that a server has between SIGTERM and SIGKILL."""
+    return serve_placement(spec).termination_grace_period_seconds or GRACE
+
+
 def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None) -> Program:
     flags = server_flags(
         obj.spec, facts, namespace=obj.metadata.namespace, name=obj.metadata.name, number=number, draft=draft
@@ -120,12 +125,12 @@ def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None) -> 
         image=obj.spec.image,
         command=("python3", "-m", "sglang.launch_server", *(word for flag in flags for word in flag.words)),
         mounts=_mounts(obj, draft),
-        grace=GRACE,
+        grace=serve_grace(obj.spec),
         gpus=serve_gpus(obj.spec),
         container={
             "ports": [{"name": PORT_NAME, "containerPort": serving(obj.spec).port, "protocol": "TCP"}],
             **_probes(start_budget(obj.spec, facts), watchdog_seconds(obj.spec)),
-            "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN}}},
+            **_drain(serve_grace(obj.spec)),
             # A server that crashes leaves the last lines of its log where they can be read.
             "terminationMessagePolicy": "FallbackToLogsOnError",
         },
@@ -161,6 +166,11 @@ def _probes(budget: float, watchdog: float) -> dict[str, Any]:
         "readinessProbe": within(10, 30),
         "livenessProbe": within(30, 2 * watchdog),
     }
+
+
+def _drain(grace: int) -> dict[str, Any]:
+    """The pause must be shorter than the grace period, of which it is a part."""
+    return {"lifecycle": {"preStop": {"sleep": {"seconds": DRAIN}}}} if grace > DRAIN else {}
 
 
 def _selector(name: str, number: int) -> dict[str, str]:

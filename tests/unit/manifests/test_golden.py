@@ -1,0 +1,136 @@
+"""Every manifest as a whole: one golden file a case, whose name says the case."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eagle3_api.jobs import StageName
+from eagle3_api.spec import Eagle3Draft
+from eagle3_operator.decision import Manifest
+from eagle3_operator.manifests.claims import claim
+from eagle3_operator.manifests.jobs import job
+from eagle3_operator.manifests.servers import deployment, public_service, service
+from unit.manifests.samples import DRAFT, FACTS, KIMI, MODELS, SETTINGS, config, draft, full_placement
+
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = {"plain": "5e5e5e5e5e5e5e5e"}
+DRAFTED = {"artifact": DRAFT, "digest": "sha256:4444", "plain": "5e5e5e5e5e5e5e5e"}
+
+
+def stage(name: StageName, obj: Eagle3Draft | None = None) -> Manifest:
+    return job(obj or draft(), SETTINGS, config=config(name))
+
+
+def plain(obj: Eagle3Draft) -> Manifest:
+    return deployment(obj, SETTINGS, FACTS, number=0, key="5e5e5e5e5e5e5e5e", replicas=1, draft=None, record=PLAIN)
+
+
+def drafted(obj: Eagle3Draft, *, replicas: int = 1) -> Manifest:
+    return deployment(
+        obj, SETTINGS, FACTS, number=1, key="d1d1d1d1d1d1d1d1", replicas=replicas, draft=DRAFT, record=DRAFTED
+    )
+
+
+def kimi() -> Manifest:
+    obj = draft(
+        name="kimi-k25",
+        target={"model": "/models/Kimi-K2.5", "tensorParallelSize": 8, "trustRemoteCode": True},
+        serve={"placement": {"shmSize": "64Gi"}, "maxRunningRequests": 64, "contextLength": 32768},
+        placement={"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-B200"}, "volumes": [MODELS]},
+    )
+    folder = "/eagle3/drafts/llm/kimi-k25/convert/c1c1c1c1c1c1c1c1"
+    return deployment(obj, SETTINGS, KIMI, number=1, key="d2d2d2d2d2d2d2d2", replicas=1, draft=folder, record=DRAFTED)
+
+
+ON_THE_CPU: dict[str, Any] = {
+    "extract": {"gpus": 0},
+    "train": {"gpus": 0},
+    "serve": {
+        "gpus": 0,
+        "startTimeout": "10m",
+        "arguments": ["--device", "cpu", "--watchdog-timeout", "900", "--dist-timeout=900"],
+    },
+}
+ONE_CLAIM: dict[str, Any] = {
+    "storage": {"features": {"claim": "everything"}, "drafts": {"claim": "everything"}},
+    "placement": {
+        "volumes": [
+            {
+                "name": "models",
+                "mountPath": "/models",
+                "subPath": "models",
+                "persistentVolumeClaim": {"claimName": "everything", "readOnly": True},
+            }
+        ]
+    },
+}
+OWN_CLAIMS = {
+    "features": {"size": "2Ti", "storageClassName": "nvme"},
+    "drafts": {"size": "20Gi", "accessMode": "ReadWriteMany"},
+}
+
+CASES: dict[str, Callable[[], Manifest]] = {
+    "inspect runs in our image and only looks at the volumes": lambda: stage(StageName.INSPECT),
+    "extract runs in the serving image on its GPUs": lambda: stage(StageName.EXTRACT),
+    "train follows its own placement before that of the object": lambda: stage(
+        StageName.TRAIN,
+        draft(
+            train={"gpus": 4, "placement": {"cpu": "64", "nodeSelector": {"pool": "training"}}},
+            placement=full_placement(),
+        ),
+    ),
+    "train takes MIG slices by their name": lambda: stage(
+        StageName.TRAIN, draft(train={"gpus": 2, "placement": {"gpuResource": "nvidia.com/mig-3g.71gb"}})
+    ),
+    "train runs on the CPU": lambda: stage(StageName.TRAIN, draft(**ON_THE_CPU)),
+    "convert sees no GPU and leaves the memory to the servers": lambda: stage(
+        StageName.CONVERT, draft(placement=full_placement())
+    ),
+    "probe measures one revision": lambda: stage(StageName.PROBE),
+    "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
+    "a claim that serves for everything is one volume": lambda: stage(StageName.TRAIN, draft(**ONE_CLAIM)),
+    "the plain revision needs no drafts": lambda: plain(draft()),
+    "a draft revision speculates with EAGLE3": lambda: drafted(draft()),
+    "a draft revision follows placement and arguments of serve": lambda: drafted(
+        draft(
+            serve={
+                "gpus": 2,
+                "port": 8000,
+                "speculative": {"numSteps": 5, "topK": 4, "numDraftTokens": 16},
+                "arguments": ["--mem-fraction-static", "0.8", "--enable-torch-compile"],
+                "placement": {"memory": "512Gi", "env": []},
+            },
+            placement=full_placement(),
+        ),
+        replicas=3,
+    ),
+    "a draft on a target with latent attention has its own backend": kimi,
+    "a server on the CPU keeps the time limits that its user gave": lambda: drafted(draft(**ON_THE_CPU)),
+    "the Service of a revision": lambda: service(draft(), number=1),
+    "the public Service selects the serving revision": lambda: public_service(draft(), revision=0),
+    "a retained claim has no owner": lambda: claim(draft(storage=OWN_CLAIMS), "features"),
+    "a claim goes with the object where deletionPolicy says so": lambda: claim(
+        draft(storage=OWN_CLAIMS, deletionPolicy="Delete"), "drafts"
+    ),
+}
+
+
+def file_of(case: str) -> Path:
+    return GOLDEN / f"{case.replace(' ', '-')}.yaml"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_manifest_is_the_golden_one(case: str, update_golden: bool) -> None:
+    made = json.loads(json.dumps(CASES[case]()))  # as the API server gets it; also undoes sharing, which YAML shows
+    text = yaml.safe_dump(made, sort_keys=False, width=120, allow_unicode=True)
+    if update_golden:
+        file_of(case).write_text(text)
+    assert file_of(case).read_text() == text
+
+
+def test_every_golden_file_has_a_case() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {file_of(case).name for case in CASES}

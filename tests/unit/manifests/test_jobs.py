@@ -1,0 +1,121 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_api.jobs import CONFIG_ANNOTATION, ExitCode, JobEnvelope, StageName
+from eagle3_operator.decision import Manifest
+from eagle3_operator.manifests.jobs import CONTAINER, OWN_IMAGE, job, template_hash
+from unit.manifests.samples import MODELS, SETTINGS, config, draft, full_placement
+
+STAGES = list(StageName)
+ENGINE_STAGES = [stage for stage in STAGES if stage not in OWN_IMAGE]
+
+
+def made(stage: StageName, **spec: Any) -> Manifest:
+    return job(draft(**spec), SETTINGS, config=config(stage))
+
+
+def pod(manifest: Manifest) -> Manifest:
+    spec: Manifest = manifest["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_pod_reads_the_very_configuration_it_was_made_for(stage: StageName) -> None:
+    annotation = made(stage)["spec"]["template"]["metadata"]["annotations"][CONFIG_ANNOTATION]
+    assert JobEnvelope.model_validate_json(annotation).config == config(stage)
+    assert annotation == json.dumps(json.loads(annotation), sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_trying_again_cannot_help_fails_the_job_at_once(stage: StageName) -> None:
+    fatal, disruption = made(stage)["spec"]["podFailurePolicy"]["rules"]
+    retried = {ExitCode.DONE, ExitCode.INTERRUPTED, ExitCode.ENGINE_CRASHED}
+    assert set(fatal["onExitCodes"]["values"]) >= set(ExitCode) - retried
+    assert not set(fatal["onExitCodes"]["values"]) & retried
+    assert fatal["onExitCodes"]["containerName"] == CONTAINER == pod(made(stage))["containers"][0]["name"]
+    assert disruption["action"] == "Ignore"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_job_ends_or_vanishes_by_the_clock(stage: StageName) -> None:
+    spec = made(stage)["spec"]
+    assert "ttlSecondsAfterFinished" not in spec
+    assert "activeDeadlineSeconds" not in spec
+
+
+def test_the_pod_of_a_probe_is_no_endpoint_of_the_revision_that_it_probes() -> None:
+    manifest = made(StageName.PROBE)
+    assert manifest["metadata"]["labels"]["eagle3.dev/revision"] == "r1"
+    assert "eagle3.dev/revision" not in manifest["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_small_job_finds_a_place_beside_a_server_that_took_the_memory(stage: StageName) -> None:
+    asked = pod(made(stage, placement=full_placement()))["containers"][0]["resources"]
+    if stage in (StageName.EXTRACT, StageName.TRAIN):
+        assert asked["requests"]["memory"] == "256Gi"
+        assert asked["limits"]["nvidia.com/gpu"] == "1"
+    else:
+        assert asked["requests"]["memory"].endswith(("Mi", "1Gi"))
+        assert "limits" not in asked
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_inspect_writes_nothing_that_is_the_user_s(stage: StageName) -> None:
+    mounts = pod(made(stage))["containers"][0]["volumeMounts"]
+    writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
+    assert {"/eagle3/features", "/eagle3/drafts"} <= writable
+    assert ("/data" in writable) == (stage is not StageName.INSPECT)
+    assert "/models" not in writable
+
+
+UNIMPORTANT = st.fixed_dictionaries(
+    {},
+    optional={
+        "serve": st.fixed_dictionaries({"replicas": st.integers(0, 9), "bakeTime": st.sampled_from(["1m", "1h"])}),
+        "probe": st.fixed_dictionaries({"minSpeedup": st.floats(0, 2), "prompts": st.integers(1, 64)}),
+        "watch": st.just({"prometheus": {"name": "default"}}),
+        "suspend": st.booleans(),
+        "deletionPolicy": st.sampled_from(["Retain", "Delete"]),
+    },
+)
+
+
+@given(spec=UNIMPORTANT, stage=st.sampled_from(STAGES))
+def test_what_is_not_of_its_pods_makes_no_job_anew(spec: dict[str, Any], stage: StageName) -> None:
+    assert template_hash(draft(**spec), stage) == template_hash(draft(), stage)
+
+
+@pytest.mark.parametrize("stage", ENGINE_STAGES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image": "lmsysorg/sglang:v0.5.24"},
+        {"placement": {"volumes": [MODELS]}},
+        {"placement": {"nodeSelector": {"pool": "b"}}},
+        {"placement": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}},
+    ],
+)
+def test_another_image_or_placement_makes_a_job_anew(change: dict[str, Any], stage: StageName) -> None:
+    assert template_hash(draft(**change), stage) != template_hash(draft(), stage)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_not_made_anew_for_what_it_does_not_take(stage: StageName) -> None:
+    memory = draft(placement={"volumes": draft().spec.to_json()["placement"]["volumes"], "memory": "1Ti"})  # type: ignore[index]
+    assert (template_hash(memory, stage) == template_hash(draft(), stage)) == (
+        stage not in (StageName.EXTRACT, StageName.TRAIN)
+    )
+    more = draft(train={"gpus": 8})
+    assert (template_hash(more, stage) == template_hash(draft(), stage)) == (stage is not StageName.TRAIN)
+
+
+def test_the_operator_s_own_version_makes_no_job_anew() -> None:
+    newer = SETTINGS.model_copy(update={"draft_image": "registry.example.com/eagle3-draft:0.2.0"})
+    for stage in STAGES:
+        before, after = (job(draft(), settings, config=config(stage)) for settings in (SETTINGS, newer))
+        assert before["metadata"] == after["metadata"]
