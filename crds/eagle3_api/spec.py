@@ -46,6 +46,9 @@ def rules(*made: dict[str, JsonValue]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(made)})
 
 
+#: A list whose items the API server knows by their names, which must differ.
+BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+
 Section = TypeVar("Section", bound=Model)
 
 
@@ -123,6 +126,10 @@ class Placement(Model):
             "!has(self.volumes) || self.volumes.all(v, !(v.mountPath + '/').startsWith('/eagle3/'))",
             "mountPath: /eagle3 is where the operator mounts its own volumes; choose another path",
         ),
+        rule(
+            "!has(self.volumes) || self.volumes.all(v, self.volumes.exists_one(w, w.mountPath == v.mountPath))",
+            "volumes: two of them have the same mountPath",
+        ),
     )
 
     node_selector: dict[str, Label] | None = Field(
@@ -134,10 +141,13 @@ class Placement(Model):
         None, max_length=32, description="Taints that the pods tolerate; GPU nodes often carry nvidia.com/gpu."
     )
     volumes: list[Volume] | None = Field(
-        None, max_length=16, description="The claims that hold the target, the data and adopted checkpoints."
+        None,
+        max_length=16,
+        description="The claims that hold the target, the data and adopted checkpoints.",
+        json_schema_extra=BY_NAME,
     )
     env: list[EnvironmentVariable] | None = Field(
-        None, max_length=64, description="Environment variables of the main container."
+        None, max_length=64, description="Environment variables of the main container.", json_schema_extra=BY_NAME
     )
     cpu: Quantity | None = Field(None, description="CPU request of the main container.")
     memory: Quantity | None = Field(None, description="Memory request and limit of the main container.")
@@ -461,6 +471,11 @@ class Eagle3DraftSpec(Model):
             "give data.conversations to train a draft, or draft.checkpoint to adopt one",
         ),
         rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
+        rule(
+            "!has(self.serve) || !has(self.serve.gpus) || self.serve.gpus == 0 || "
+            "self.serve.gpus >= self.target.tensorParallelSize",
+            "serve.gpus: fewer than target.tensorParallelSize; SGLang would not start",
+        ),
         rule(
             "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
             "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
