@@ -1,0 +1,346 @@
+"""The API as a real API server applies it: what it stores, what it refuses and in which words, what kubectl shows."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eagle3_api import API_VERSION, PLURAL
+from eagle3_api.conditions import Condition, Reason, Type
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.status import Eagle3DraftStatus, Phase
+from testcluster import AnyCluster, wait_for
+from testcluster.api import ApiException
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+MERGE_PATCH = "application/merge-patch+json"
+REMOVED: Any = object()
+LONGEST_NAME = "a" * 40
+
+
+def minimal(name: str = "draft") -> dict[str, Any]:
+    (path,) = (path for path in EXAMPLES if path.stem == "minimal")
+    manifest: dict[str, Any] = yaml.safe_load(path.read_text())
+    manifest["metadata"]["name"] = name
+    return manifest
+
+
+def edited(manifest: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
+    """A copy with some fields of the spec set by their dotted paths, or REMOVED."""
+    made = copy.deepcopy(manifest)
+    for path, value in edits.items():
+        *parents, last = path.split(".")
+        at = made["spec"]
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        if value is REMOVED:
+            del at[last]
+        else:
+            at[last] = value
+    return made
+
+
+def objects(namespace: str, name: str = "", query: str = "") -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}" + (f"/{name}" if name else "") + query
+
+
+def refusal(api_server: AnyCluster, method: str, path: str, body: Any, content_type: str = "application/json") -> str:
+    """The words with which the API server refuses a request."""
+    with pytest.raises(ApiException) as refused:
+        api_server.request(method, path, body, content_type)
+    assert refused.value.status in (400, 422)
+    message = yaml.safe_load(str(refused.value.body))["message"]
+    assert isinstance(message, str)
+    return message
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_accepted_and_read_back_as_the_same_spec(
+    api_server: AnyCluster, namespace: str, path: Path
+) -> None:
+    api_server.kubectl("apply", "--namespace", namespace, "--validate=strict", "-f", str(path))
+    manifest = yaml.safe_load(path.read_text())
+    stored = api_server.request("GET", objects(namespace, manifest["metadata"]["name"]))["spec"]
+    assert Eagle3DraftSpec.model_validate(stored) == Eagle3DraftSpec.model_validate(manifest["spec"])
+
+
+def test_defaults_are_stored_so_that_what_is_read_back_tells_the_truth(api_server: AnyCluster, namespace: str) -> None:
+    spec = api_server.request("POST", objects(namespace), minimal())["spec"]
+    assert spec["serve"]["speculative"] == {"numSteps": 3, "topK": 1, "numDraftTokens": 4}
+    assert spec["serve"]["surge"] == "IfFree"
+    assert spec["train"]["learningRate"] == 1e-4
+    assert spec["probe"]["minSpeedup"] == 1.05
+    assert spec["autoApply"] == "WhenNoOutage"
+    assert spec["deletionPolicy"] == "Retain"
+    assert spec["data"]["maxLength"] == 2048
+    assert "watch" not in spec
+    assert "auxiliaryLayers" not in spec["draft"]
+
+
+def test_the_story_of_the_one_step_with_sixteen_tokens_is_told_at_apply(api_server: AnyCluster, namespace: str) -> None:
+    manifest = edited(minimal("kimi-k25"), {"serve.speculative": {"numSteps": 1, "topK": 1, "numDraftTokens": 16}})
+    with pytest.raises(RuntimeError) as refused:
+        api_server.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump(manifest))
+    assert str(refused.value).endswith(
+        'The Eagle3Draft "kimi-k25" is invalid: spec.serve.speculative: Invalid value: "object": with topK 1 SGLang uses '
+        "numSteps + 1 draft tokens; numSteps is 1 and numDraftTokens 16. Set numDraftTokens to 2 or numSteps to 15."
+    )
+
+
+ROOT = {"features": {"claim": "nvme"}, "drafts": {"claim": "training"}}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a tree too small for its tokens": (
+        {"serve.speculative": {"numSteps": 2, "topK": 2, "numDraftTokens": 16}},
+        (
+            "a tree of 2 steps with topK 2 has 6 nodes, fewer than numDraftTokens - 1 = 15; SGLang would crash at the "
+            "first request. Lower numDraftTokens to 7 or raise numSteps or topK."
+        ),
+    ),
+    "some of the three numbers, contradicting the defaults of the others": (
+        {"serve.speculative": {"numSteps": 5}},
+        "numSteps is 5 and numDraftTokens 4. Set numDraftTokens to 6 or numSteps to 3.",
+    ),
+    "the algorithm that is not EAGLE-3": (
+        {"serve.arguments": ["--speculative-algorithm", "EAGLE"]},
+        "serve.arguments: this flag is rendered by the operator from the object; set the object's field instead",
+    ),
+    "an owned flag with its value in one word": (
+        {"serve.arguments": ["--tp=8"]},
+        "serve.arguments: this flag is rendered by the operator from the object",
+    ),
+    "two words in one item": (
+        {"serve.arguments": ["--dtype bfloat16"]},
+        "serve.arguments: one list item per word: '--dtype' and 'bfloat16' are two items",
+    ),
+    "attention spread over data-parallel ranks": ({"serve.arguments": ["--enable-dp-attention"]}, "not in scope"),
+    "a server over several nodes": ({"serve.arguments": ["--nnodes", "2"]}, "not in scope"),
+    "prefill and decode apart": ({"serve.arguments": ["--disaggregation-mode=prefill"]}, "not in scope"),
+    "an image whose version nobody can tell": (
+        {"image": "registry.example.com/sglang:latest"},
+        "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
+    ),
+    "a version that is none": ({"sglangVersion": "latest"}, "spec.sglangVersion"),
+    "neither data nor a checkpoint": (
+        {"data": REMOVED},
+        "give data.conversations to train a draft, or draft.checkpoint to adopt one",
+    ),
+    "a vocabulary for an adopted draft": (
+        {"draft": {"checkpoint": "/models/draft", "vocabularySize": 32000}},
+        "draft.checkpoint brings its own vocabulary: leave vocabularySize out",
+    ),
+    "a vocabulary that no kernel likes": ({"draft.vocabularySize": 1000}, "should be a multiple of 64"),
+    "layers out of order": (
+        {"draft.auxiliaryLayers": [30, 2, 58]},
+        "auxiliaryLayers must be strictly increasing: SGLang captures in layer order",
+    ),
+    "a layer twice": (
+        {"draft.auxiliaryLayers": [2, 2, 58]},
+        "auxiliaryLayers must be strictly increasing: SGLang captures in layer order",
+    ),
+    "a layer below the embedding": ({"draft.auxiliaryLayers": [-2, 2]}, "should be greater than or equal to -1"),
+    "a watch without a server": (
+        {"serve": REMOVED, "watch": {"prometheus": {"name": "default"}}},
+        "watch judges a serving revision: it needs serve",
+    ),
+    "more failures than windows": (
+        {"watch": {"prometheus": {"name": "default"}, "failures": {"of": 3, "in": 2}}},
+        "failures.of cannot be larger than failures.in",
+    ),
+    "a server with fewer GPUs than the target needs": (
+        {"target.tensorParallelSize": 8, "serve.gpus": 4},
+        "serve.gpus: fewer than target.tensorParallelSize",
+    ),
+    "a variable with two sources": (
+        {"placement.env": [{"name": "TOKEN", "value": "x", "secretKeyRef": {"name": "hub", "key": "token"}}]},
+        "give either value or secretKeyRef",
+    ),
+    "a variable without a source": ({"placement.env": [{"name": "TOKEN"}]}, "give either value or secretKeyRef"),
+    "a variable twice": (
+        {"placement.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+        'spec.placement.env[1]: Duplicate value: {"name":"A"}',
+    ),
+    "a mount over the operator's own": (
+        {"placement.volumes": [{"name": "x", "mountPath": "/eagle3", "persistentVolumeClaim": {"claimName": "x"}}]},
+        "mountPath: /eagle3 is where the operator mounts its own volumes; choose another path",
+    ),
+    "a mount below the operator's own, of one stage": (
+        {
+            "train.placement.volumes": [
+                {"name": "x", "mountPath": "/eagle3/drafts", "persistentVolumeClaim": {"claimName": "x"}}
+            ]
+        },
+        "mountPath: /eagle3 is where the operator mounts its own volumes; choose another path",
+    ),
+    "two mounts at one path": (
+        {
+            "placement.volumes": [
+                {"name": name, "mountPath": "/models", "persistentVolumeClaim": {"claimName": name}}
+                for name in ("a", "b")
+            ]
+        },
+        "volumes: two of them have the same mountPath",
+    ),
+    "a root that is a claim and a size": (
+        {"storage.drafts": {"claim": "training", "size": "1Gi"}},
+        "give either claim (yours) or size (a claim made by the operator)",
+    ),
+    "a root that is nothing": ({"storage.drafts": {}}, "give either claim (yours) or size"),
+    "a storage class for a claim of the user's": (
+        {"storage.drafts": {"claim": "training", "storageClassName": "fast"}},
+        "storageClassName belongs to size, not to a claim of yours",
+    ),
+    "no storage": ({"storage": REMOVED}, "spec.storage: Required value"),
+    "a relative path": ({"target.model": "models/llama"}, "spec.target.model"),
+    "a choice that does not exist": (
+        {"serve.surge": "Maybe"},
+        'spec.serve.surge: Unsupported value: "Maybe": supported values: "IfFree", "Never"',
+    ),
+    "a duration in words": ({"serve.bakeTime": "ten minutes"}, "spec.serve.bakeTime"),
+    "a window of no length": ({"watch": {"prometheus": {"name": "default"}, "window": "0s"}}, "spec.watch.window"),
+    "root inside the pods": ({"placement.runAsUser": 0}, "spec.placement.runAsUser"),
+    "a host path": ({"placement.hostPath": "/"}, 'unknown field "spec.placement.hostPath"'),
+    "a privileged pod": ({"placement.privileged": True}, 'unknown field "spec.placement.privileged"'),
+    "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_malformed_object_is_refused_with_a_sentence_that_names_the_field(
+    api_server: AnyCluster, namespace: str, case: str
+) -> None:
+    edits, words = REFUSED[case]
+    path = objects(namespace, query="?dryRun=All&fieldValidation=Strict")
+    message = refusal(api_server, "POST", path, edited(minimal(), edits))
+    assert words in message.replace('Invalid value: "object": ', "Invalid value: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (LONGEST_NAME + "a", "metadata.name: at most 40 characters"),
+        ("kimi-r1", "metadata.name: must not end in -r<digits>; that is how revisions are named"),
+        ("kimi-k2.5", "it must begin with a letter and hold only lower-case letters, digits and '-'"),
+        ("2kimi", "it must begin with a letter"),
+    ],
+)
+def test_a_name_from_which_no_other_names_can_be_made_is_refused(
+    api_server: AnyCluster, namespace: str, name: str, words: str
+) -> None:
+    assert words in refusal(api_server, "POST", objects(namespace, query="?dryRun=All"), minimal(name))
+
+
+@pytest.mark.parametrize("name", [LONGEST_NAME, "kimi-r1x", "a", "r1"])
+def test_a_name_that_leaves_room_is_accepted(api_server: AnyCluster, namespace: str, name: str) -> None:
+    api_server.request("POST", objects(namespace, query="?dryRun=All"), minimal(name))
+
+
+@pytest.fixture
+def stored(api_server: AnyCluster, namespace: str) -> Iterator[str]:
+    """The path of an object that is there."""
+    api_server.request("POST", objects(namespace), minimal())
+    yield objects(namespace, "draft")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"storage": {"features": {"size": None, "claim": "nvme"}}},
+            "spec: Invalid value: storage cannot be changed: finished artifacts lie there",
+        ),
+        (
+            {"serve": None},
+            "spec: Invalid value: serve cannot be removed: the servers would go without a word. Set serve.replicas to 0",
+        ),
+    ],
+)
+def test_a_change_that_would_lose_something_is_refused(
+    api_server: AnyCluster, stored: str, change: dict[str, Any], words: str
+) -> None:
+    message = refusal(api_server, "PATCH", stored, {"spec": change}, MERGE_PATCH)
+    assert words in message.replace('Invalid value: "object": ', "Invalid value: ")
+
+
+def test_what_may_change_changes(api_server: AnyCluster, stored: str) -> None:
+    change = {"image": "lmsysorg/sglang:v0.5.23", "probe": {"minSpeedup": 1.2}, "suspend": True, "serve": {"gpus": 2}}
+    before = api_server.request("GET", stored)
+    after = api_server.request("PATCH", stored, {"spec": change}, MERGE_PATCH)
+    assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
+
+
+def test_serving_can_be_added_to_a_draft_that_was_only_trained(api_server: AnyCluster, namespace: str) -> None:
+    api_server.request("POST", objects(namespace), edited(minimal(), {"serve": REMOVED}))
+    after = api_server.request("PATCH", objects(namespace, "draft"), {"spec": {"serve": {}}}, MERGE_PATCH)
+    assert after["spec"]["serve"]["replicas"] == 1
+
+
+def test_kubectl_scale_sets_the_replicas_of_the_servers(api_server: AnyCluster, namespace: str, stored: str) -> None:
+    api_server.kubectl("scale", "--namespace", namespace, "e3d/draft", "--replicas=3")
+    assert api_server.request("GET", stored)["spec"]["serve"]["replicas"] == 3
+
+
+def status(phase: Phase) -> Eagle3DraftStatus:
+    ready = Condition(
+        type=Type.READY,
+        status="True",
+        reason=Reason.DRAFT_HEALTHY,
+        message="r1 serves",
+        observed_generation=1,
+        last_transition_time="2026-01-01T00:00:00Z",
+    )
+    return Eagle3DraftStatus(
+        observed_generation=1, phase=phase, conditions=[ready], revision="r1", accept="2.68", speedup="1.41x",
+        progress="", draft="sha256:9f2c…", baseline="90.0 tok/s",
+    )  # fmt: skip
+
+
+def test_a_status_is_written_apart_and_read_back_whole(api_server: AnyCluster, stored: str) -> None:
+    written = status(Phase.SERVING)
+    body = {"status": written.to_json()}
+    assert "status" not in api_server.request("PATCH", stored, body, MERGE_PATCH)
+    after = api_server.request("PATCH", f"{stored}/status", body, MERGE_PATCH)
+    assert after["status"] == written.to_json()
+    assert after["metadata"]["generation"] == 1
+    assert Eagle3DraftStatus.model_validate(after["status"]) == written
+
+
+def test_words_that_a_newer_operator_reports_are_stored(api_server: AnyCluster, stored: str) -> None:
+    body = status(Phase.SERVING).to_json() | {"phase": "Dreaming", "progress": "…" * 5000}
+    body["conditions"] = [{**body["conditions"][0], "reason": "SinceNextYear"}]  # type: ignore[index]
+    after = api_server.request("PATCH", f"{stored}/status", {"status": body}, MERGE_PATCH)
+    assert after["status"] == body
+
+
+def test_kubectl_get_shows_at_a_glance_how_a_draft_is_doing(
+    api_server: AnyCluster, namespace: str, stored: str
+) -> None:
+    api_server.request("PATCH", f"{stored}/status", {"status": status(Phase.SERVING).to_json()}, MERGE_PATCH)
+    header, row = api_server.kubectl("get", "e3d", "--namespace", namespace).splitlines()
+    assert header.split() == ["NAME", "PHASE", "READY", "REASON", "REVISION", "ACCEPT", "SPEEDUP", "AGE"]
+    assert row.split()[:-1] == ["draft", "Serving", "True", "DraftHealthy", "r1", "2.68", "1.41x"]
+    header, row = api_server.kubectl("get", "e3d", "--namespace", namespace, "-o", "wide").splitlines()
+    assert header.split()[-4:] == ["TARGET", "PROGRESS", "DRAFT", "BASELINE"]
+    assert "/models/Llama-3.1-8B-Instruct" in row
+    assert row.endswith("sha256:9f2c…   90.0 tok/s")
+
+
+def test_kubectl_wait_knows_the_conditions(api_server: AnyCluster, namespace: str, stored: str) -> None:
+    api_server.request("PATCH", f"{stored}/status", {"status": status(Phase.SERVING).to_json()}, MERGE_PATCH)
+    said = api_server.kubectl("wait", "--namespace", namespace, "--for=condition=Ready", "--timeout=10s", "e3d/draft")
+    assert said.strip() == "eagle3draft.eagle3.dev/draft condition met"
+
+
+def test_kubectl_explain_reads_well(api_server: AnyCluster) -> None:
+    def explained() -> str:
+        return api_server.kubectl("explain", "eagle3draft.spec.serve")
+
+    text = wait_for("the schema to be published", 60, explained, tolerate=(RuntimeError,))
+    words = " ".join(text.split())
+    assert "one SGLang Deployment per revision behind one Service. Leave it out to train only" in words
+    assert "replicas <integer> Servers of the serving revision; kubectl scale and an HPA set it. Default 1." in words
+    assert "surge <string> enum: IfFree, Never" in words
+    assert "<no description>" not in text
