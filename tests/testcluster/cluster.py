@@ -18,6 +18,16 @@ ATTEMPTS = 3
 SIGN = "testcluster.json"  # in its folder: the folder is a cluster's, and of which slot
 
 
+def prepare(*, node: bool) -> dict[str, Path]:
+    """Installs and builds what a cluster is made of, where it is missing; returns the path of each program built."""
+    system.require(system.CONTROL_PLANE)
+    if node:
+        if os.geteuid() != 0:
+            raise RuntimeError("a node needs root: control groups, namespaces and mounts")
+        system.require(system.NODE)
+    return {name: build.binary(name) for name in (("pause", "dns", "kube") if node else ("kube",))}
+
+
 class Cluster(AnyCluster):
     """A cluster whose state lies in `folder`.
 
@@ -60,14 +70,9 @@ class Cluster(AnyCluster):
         With `node` (root): pods run, see each path of `share` read-only, and find `gpus` nvidia.com/gpu and the
         `volumes`. If it fails, its logs stay in the folder until the next `up` or `down`.
         """
-        system.require(system.CONTROL_PLANE)
-        if node:
-            if os.geteuid() != 0:
-                raise RuntimeError("a node needs root: control groups, namespaces and mounts")
-            system.require(system.NODE)
-        elif gpus or share:
+        if not node and (gpus or share):
             raise ValueError("gpus and share are a node's, and no node is asked for")
-        programs = {name: build.binary(name) for name in (("pause", "dns", "kube") if node else ("kube",))}
+        programs = prepare(node=node)
         paths = [str(Path(path).resolve(strict=True)) for path in share]
         for attempt in range(1, ATTEMPTS + 1):
             self.down()

@@ -22,6 +22,7 @@ NODE = {
     "nsenter": "util-linux",
     "prometheus": "prometheus",
     "promtool": "prometheus",
+    "/usr/bin/python3": "python3",  # which containers see
 }
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
