@@ -1,0 +1,89 @@
+"""A draft as a server runs it: one token at a time, with a key-value cache. Slow, and written without the product's model.
+
+Source: SGLang 0.5.21, ``models/llama_eagle3.py`` and ``speculative/eagle_worker_v2.py``.
+"""
+
+import torch
+from torch import Tensor
+
+from eagle3_draft.model.config import DraftConfig
+
+
+class ServedDraft:
+    """A draft model with its cache.
+
+    Args:
+        config: its sizes.
+        weights: by the names of SGLang's checkpoint.
+        embedding: the target's, (vocabulary, hidden).
+        ids: the target's ids of the draft's vocabulary.
+    """
+
+    def __init__(self, config: DraftConfig, weights: dict[str, Tensor], embedding: Tensor, ids: Tensor) -> None:
+        self.config = config
+        self.weights = weights
+        self.embedding = embedding
+        self.ids = ids
+
+    def chain(self, tokens: list[int], features: Tensor, steps: int) -> list[int]:
+        """Propose ``steps`` tokens after ``tokens``, whose last one has no hidden state yet.
+
+        Args:
+            tokens: of the text so far.
+            features: (tokens - 1 or more, layers x hidden), the target's auxiliary hidden states.
+        """
+        cache: list[tuple[Tensor, Tensor]] = []
+        hidden = features[0]
+        for position in range(len(tokens) - 1):
+            hidden = self._reduce(features[position])
+            hidden, logits = self._forward(tokens[position + 1], hidden, position, cache)
+        proposals = [int(self.ids[logits.argmax()])]
+        for step in range(1, steps):
+            hidden, logits = self._forward(proposals[-1], hidden, len(tokens) - 2 + step, cache)
+            proposals.append(int(self.ids[logits.argmax()]))
+        return proposals
+
+    def _reduce(self, feature: Tensor) -> Tensor:
+        if len(feature) == self.config.hidden_size:
+            return feature
+        return self.weights["fc.weight"] @ feature
+
+    def _forward(
+        self, token: int, hidden: Tensor, position: int, cache: list[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        w, c = self.weights, self.config
+        at = "midlayer."
+        residual = hidden
+        x = torch.cat(
+            [
+                self._norm(self.embedding[token], w[at + "input_layernorm.weight"]),
+                self._norm(hidden, w[at + "hidden_norm.weight"]),
+            ]
+        )
+        query = self._turn((w[at + "self_attn.q_proj.weight"] @ x).view(c.heads, c.head_dim), position)
+        key = self._turn((w[at + "self_attn.k_proj.weight"] @ x).view(c.kv_heads, c.head_dim), position)
+        value = (w[at + "self_attn.v_proj.weight"] @ x).view(c.kv_heads, c.head_dim)
+        cache.append((key, value))
+        mixed = []
+        for head in range(c.heads):
+            group = head // (c.heads // c.kv_heads)
+            scores = torch.stack([query[head] @ cached[group] for cached, _ in cache]) / c.head_dim**0.5
+            share = scores.softmax(0)
+            mixed.append(
+                sum((share[i] * cached[group] for i, (_, cached) in enumerate(cache)), torch.zeros(c.head_dim))
+            )
+        residual = residual + w[at + "self_attn.o_proj.weight"] @ torch.cat(mixed)
+        x = self._norm(residual, w[at + "post_attention_layernorm.weight"])
+        gate = torch.nn.functional.silu(w[at + "mlp.gate_proj.weight"] @ x)
+        hidden = residual + w[at + "mlp.down_proj.weight"] @ (gate * (w[at + "mlp.up_proj.weight"] @ x))
+        return hidden, w["lm_head.weight"] @ self._norm(hidden, w["norm.weight"])
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x / (x.square().mean() + self.config.rms_norm_eps).sqrt() * weight
+
+    def _turn(self, x: Tensor, position: int) -> Tensor:
+        """Rotary embedding as a multiplication of complex numbers: element i with element i + head_dim / 2."""
+        half = self.config.head_dim // 2
+        angles = position * self.config.rope_theta ** -(torch.arange(half) / half)
+        turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones(half), angles)
+        return torch.cat([turned.real, turned.imag], -1)

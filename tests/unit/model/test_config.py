@@ -1,0 +1,105 @@
+"""A draft's sizes follow from its target's configuration."""
+
+from typing import Any
+
+import pytest
+
+from eagle3_draft.model.config import Llama3Scaling, draft_config
+
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+LLAMA = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "rope_scaling": LLAMA3_ROPE,
+}
+KIMI = {
+    "text_config": {
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "kv_lora_rank": 512,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 163840,
+        "max_position_embeddings": 262144,
+        "rope_theta": 50000.0,
+        "rope_scaling": {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096},
+    }
+}
+LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (LLAMA, {"heads": 32, "kv_heads": 8, "head_dim": 128, "rope_theta": 500000.0, "rope_scaling": LLAMA3}),
+        (
+            {
+                **LLAMA,
+                "rope_scaling": None,
+                "rope_theta": None,
+                "rope_parameters": {**LLAMA3_ROPE, "rope_theta": 500000.0},
+            },
+            {"rope_theta": 500000.0, "rope_scaling": LLAMA3},
+        ),
+        ({**LLAMA, "head_dim": 64, "num_key_value_heads": None}, {"heads": 32, "kv_heads": 32, "head_dim": 64}),
+        ({**LLAMA, "rope_scaling": None}, {"rope_theta": 500000.0, "rope_scaling": None}),
+        ({**LLAMA, "rope_scaling": None, "rope_theta": None}, {"rope_theta": 10000.0}),
+        (
+            {
+                **LLAMA,
+                "rope_scaling": None,
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                },
+            },
+            {"rope_theta": 1e6, "rope_scaling": None},
+        ),
+        (
+            KIMI,
+            {
+                "hidden_size": 7168,
+                "intermediate_size": 18432,
+                "heads": 64,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "rope_theta": 50000.0,
+                "rope_scaling": None,
+                "vocabulary_size": 163840,
+            },
+        ),
+    ],
+    ids=[
+        "llama",
+        "transformers 5 spelling",
+        "own head_dim, no groups",
+        "no scaling",
+        "no base",
+        "by layer type",
+        "kimi",
+    ],
+)
+def test_a_draft_has_the_shape_that_its_target_suggests(target: dict[str, Any], expected: dict[str, Any]) -> None:
+    made = draft_config(target, layers=[1, 2, 3], draft_vocabulary_size=32000)
+    assert {name: getattr(made, name) for name in expected} == expected
+    assert made.layers == [1, 2, 3]
+    assert made.draft_vocabulary_size == 32000
+
+
+def test_a_missing_size_is_named() -> None:
+    without = {name: value for name, value in LLAMA.items() if name != "intermediate_size"}
+    with pytest.raises(KeyError, match="intermediate_size"):
+        draft_config(without, layers=[1], draft_vocabulary_size=64)
