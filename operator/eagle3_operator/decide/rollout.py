@@ -328,7 +328,9 @@ class Rollout:
     def _make_room(self, revision: Revision, want: dict[int, int]) -> None:
         """A rollback never waits: where its goal finds no GPU, the serving revision goes first."""
         waiting = unschedulable(revision.deployment.pods) if revision.deployment else None
-        if waiting is not None or self.serve.surge == "Never":
+        if waiting is not None:
+            revision = self._update(revision.number, displaces=True)
+        if revision.status.displaces or self.serve.surge == "Never":
             self._clear(want, revision.number)
 
     @staticmethod
@@ -341,8 +343,8 @@ class Rollout:
         revision = self.revisions[number]
         if revision.deployment is None and replicas == 0:
             return
-        if (revision.replicas == 0) != (replicas == 0):
-            revision = self._update(number, started_at=times.text(self.view.now) if replicas else None)
+        if revision.replicas == 0 and replicas > 0:
+            revision = self._update(number, started_at=times.text(self.view.now))
         if revision.deployment is None:
             self.actions.apply += [
                 servers.deployment(

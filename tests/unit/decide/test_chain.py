@@ -1,0 +1,241 @@
+"""The stages before serving."""
+
+from dataclasses import replace
+
+import pytest
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import Progress, Report, StageName
+from eagle3_operator.observation import Claim, Pod
+from unit.decide.world import FACTS, World, converted, serving_draft, stamp, trained
+
+
+def test_a_new_object_is_inspected_and_says_so() -> None:
+    world = World().settle()
+    assert [job.stage for job in world.seen.jobs.values()] == ["inspect"]
+    assert world.reason() == ("False", Reason.INSPECTING)
+    assert world.told.phase == "Inspecting"
+    assert world.reason("Accepted") == ("Unknown", Reason.INSPECTING)
+
+
+def test_every_condition_that_applies_is_present_from_first_sight() -> None:
+    kinds = [c.type for c in World().settle().told.conditions]
+    assert kinds == [
+        "Ready",
+        "Accepted",
+        "FeaturesReady",
+        "DraftTrained",
+        "DraftConverted",
+        "RevisionProven",
+        "ServerAvailable",
+        "SpeculationActive",
+        "DraftHealthy",
+        "Reconciling",
+        "Stalled",
+    ]
+
+
+def test_an_object_without_serve_has_no_serving_conditions_and_is_ready_when_converted() -> None:
+    world = trained(World().edit(serve=None, watch=None))
+    kinds = {c.type for c in world.told.conditions}
+    assert not kinds & {"RevisionProven", "ServerAvailable", "SpeculationActive", "DraftHealthy"}
+    assert world.reason() == ("True", Reason.ARTIFACT_PUBLISHED)
+    assert world.told.artifact is not None
+    assert world.told.artifact.digest == "d" * 64
+    assert not world.seen.deployments
+
+
+def test_an_adopted_checkpoint_skips_extraction_and_training() -> None:
+    world = World().edit(draft={"checkpoint": "/drafts/mine"}).settle()
+    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
+    assert [job.stage for job in world.seen.jobs.values()] == ["inspect", "convert"]
+    kinds = {c.type for c in world.told.conditions}
+    assert not kinds & {"FeaturesReady", "DraftTrained"}
+
+
+def test_the_stages_follow_one_another() -> None:
+    world = trained()
+    assert [name.split("-")[1] for name in world.created[:4]] == ["inspect", "extract", "train", "convert"]
+    assert world.reason("DraftConverted") == ("True", Reason.ARTIFACT_PUBLISHED)
+
+
+def test_a_finished_stage_is_not_run_again_when_its_job_is_gone() -> None:
+    world = World().settle().finish("inspect").finish("extract")
+    world._delete("Job", world.job("extract").name)
+    world.settle()
+    assert world.jobs("extract") == []
+    assert world.reason("FeaturesReady")[0] == "True"
+
+
+def test_a_complete_job_without_a_report_is_run_again() -> None:
+    world = World().settle()
+    job = world.job("inspect")
+    world._put_job(replace(job, complete=True))
+    world.settle()
+    assert world.created == [job.name, job.name]
+    assert world.reason("Accepted")[0] == "Unknown"
+
+
+def test_a_failed_stage_stalls_the_object_with_its_own_words_and_is_left_alone() -> None:
+    world = World().settle()
+    world.fail("inspect", Reason.STORAGE_TOO_SMALL, "features need 4.58 TiB; claim 'nvme' has 3.1 TiB free.", code=14)
+    assert world.reason("Accepted") == ("False", Reason.STORAGE_TOO_SMALL)
+    assert world.reason() == ("False", Reason.STORAGE_TOO_SMALL)
+    assert world.reason("Stalled") == ("True", Reason.STORAGE_TOO_SMALL)
+    assert world.reason("Reconciling")[0] == "False"
+    assert "4.58 TiB" in world.condition("Ready").message
+    assert "eagle3.dev/retry=inspect@" in world.condition("Ready").message
+    world.later(86400).settle()
+    assert len(world.created) == 1
+
+
+def test_a_retry_gives_a_failed_stage_another_chance_once() -> None:
+    world = World().settle().finish("inspect")
+    world.fail("extract", Reason.DATA_UNREADABLE, "line 7 is no JSON.")
+    first = world.job("extract").name
+    world.annotations["eagle3.dev/retry"] = "extract@1"
+    world.settle()
+    # The retry also inspects anew, because the data may have been mended
+    world.finish("inspect")
+    assert world.created.count(first) == 2
+    world.fail("extract", Reason.DATA_UNREADABLE, "line 9 is no JSON.")
+    world.later(3600).settle()
+    assert world.created.count(first) == 2
+    assert world.told.handled.retry == "extract@1"
+
+
+def test_a_retry_of_a_finished_stage_is_a_new_attempt_under_a_new_key() -> None:
+    world = World().settle().finish("inspect").finish("extract")
+    first = world.told.stages[1].key
+    world.annotations["eagle3.dev/retry"] = "extract@again"
+    world.settle()
+    world.finish("inspect")
+    assert world.told.stages[1].key != first
+    assert world.told.stages[1].attempt == "again"
+    assert world.job("extract").key == world.told.stages[1].key
+
+
+def test_changed_data_is_extracted_anew_and_the_former_job_goes() -> None:
+    world = World().settle().finish("inspect")
+    old = world.job("extract").name
+    world.edit(data={"maxLength": 1024}).settle()
+    world.finish("inspect")
+    assert world.job("extract").name != old
+
+
+def test_editing_the_speculation_retrains_nothing() -> None:
+    world = serving_draft()
+    created = list(world.created)
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    assert [name for name in world.created[len(created) :] if "probe" not in name] == []
+
+
+def test_a_corrected_placement_helps_a_pending_job_and_leaves_a_running_one() -> None:
+    world = World().settle().finish("inspect")
+    job = world.job("extract")
+    pending = Pod("p", world.now, unschedulable="0/1 nodes match", unschedulable_since=world.now)
+    world._put_job(replace(job, pods=(pending,)))
+    world.settle()
+    assert world.reason("FeaturesReady") == ("Unknown", Reason.UNSCHEDULABLE)
+    assert "0/1 nodes match" in world.condition("Ready").message
+    world.edit(extract={"placement": {"nodeSelector": {"gpu": "h200"}}}).settle()
+    assert world.created.count(job.name) == 2
+    world._put_job(replace(world.job("extract"), pods=(Pod("q", world.now, "Running", started=True),)))
+    world.edit(extract={"placement": {"nodeSelector": {"gpu": "b200"}}}).settle()
+    assert world.created.count(job.name) == 2
+
+
+def test_progress_is_shown_with_the_time_that_is_left() -> None:
+    world = World().settle().finish("inspect")
+    progress = Progress(done=0.62, seconds_left=3.4 * 3600, message="step 62 of 100", time=world.now.timestamp())
+    running = Pod("p", world.now, "Running", started=True)
+    world._put_job(replace(world.job("extract"), pods=(running,), progress=progress))
+    world.settle()
+    assert world.told.progress == "62% 3.4h left"
+    assert world.condition("FeaturesReady").message == "62% step 62 of 100"
+
+
+def test_a_job_without_progress_is_resumed_once_and_then_failed() -> None:
+    """Row 41."""
+    world = World().settle().finish("inspect")
+    name = world.job("extract").name
+    for expected in (2, 2):
+        world._put_job(replace(world.job("extract"), pods=(Pod("p", world.now, "Running", started=True),)))
+        world.settle().later(1801).settle()
+        assert world.created.count(name) == expected
+    assert world.jobs("extract") == []
+    assert world.reason("FeaturesReady") == ("False", Reason.JOB_STALLED)
+
+
+def test_a_pod_killed_for_its_memory_is_told_so() -> None:
+    """Row 39."""
+    world = World().settle().finish("inspect")
+    pod = Pod("p", world.now, "Failed", started=True, exit_code=137, oom_killed=True, finished_at=world.now)
+    job = world.job("extract")
+    world._put_job(replace(job, failed=True, failure_reason="BackoffLimitExceeded", pods=(pod,)))
+    world.settle()
+    assert world.reason("FeaturesReady") == ("False", Reason.OUT_OF_MEMORY)
+
+
+def test_an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() -> None:
+    """Row 40."""
+    world = World().settle().finish("inspect")
+    pod = Pod("p", world.now, waiting_reason="ImagePullBackOff", waiting_message='Back-off pulling image "x"')
+    world._put_job(replace(world.job("extract"), pods=(pod,)))
+    world.settle()
+    assert world.reason() == ("False", Reason.IMAGE_PULL)
+    assert 'Back-off pulling image "x"' in world.condition("Ready").message
+
+
+def test_suspend_starts_nothing_and_suspends_what_runs() -> None:
+    world = World().settle().finish("inspect")
+    world.edit(suspend=True).settle()
+    assert world.job("extract").suspended
+    assert world.told.phase == "Suspended"
+    world.edit(suspend=False).settle()
+    assert not world.job("extract").suspended
+
+
+def test_without_the_claim_nothing_is_started_and_the_claim_is_named() -> None:
+    world = World()
+    world.seen = replace(world.seen, claims={"drafts": Claim("drafts", "Bound", 1)})
+    world.settle()
+    assert world.created == []
+    assert world.reason() == ("False", Reason.STORAGE_UNAVAILABLE)
+    assert "'features'" in world.condition("Accepted").message
+    assert world.last is not None
+    assert world.last.requeue_after == 30.0
+    world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 1)})
+    world.settle()
+    assert world.job("inspect")
+
+
+@pytest.mark.parametrize("stage", ["inspect", "extract", "train", "convert"])
+def test_a_report_of_another_key_is_not_believed(stage: str) -> None:
+    world = World().settle()
+    for before in ("inspect", "extract", "train", "convert"):
+        if before == stage:
+            break
+        world.finish(before)
+    job = world.job(stage)
+    report = Report(stage=StageName(stage), key="other", ok=True, result=converted().to_json())
+    world._put_job(replace(job, complete=True, report=report))
+    world.settle()
+    assert world.created.count(job.name) == 2
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+    world = World().settle()
+    began = world.condition("Ready").last_transition_time
+    world.later(300).finish("inspect")
+    assert world.condition("Ready").last_transition_time == began
+    assert world.condition("Accepted").last_transition_time == stamp(world.now)
+
+
+def test_a_settled_object_changes_nothing() -> None:
+    world = serving_draft()
+    status, created = world.status, len(world.created)
+    decision = world.later(5).step()
+    assert world.status == status
+    assert (decision.apply, decision.delete, decision.scale, decision.events) == ((), (), (), ())
+    assert len(world.created) == created

@@ -1,0 +1,126 @@
+"""What holds whatever happens: random histories of edits, starts, probes, windows, full nodes and lost statuses."""
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from eagle3_operator.decide.revisions import Standing, known
+from eagle3_operator.observation import Pod
+from unit.decide.world import World, measured, trained
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """One object from its converted draft on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        #: Revisions that were rejected by a measurement, with the bar of that time.
+        self.rejected: dict[int, float] = {}
+        self.draft_digest = "d" * 64
+
+    @initialize(room=st.integers(1, 3), surge=st.sampled_from(["IfFree", "Never"]))
+    def convert(self, room: int, surge: str) -> None:
+        self.world = World(room=room).edit(autoApply="Always", serve={"surge": surge})
+        trained(self.world)
+
+    # ------------------------------------------------------------------------------------------------ histories
+
+    @rule()
+    def servers_get_ready(self) -> None:
+        starting = [n for n, d in self.world.seen.deployments.items() if d.replicas and not d.ready_replicas]
+        placed = [n for n in starting if all(p.unschedulable is None for p in self.world.seen.deployments[n].pods)]
+        if placed:
+            self.world.ready(*placed)
+
+    def _probing(self) -> bool:
+        return any(job.stage == "probe" and not job.finished for job in self.world.seen.jobs.values())
+
+    @precondition(_probing)
+    @rule(accept=st.floats(1.0, 4.0), speed=st.floats(20.0, 300.0))
+    def a_probe_ends(self, accept: float, speed: float) -> None:
+        number = self.world.job("probe").revision
+        plain = next(r for r in self.world.told.revisions if r.number == number).draft is None
+        self.world.finish("probe", measured() if plain else measured(accept=accept, speed=speed))
+
+    def _watched(self) -> bool:
+        serving = [r for r in self.world.told.revisions if r.number == self.world.serving]
+        return bool(serving) and serving[0].draft is not None
+
+    @precondition(_watched)
+    @rule(verify=st.floats(0.0, 3000.0), tokens=st.sampled_from([0.0, 50.0, 3000.0]))
+    def a_window_passes(self, verify: float, tokens: float) -> None:
+        self.world.window(tokens=tokens, requests=tokens / 30, verify=min(verify, tokens))
+
+    @rule(seconds=st.sampled_from([1, 130, 601, 3601]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.later(seconds).settle()
+
+    @rule(steps=st.integers(1, 5))
+    def the_speculation_is_edited(self, steps: int) -> None:
+        self.world.edit(serve={"speculative": {"numSteps": steps, "numDraftTokens": steps + 1}}).settle()
+
+    @rule(speedup=st.sampled_from([0.5, 1.0, 1.5]))
+    def the_bar_is_moved(self, speedup: float) -> None:
+        self.world.edit(probe={"minSpeedup": speedup})
+        self.rejected.clear()
+        self.world.settle()
+
+    @rule()
+    def a_candidate_crashes(self) -> None:
+        for number, deployment in list(self.world.seen.deployments.items()):
+            if deployment.replicas and not deployment.ready_replicas and number != self.world.serving:
+                pod = Pod("crash", self.world.now, "Running", started=True, restarts=3, exit_code=1)
+                self.world.pods(number, pod, log=("boom",))
+                return
+
+    # ------------------------------------------------------------------------------------------------ invariants
+
+    def _standings(self) -> dict[int, Standing]:
+        world = self.world
+        return {r.number: r.standing for r in known(world.told.revisions, world.seen, world.obj.spec)}
+
+    @invariant()
+    def the_service_only_ever_moves_to_a_proven_revision(self) -> None:
+        if self.world.serving is not None:
+            probe = next(r for r in self.world.told.revisions if r.number == self.world.serving).probe
+            assert probe is not None, "what serves was measured"
+
+    @invariant()
+    def a_rejected_revision_is_not_served_while_another_is_ready(self) -> None:
+        serving, standings = self.world.serving, self._standings()
+        if serving is None or standings.get(serving) is not Standing.REJECTED:
+            return
+        ready = [n for n, d in self.world.seen.deployments.items() if d.ready_replicas and n != serving]
+        assert not [n for n in ready if standings.get(n) is Standing.PROVEN]
+
+    @invariant()
+    def a_rejected_revision_has_no_pods_unless_it_still_serves(self) -> None:
+        for number, standing in self._standings().items():
+            if standing is Standing.REJECTED and number != self.world.serving:
+                assert self.world.replicas.get(number, 0) == 0
+
+    @invariant()
+    def at_most_one_candidate_runs_beside_what_serves(self) -> None:
+        standings = self._standings()
+        untried = [n for n, count in self.world.replicas.items() if count and standings.get(n) is Standing.UNTRIED]
+        assert len(untried) <= 1
+
+    @invariant()
+    def a_settled_object_is_left_alone(self) -> None:
+        if self.world.last is None:
+            return
+        self.world.settle()
+        before = self.world.status
+        decision = self.world.step()
+        assert self.world.status == before
+        assert not (decision.apply or decision.delete or decision.scale or decision.events)
+
+    @invariant()
+    def a_job_is_never_created_twice(self) -> None:
+        probes = [name for name in self.world.created if "-probe-" in name]
+        assert len(probes) == len(set(probes))
+
+
+AnyHistory.TestCase.settings = hypothesis_settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestAnyHistory = AnyHistory.TestCase

@@ -1,0 +1,373 @@
+"""Roll-out, probe, promotion, rollback."""
+
+from dataclasses import replace
+
+import pytest
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.observation import Deployment, Pod
+from unit.decide.world import FACTS, World, converted, measured, serving_draft, serving_plain, stamp, trained
+
+
+def broken_draft(world: World) -> World:
+    """A second draft is adopted; r2 is started with it."""
+    world.edit(draft={"checkpoint": "/drafts/broken"}).settle()
+    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
+    return world.finish("convert", converted("b" * 64, expected=None))
+
+
+def test_the_plain_revision_comes_first_and_is_measured_before_it_serves() -> None:
+    world = trained()
+    assert world.replicas == {0: 1}
+    assert world.serving is None
+    assert world.reason() == ("False", Reason.SERVER_STARTING)
+    world.ready(0)
+    assert world.reason() == ("False", Reason.MEASURING_BASELINE)
+    assert world.serving is None
+    world.finish("probe", measured())
+    assert world.serving == 0
+
+
+def test_the_draft_revision_gets_traffic_only_after_its_probe_passed() -> None:
+    world = serving_plain()
+    assert world.replicas == {0: 1, 1: 1}
+    assert world.serving == 0
+    world.ready(1)
+    assert world.reason() == ("False", Reason.PROBING)
+    assert world.serving == 0
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 1
+    assert world.served == [0, 1]
+    assert world.reason("RevisionProven") == ("True", Reason.PROVEN)
+
+
+def test_a_proven_serving_draft_is_ready_with_its_columns() -> None:
+    world = serving_draft()
+    assert world.reason() == ("True", Reason.SERVING)
+    assert world.told.phase == "Serving"
+    columns = (world.told.revision, world.told.accept, world.told.speedup, world.told.baseline)
+    assert columns == ("r1", "2.71", "1.41x", "90.0 tok/s")
+    assert world.told.draft == "sha256:dddddddd…"
+    titles = [event.reason for event in world.events]
+    assert titles.count("Promoted") == 2
+    assert titles.count("RevisionProven") == 2
+
+
+def test_the_former_revision_stays_warm_for_the_bake_time() -> None:
+    world = serving_draft()
+    assert world.replicas == {0: 1, 1: 1}
+    world.later(601).settle()
+    assert world.replicas == {0: 0, 1: 1}
+
+
+def test_a_draft_that_is_slower_is_rejected_and_scaled_to_zero() -> None:
+    """Rows 19, 20: the walkthrough's story."""
+    world = broken_draft(serving_draft().later(700).settle())
+    world.ready(2).finish("probe", measured(accept=1.0, speed=54.8))
+    assert world.serving == 1
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.reason("RevisionProven") == ("False", Reason.SLOWER_THAN_BASELINE)
+    assert "r1 is serving" in world.condition("RevisionProven").message
+    assert world.reason() == ("False", Reason.SLOWER_THAN_BASELINE)
+    assert world.reason("Stalled")[0] == "True"
+    assert world.reason("Reconciling")[0] == "False"
+    assert world.told.phase == "Degraded"
+
+
+def test_a_rejected_revision_is_not_tried_again() -> None:
+    """Row 31."""
+    world = broken_draft(serving_draft())
+    world.ready(2).finish("probe", measured(accept=1.0, speed=54.8))
+    created = len(world.created)
+    for _ in range(5):
+        world.later(3600).settle()
+    assert len(world.created) == created
+    assert world.replicas[2] == 0
+    assert world.served == [0, 1]
+
+
+def test_a_lower_bar_lets_a_rejected_revision_serve_without_measuring_again() -> None:
+    """Row 45."""
+    world = broken_draft(serving_draft())
+    world.ready(2).finish("probe", measured(accept=1.9, speed=92.0))
+    assert world.reason("RevisionProven")[0] == "False"
+    probes = len([name for name in world.created if "probe" in name])
+    world.edit(probe={"minSpeedup": 1.0}).settle()
+    assert world.replicas[2] == 1
+    world.ready(2)
+    assert world.serving == 2
+    assert len([name for name in world.created if "probe" in name]) == probes
+
+
+def test_a_retry_measures_a_rejected_revision_again() -> None:
+    world = broken_draft(serving_draft())
+    world.ready(2).finish("probe", measured(accept=1.0, speed=54.8))
+    world.annotations["eagle3.dev/retry"] = "r2@again"
+    world.settle()
+    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
+    assert world.replicas[2] == 1
+    world.ready(2).finish("probe", measured(accept=2.6, speed=120.0))
+    assert world.serving == 2
+
+
+def test_failing_windows_move_the_service_back_to_the_warm_revision_at_once() -> None:
+    world = serving_draft()
+    world.window()
+    assert world.reason() == ("True", Reason.DRAFT_HEALTHY)
+    world.window(verify=2900)
+    assert world.serving == 1
+    world.window(verify=2900)
+    assert world.serving == 0
+    assert world.replicas == {0: 1, 1: 0}
+    assert world.reason("RevisionProven")[0] == "False"
+    assert world.reason()[0] == "False"
+    assert [e.type for e in world.events if e.reason == "RolledBack"] == ["Warning"]
+    for _ in range(3):
+        world.later(3600).settle()
+    assert world.served == [0, 1, 0]
+
+
+def test_observe_reports_and_never_rolls_back() -> None:
+    world = serving_draft(World().edit(watch={"mode": "Observe"}))
+    for _ in range(4):
+        world.window(verify=2900)
+    assert world.serving == 1
+    assert world.reason("DraftHealthy")[0] == "False"
+    assert world.reason()[0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("window", "reason"),
+    [
+        ({"tokens": 0, "requests": 0, "verify": 0}, Reason.NO_TRAFFIC),
+        ({"tokens": 50, "requests": 5, "verify": 44}, Reason.LOW_TRAFFIC),
+        ({"problem": "Prometheus at http://p:9090 has not answered (connection refused)"}, Reason.METRICS_UNAVAILABLE),
+    ],
+)
+def test_nothing_is_rolled_back_on_missing_metrics(window: dict[str, float], reason: Reason) -> None:
+    """Rows 28, 30."""
+    world = serving_draft()
+    for _ in range(6):
+        world.window(**window)  # type: ignore[arg-type]
+    assert world.serving == 1
+    assert world.reason("DraftHealthy") == ("Unknown", reason)
+    assert world.reason()[0] == "True"
+
+
+def test_tokens_without_verify_calls_are_inactive_speculation() -> None:
+    """Row 18."""
+    world = serving_draft()
+    world.window(verify=0)
+    assert world.reason("SpeculationActive") == ("False", Reason.SPECULATION_INACTIVE)
+    world.window(verify=0)
+    assert world.serving == 0
+
+
+def test_where_the_gpus_are_full_the_candidate_displaces_the_serving_revision() -> None:
+    """Row 35: one node, all GPUs taken; before the object was Ready nothing waits."""
+    world = World(room=1)
+    serving_plain(world)
+    assert world.replicas == {0: 1, 1: 1}
+    assert world.seen.deployments[1].pods[0].unschedulable
+    world.later(60).settle()
+    assert world.replicas == {0: 1, 1: 1}
+    world.later(61).settle()
+    assert world.replicas == {0: 0, 1: 1}
+    world.ready(1).finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 1
+    assert world.replicas == {0: 0, 1: 1}
+
+
+def full_node() -> World:
+    """r1 serves on a node with room for one server only."""
+    world = World(room=1)
+    serving_plain(world).later(121).settle()
+    return world.ready(1).finish("probe", measured(accept=2.71, speed=126.9))
+
+
+def test_once_ready_an_outage_waits_for_approval() -> None:
+    world = broken_draft(full_node())
+    world.later(121).settle()
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert world.serving == 1
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    command = world.condition("Ready").message
+    word = command.split("eagle3.dev/approve=")[1].split()[0]
+    world.annotations["eagle3.dev/approve"] = word
+    world.settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.ready(2).finish("probe", measured(accept=1.0, speed=54.8))
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    world.ready(1)
+    assert world.serving == 1
+
+
+def test_a_rollback_never_waits_even_where_the_gpus_are_full() -> None:
+    world = full_node()
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == {0: 1, 1: 0}
+    world.ready(0)
+    assert world.serving == 0
+
+
+def test_surge_never_replaces_without_trying_beside() -> None:
+    world = serving_plain(World().edit(serve={"surge": "Never"}))
+    assert world.replicas == {0: 0, 1: 1}
+
+
+def test_autoapply_never_waits_for_every_new_revision_once_ready() -> None:
+    world = broken_draft(serving_draft(World().edit(autoApply="Never")))
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert world.replicas.get(2, 0) == 0
+
+
+def test_a_server_that_fails_to_start_is_retried_and_then_stalled_with_its_last_words() -> None:
+    world = serving_plain()
+    log = ("loading weights", "RuntimeError: captured 2 of 3 aux hidden states")
+    for restarts in (1, 2, 3):
+        pod = Pod("p", world.now, "Running", started=True, restarts=restarts, exit_code=1)
+        world.pods(1, pod, log=log)
+    assert world.replicas == {0: 1, 1: 0}
+    assert world.reason("RevisionProven") == ("False", Reason.START_FAILED)
+    assert "captured 2 of 3 aux hidden states" in world.condition("RevisionProven").message
+    assert world.serving == 0
+    world.later(1800).settle()
+    assert world.replicas == {0: 1, 1: 0}
+    world.later(1801).settle()
+    assert world.replicas == {0: 1, 1: 1}
+
+
+def test_a_start_that_hangs_past_its_budget_is_told_with_its_last_line() -> None:
+    """Row 16 (a rule's table; the hang itself needs GPUs)."""
+    world = serving_plain(World().edit(serve={"startTimeout": "25m"}))
+    world.pods(1, Pod("p", world.now, "Running", started=True), log=("init draft worker, tp rank 5",))
+    world.later(1400).settle()
+    assert world.replicas[1] == 1
+    world.later(200).settle()
+    assert world.replicas[1] == 0
+    assert world.reason("RevisionProven") == ("False", Reason.STARTUP_HUNG)
+    assert "init draft worker, tp rank 5" in world.condition("RevisionProven").message
+
+
+def test_gpu_memory_exhausted_at_start_advises_the_flag() -> None:
+    """Row 39."""
+    world = serving_plain(World().edit(serve={"startRetries": 0}))
+    pod = Pod("p", world.now, "Running", started=True, restarts=1, exit_code=1)
+    world.pods(1, pod, log=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",))
+    assert world.reason("RevisionProven") == ("False", Reason.OUT_OF_MEMORY)
+    assert "--mem-fraction-static" in world.condition("RevisionProven").message
+
+
+def test_a_probe_that_could_not_measure_is_tried_three_times_and_rejects_nothing() -> None:
+    world = serving_plain().ready(1)
+    for _ in range(3):
+        world.fail("probe", Reason.PROBE_ERROR, "the server closed the connection", code=21)
+    assert world.reason("RevisionProven") == ("False", Reason.PROBE_ERROR)
+    assert world.told.revisions[1].state == "Stalled"
+    assert world.serving == 0
+
+
+def test_traffic_that_is_not_ours_makes_a_probe_inconclusive() -> None:
+    world = serving_plain().ready(1)
+    first = world.job("probe").key
+    world.finish("probe", measured(accept=1.0, speed=30.0, foreign_requests=7))
+    assert world.job("probe").key != first
+    assert world.told.revisions[1].state == "Probing"
+
+
+def test_arguments_that_the_server_changed_are_named() -> None:
+    """Row 2's read-back."""
+    world = serving_plain().ready(1)
+    mismatch = "speculative_num_draft_tokens: asked 16, got 2"
+    world.finish("probe", measured(accept=1.2, speed=95.0, argument_mismatches=[mismatch]))
+    assert world.reason("RevisionProven") == ("False", Reason.ARGUMENT_MISMATCH)
+    assert mismatch in world.condition("RevisionProven").message
+
+
+def test_a_goal_that_cannot_start_is_passed_over_for_the_plain_revision() -> None:
+    """Row 32: the files of the rollback target are gone."""
+    world = serving_draft()
+    world.later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    world.ready(2).finish("probe", measured(accept=2.5, speed=130.0)).later(700).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas[1] == 1
+    gone = Pod("p", world.now, "Running", started=True, restarts=3, exit_code=1)
+    world.pods(1, gone, log=("FileNotFoundError: /eagle3/drafts/llm/kimi/convert",))
+    assert world.replicas[0] == 1
+    world.ready(0)
+    assert world.serving == 0
+
+
+def test_a_new_image_is_proven_plain_first_while_the_old_draft_serves_on() -> None:
+    world = serving_draft().later(700).settle()
+    world.edit(image="lmsysorg/sglang:v0.5.24").settle().finish("inspect")
+    assert world.replicas == {0: 0, 1: 1, 2: 1}
+    world.ready(2).finish("probe", measured(speed=95.0))
+    assert world.serving == 1
+    world.ready(3).finish("probe", measured(accept=2.7, speed=130.0, baseline_tokens_per_second=95.0))
+    assert world.serving == 3
+    assert world.served == [0, 1, 3]
+
+
+def test_retired_revisions_beyond_the_limit_are_deleted_but_never_what_is_fallen_back_to() -> None:
+    world = serving_draft(World().edit(revisionHistoryLimit=1))
+    for steps in (2, 4, 5):
+        world.later(700).settle()
+        speculative = {"numSteps": steps, "numDraftTokens": steps + 1}
+        world.edit(serve={"speculative": speculative}).settle()
+        newest = max(world.seen.deployments)
+        world.ready(newest).finish("probe", measured(accept=2.7, speed=127.0))
+    world.later(700).settle()
+    assert world.serving == 4
+    assert set(world.replicas) == {0, 2, 3, 4}
+    assert "kimi-r1" not in world.seen.services
+    assert {r.number for r in world.told.revisions} == {0, 2, 3, 4}
+
+
+def test_scaling_reaches_the_serving_revision_and_the_scale_subresource() -> None:
+    world = serving_draft().edit(serve={"replicas": 3}).settle()
+    assert world.replicas[1] == 3
+    world.ready(1)
+    assert world.told.replicas == 3
+    assert "eagle3.dev/revision=r1" in world.told.selector
+
+
+def test_a_lost_status_is_rebuilt_from_the_deployments_and_measured_again() -> None:
+    world = serving_draft()
+    world.status = {}
+    for stage in ("extract", "train", "convert"):
+        world._delete("Job", world.jobs(stage)[0].name)
+    world.settle()
+    for stage in ("extract", "train", "convert"):
+        world.finish(stage)
+    assert {r.number: r.draft for r in world.told.revisions} == {0: None, 1: "d" * 64}
+    assert world.serving == 1
+
+
+def test_a_status_lost_after_the_deployment_was_made_starts_no_second_one() -> None:
+    world = trained()
+    lost = {**world.status, "revisions": []}
+    world.status = lost
+    world.settle()
+    assert world.replicas == {0: 1}
+
+
+def test_a_deployment_that_is_not_ours_is_not_taken_for_a_revision() -> None:
+    world = World().settle()
+    stranger = Deployment("kimi-r0", 0, "other", world.now, 1, owned=False)
+    world.seen = replace(world.seen, deployments={0: stranger})
+    for stage in ("inspect", "extract", "train"):
+        world.finish(stage)
+    assert world.told.revisions == []
+
+
+def test_the_window_after_a_promotion_is_waited_for() -> None:
+    world = serving_draft()
+    decision = world.step()
+    assert decision.requeue_after is not None
+    assert decision.requeue_after <= 61.0
+    assert world.told.revisions[1].promoted_at == stamp(world.now)

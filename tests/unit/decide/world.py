@@ -1,0 +1,418 @@
+"""A small pure world for the decisions: it carries out what was decided and lets time pass when told to.
+
+It is no cluster and pretends none: Jobs end, pods get ready and nodes are full only because a test says so. What real
+Kubernetes makes of the same decisions is tested in tests/cluster and tests/e2e.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from eagle3_api.conditions import Condition, Reason
+from eagle3_api.jobs import ConvertResult, ExtractResult, Facts, ProbeResult, Report, StageName, TrainResult
+from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Eagle3DraftStatus, Window
+from eagle3_operator.decide import decide
+from eagle3_operator.decision import Decision, Event, Manifest
+from eagle3_operator.manifests import names
+from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod, Service
+from eagle3_operator.settings import Settings
+
+START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+
+SPEC: dict[str, Any] = {
+    "image": "lmsysorg/sglang:v0.5.23",
+    "target": {"model": "/models/target"},
+    "data": {"conversations": "/data/train.jsonl"},
+    "serve": {"speculative": {"numSteps": 3, "topK": 1, "numDraftTokens": 4}, "bakeTime": "10m"},
+    "probe": {"minAcceptLength": 1.8, "minSpeedup": 1.1},
+    "watch": {"prometheus": {"name": "default"}, "window": "1m", "minTokens": 100},
+    "storage": {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}},
+}
+
+FACTS = Facts(
+    architecture="LlamaForCausalLM",
+    num_layers=32,
+    hidden_size=4096,
+    vocabulary_size=128256,
+    target_dtype="bfloat16",
+    weight_bytes=16 * 10**9,
+    context_length=8192,
+    target_digest="target-1",
+    auxiliary_layers=[1, 15, 28],
+    draft_vocabulary_size=32000,
+    sglang_version="0.5.23",
+    layer_convention="output",
+    capture_ids=[1, 15, 28],
+    conversations=1000,
+    held_out=20,
+    data_digest="data-1",
+    expected_tokens=500_000,
+    feature_bytes=16 * 10**9,
+    bytes_per_token=32777,
+    chat_template_digest="template-1",
+)
+
+EXTRACTED = ExtractResult(
+    conversations=980,
+    held_out=20,
+    tokens=400_000,
+    supervised_tokens=200_000,
+    bytes=13 * 10**9,
+    tokens_per_second=9000.0,
+)
+TRAINED = TrainResult(
+    steps=100,
+    tokens=1_200_000,
+    loss=1.2,
+    accuracy=[0.75, 0.7, 0.65],
+    expected_accept_lengths=[1.75, 2.3, 2.74],
+    held_out=20,
+    vocabulary_size=32000,
+    vocabulary_coverage=0.98,
+    tokens_per_second=30000.0,
+)
+
+
+def converted(
+    digest: str = "d" * 64, *, expected: list[float] | None = TRAINED.expected_accept_lengths
+) -> ConvertResult:
+    """What Convert says of a draft."""
+    return ConvertResult(
+        digest=digest,
+        parameters=425_000_000,
+        bytes=850_000_000,
+        layers=[1, 15, 28],
+        capture_ids=[1, 15, 28],
+        draft_vocabulary_size=32000,
+        prompts=32,
+        prompts_digest="p" * 64,
+        expected_accept_lengths=expected,
+    )
+
+
+def measured(*, accept: float | None = None, speed: float = 90.0, **changes: Any) -> ProbeResult:
+    """A probe's result: of a plain server without ``accept``, else of a speculating one against 90 tok/s."""
+    made: dict[str, Any] = {
+        "speculative": accept is not None,
+        "prompts_digest": "p" * 64,
+        "concurrency": 1,
+        "requests": 32,
+        "tokens": 4096,
+        "seconds": 4096 / speed,
+        "tokens_per_second": speed,
+        "first_token_seconds": 0.05,
+        "inter_token_seconds": 0.01,
+    }
+    if accept is not None:
+        steps = round(4064 / accept)
+        made |= {
+            "verify_steps": steps,
+            "accept_length": accept,
+            "baseline_tokens_per_second": 90.0,
+            "break_even": 90.0 / (steps / (4096 / speed)),
+            "compared": 32,
+        }
+    return ProbeResult.model_validate(made | changes)
+
+
+RESULTS: dict[StageName, Any] = {
+    StageName.INSPECT: FACTS,
+    StageName.EXTRACT: EXTRACTED,
+    StageName.TRAIN: TRAINED,
+    StageName.CONVERT: converted(),
+}
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of ``base`` with ``changes`` on top; a value of None removes."""
+    made = dict(base)
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(made.get(name), Mapping):
+            made[name] = merged(made[name], value)
+        elif value is None:
+            made.pop(name, None)
+        else:
+            made[name] = value
+    return made
+
+
+@dataclass
+class World:
+    """One object and its children, as a test wants them."""
+
+    spec: dict[str, Any] = field(default_factory=lambda: dict(SPEC))
+    status: dict[str, Any] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    seen: Observation = field(default_factory=Observation)
+    now: datetime = START
+    generation: int = 1
+    #: Pods that the nodes have room for; a Deployment beyond it stays Unschedulable.
+    room: int = 100
+    settings: Settings = field(default_factory=Settings)
+    events: list[Event] = field(default_factory=list)
+    #: Every revision that the public Service has selected, in order.
+    served: list[int] = field(default_factory=list)
+    #: Names of Jobs that were created, in order.
+    created: list[str] = field(default_factory=list)
+    last: Decision | None = None
+
+    def __post_init__(self) -> None:
+        claims = {name: Claim(name, "Bound", 10**13) for name in ("features", "drafts")}
+        self.seen = replace(self.seen, claims=claims)
+
+    # --------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def obj(self) -> Eagle3Draft:
+        metadata = {
+            "name": "kimi",
+            "namespace": "llm",
+            "uid": "uid-1",
+            "generation": self.generation,
+            "annotations": self.annotations,
+        }
+        return Eagle3Draft.model_validate({"metadata": metadata, "spec": self.spec, "status": self.status})
+
+    @property
+    def told(self) -> Eagle3DraftStatus:
+        return Eagle3DraftStatus.model_validate(self.status)
+
+    def condition(self, kind: str) -> Condition:
+        return next(c for c in self.told.conditions if c.type == kind)
+
+    def reason(self, kind: str = "Ready") -> tuple[str, Reason]:
+        condition = self.condition(kind)
+        return condition.status, condition.reason
+
+    def job(self, stage: str) -> Job:
+        """The one Job of this stage that has not finished, or else the newest."""
+        of_stage = [job for job in self.seen.jobs.values() if job.stage == stage and not job.terminating]
+        found = [job for job in of_stage if not job.finished] or of_stage[-1:]
+        assert len(found) == 1, f"{len(found)} Jobs of {stage}: {[j.name for j in found]}"
+        return found[0]
+
+    def jobs(self, stage: str) -> list[Job]:
+        return [job for job in self.seen.jobs.values() if job.stage == stage]
+
+    @property
+    def serving(self) -> int | None:
+        public = self.seen.services.get("kimi")
+        return public.selected_revision if public else None
+
+    @property
+    def replicas(self) -> dict[int, int]:
+        return {number: d.replicas for number, d in sorted(self.seen.deployments.items())}
+
+    # --------------------------------------------------------------------------------------------------- acting
+
+    def edit(self, **changes: Any) -> "World":
+        self.spec = merged(self.spec, changes)
+        self.generation += 1
+        return self
+
+    def step(self) -> Decision:
+        """One reconcile, carried out."""
+        decision = decide(self.obj, self.seen, self.settings, self.now)
+        for deleted in decision.delete:
+            self._delete(deleted.kind, deleted.name)
+        for manifest in decision.apply:
+            self._apply(manifest)
+        for scale in decision.scale:
+            self._scale(scale.name, scale.replicas)
+        for suspend in decision.suspend:
+            job = self.seen.jobs[suspend.name]
+            self._put_job(replace(job, suspended=suspend.suspend))
+        self.status = json.loads(json.dumps(decision.status.to_json()))
+        self.events += decision.events
+        self.seen = replace(self.seen, metrics=None)
+        self.last = decision
+        return decision
+
+    def settle(self, limit: int = 20) -> "World":
+        """Reconcile until a reconcile changes nothing."""
+        for _ in range(limit):
+            before = (self.status, self.seen)
+            self.step()
+            if (self.status, self.seen) == before:
+                return self
+        raise AssertionError(f"not settled after {limit} reconciles: {self.status}")
+
+    def later(self, seconds: float) -> "World":
+        self.now += timedelta(seconds=seconds)
+        return self
+
+    def finish(self, stage: str, result: Any = None) -> "World":
+        """The stage's Job completes with this result."""
+        job, name = self.job(stage), StageName(stage)
+        given = RESULTS[name] if result is None else result
+        report = Report(stage=name, key=job.key, ok=True, result=given.to_json())
+        self._put_job(replace(job, complete=True, finished_at=self.now, report=report))
+        return self.settle()
+
+    def fail(self, stage: str, reason: Reason, message: str, code: int = 11) -> "World":
+        """The stage's Job fails with this report."""
+        job = self.job(stage)
+        report = Report(stage=StageName(stage), key=job.key, ok=False, reason=reason, message=message)
+        pod = Pod(f"{job.name}-x", self.now, "Failed", started=True, exit_code=code, finished_at=self.now)
+        self._put_job(replace(job, failed=True, finished_at=self.now, report=report, pods=(pod,)))
+        return self.settle()
+
+    def ready(self, *numbers: int) -> "World":
+        """The servers of these revisions get ready, as far as there is room."""
+        for number in numbers:
+            deployment = self.seen.deployments[number]
+            pods = tuple(
+                Pod(f"{deployment.name}-{i}", self.now, "Running", ready=True, started=True)
+                for i in range(deployment.replicas)
+            )
+            self._put(replace(deployment, pods=pods, ready_replicas=len(pods)))
+        return self.settle()
+
+    def pods(self, number: int, *pods: Pod, log: tuple[str, ...] = ()) -> "World":
+        """The pods of a revision, as a test wants them."""
+        ready = sum(pod.ready for pod in pods)
+        self._put(replace(self.seen.deployments[number], pods=pods, ready_replicas=ready, log=log))
+        return self.settle()
+
+    def window(self, tokens: float = 3000, requests: float = 100, verify: float = 1000, problem: str = "") -> "World":
+        """One window of the watch passes with these increases."""
+        assert self.serving is not None
+        begin = self.now
+        self.later(60)
+        accept = (tokens - requests) / verify if verify else None
+        window = Window(
+            start=stamp(begin),
+            end=stamp(self.now),
+            tokens=tokens,
+            requests=requests,
+            verify_calls=verify,
+            running=1,
+            accept_length=accept,
+        )
+        metrics = Metrics(self.serving, None, problem) if problem else Metrics(self.serving, window)
+        self.seen = replace(self.seen, metrics=metrics)
+        self.step()
+        return self.settle()
+
+    # ------------------------------------------------------------------------------------------- carrying out
+
+    def _apply(self, manifest: Manifest) -> None:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        apply: dict[str, Callable[[Manifest], None]] = {
+            "Job": self._apply_job,
+            "Deployment": self._apply_deployment,
+            "Service": self._apply_service,
+        }
+        assert metadata["ownerReferences"][0]["uid"] == "uid-1", "every child is the object's"
+        apply[kind](manifest)
+
+    def _apply_job(self, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        assert metadata["name"] not in self.seen.jobs, "a Job is never patched"
+        revision = metadata["labels"].get(names.REVISION_LABEL)
+        self.created.append(metadata["name"])
+        self._put_job(
+            Job(
+                name=metadata["name"],
+                stage=metadata["labels"][names.STAGE_LABEL],
+                key=metadata["annotations"][names.KEY_ANNOTATION],
+                template=metadata["annotations"][names.TEMPLATE_ANNOTATION],
+                created_at=self.now,
+                started_at=self.now,
+                revision=int(revision[1:]) if revision else None,
+            )
+        )
+
+    def _apply_deployment(self, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        number = int(metadata["labels"][names.REVISION_LABEL][1:])
+        assert number not in self.seen.deployments, "a Deployment's template is never touched"
+        self._put(
+            Deployment(
+                name=metadata["name"],
+                revision=number,
+                key=metadata["annotations"][names.KEY_ANNOTATION],
+                created_at=self.now,
+                replicas=0,
+                record=json.loads(metadata["annotations"][names.RECORD_ANNOTATION]),
+            )
+        )
+        self._scale(metadata["name"], manifest["spec"]["replicas"])
+
+    def _apply_service(self, manifest: Manifest) -> None:
+        name = manifest["metadata"]["name"]
+        selected = int(manifest["spec"]["selector"][names.REVISION_LABEL][1:])
+        if name == "kimi":
+            self.served.append(selected)
+        self.seen = replace(self.seen, services={**self.seen.services, name: Service(name, selected)})
+
+    def _scale(self, name: str, replicas: int) -> None:
+        deployment = next(d for d in self.seen.deployments.values() if d.name == name)
+        self._put(replace(deployment, replicas=replicas, pods=(), ready_replicas=0))
+        for number in self.seen.deployments:
+            self._schedule(number)
+
+    def _schedule(self, number: int) -> None:
+        """Pods that are not there yet are made; beyond the room they stay Unschedulable."""
+        deployment = self.seen.deployments[number]
+        placed = sum(
+            1
+            for d in self.seen.deployments.values()
+            for p in d.pods
+            if d.revision != number and p.unschedulable is None
+        )
+        pods = []
+        for i in range(deployment.replicas):
+            fits = placed + i < self.room
+            old = deployment.pods[i] if i < len(deployment.pods) else None
+            if old is not None and (old.unschedulable is None) == fits:
+                pods.append(old)
+            elif fits:
+                pods.append(Pod(f"{deployment.name}-{i}", self.now))
+            else:
+                text = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+                pods.append(Pod(f"{deployment.name}-{i}", self.now, unschedulable=text, unschedulable_since=self.now))
+        self._put(replace(deployment, pods=tuple(pods), ready_replicas=sum(p.ready for p in pods)))
+
+    def _delete(self, kind: str, name: str) -> None:
+        if kind == "Job":
+            self.seen = replace(self.seen, jobs={n: j for n, j in self.seen.jobs.items() if n != name})
+        elif kind == "Deployment":
+            left = {n: d for n, d in self.seen.deployments.items() if d.name != name}
+            self.seen = replace(self.seen, deployments=left)
+        else:
+            left_services = {n: s for n, s in self.seen.services.items() if n != name}
+            self.seen = replace(self.seen, services=left_services)
+
+    def _put(self, deployment: Deployment) -> None:
+        self.seen = replace(self.seen, deployments={**self.seen.deployments, deployment.revision: deployment})
+
+    def _put_job(self, job: Job) -> None:
+        self.seen = replace(self.seen, jobs={**self.seen.jobs, job.name: job})
+
+
+def stamp(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def trained(world: World | None = None) -> World:
+    """Up to the converted draft."""
+    world = (world or World()).settle()
+    for stage in ("inspect", "extract", "train", "convert"):
+        world.finish(stage)
+    return world
+
+
+def serving_plain(world: World | None = None) -> World:
+    """Up to r0, measured and serving; r1 is starting."""
+    world = trained(world).ready(0)
+    return world.finish("probe", measured())
+
+
+def serving_draft(world: World | None = None) -> World:
+    """Up to r1, proven and serving."""
+    world = serving_plain(world).ready(1)
+    return world.finish("probe", measured(accept=2.71, speed=126.9))
