@@ -127,6 +127,10 @@ class Placement(Model):
             "mountPath: /eagle3 is where the operator mounts its own volumes; choose another path",
         ),
         rule(
+            "!has(self.volumes) || self.volumes.all(v, !(v.mountPath in ['/tmp', '/dev/shm']) && !v.name.startsWith('eagle3-'))",
+            "volumes: /tmp, /dev/shm and names that begin with eagle3- are the operator's own; choose others",
+        ),
+        rule(
             "!has(self.volumes) || self.volumes.all(v, self.volumes.exists_one(w, w.mountPath == v.mountPath))",
             "volumes: two of them have the same mountPath",
         ),
@@ -149,8 +153,13 @@ class Placement(Model):
     env: list[EnvironmentVariable] | None = Field(
         None, max_length=64, description="Environment variables of the main container.", json_schema_extra=BY_NAME
     )
-    cpu: Quantity | None = Field(None, description="CPU request of the main container.")
-    memory: Quantity | None = Field(None, description="Memory request and limit of the main container.")
+    cpu: Quantity | None = Field(
+        None, description="CPU request of servers, extraction and training; the small Jobs take little and ignore it."
+    )
+    memory: Quantity | None = Field(
+        None,
+        description="Memory request and limit of servers, extraction and training; the small Jobs take little and ignore it.",
+    )
     gpu_resource: Resource | None = Field(
         None, description="The name of the GPU resource (default nvidia.com/gpu); MIG's mixed strategy has others."
     )
