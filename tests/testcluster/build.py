@@ -197,3 +197,8 @@ def _run_with_heartbeat(program: Program, command: list[str], folder: Path, envi
 
 def _say(text: str) -> None:
     print(f"testcluster: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":  # by its path: before the Python environment is there, which the package needs
+    for program_name in sys.argv[1:] or PROGRAMS:
+        print(binary(program_name))
