@@ -61,6 +61,7 @@ def _way_of_serving(spec: Eagle3DraftSpec, facts: Facts) -> dict[str, Any]:
         "gpus": serve.gpus,
         "port": serve.port,
         "contextLength": serve.context_length,
+        "chatTemplate": facts.chat_template_digest if spec.data and spec.data.chat_template else None,
         "maxRunningRequests": serve.max_running_requests,
         "arguments": serve.arguments,
         "placement": changed(placement) or None,

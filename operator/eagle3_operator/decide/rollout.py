@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import startup_seconds
 from eagle3_api.jobs import Facts, StageName
 from eagle3_api.spec import AutoApply, Serve, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus
@@ -24,6 +23,7 @@ from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known, record
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
+from eagle3_operator.manifests.flags import start_budget
 
 #: A revision that could not be started is given another chance after so long; the cause may have gone by then.
 START_COOLDOWN_SECONDS = 3600.0
@@ -131,7 +131,7 @@ class Rollout:
         if number == self.serving or deployment.ready_replicas > 0:
             return
         restarts = max((pod.restarts for pod in deployment.pods if not pod.terminating), default=0)
-        hung = hung_since(deployment, self._start_budget(), now)
+        hung = hung_since(deployment, start_budget(self.view.obj.spec, self.facts), now)
         if hung is not None:
             line = next((line for line in reversed(deployment.log) if line.strip()), "")
             problem = f"no readiness after {hung / 60:.0f} min" + (
@@ -146,10 +146,6 @@ class Rollout:
         elif restarts > revision.status.start_failures:
             reason, problem = diagnose(deployment)
             self._update(number, start_failures=restarts, start_problem=problem, reason=reason)
-
-    def _start_budget(self) -> float:
-        timeout = self.serve.start_timeout
-        return seconds(timeout) if timeout else startup_seconds(self.facts.weight_bytes)
 
     # ------------------------------------------------------------------------------------------- the candidate
 
@@ -249,7 +245,7 @@ class Rollout:
         word = f"{candidate.name}@{candidate.status.key[:8]}"
         cost = (
             f"{candidate.name} finds no GPU beside r{self.serving}, so it would replace it: the Service has no pod while it "
-            f"starts and is probed (a start may take up to {self._start_budget() / 60:.0f} min)"
+            f"starts and is probed (a start may take up to {start_budget(self.view.obj.spec, self.facts) / 60:.0f} min)"
             if outage
             else f"autoApply is Never: {candidate.name} is not started by itself"
         )

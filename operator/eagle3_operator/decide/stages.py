@@ -23,6 +23,7 @@ from eagle3_api.jobs import (
 from eagle3_api.sglang import Version
 from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_operator.decide.keys import changed, key_of
+from eagle3_operator.manifests.jobs import stage_grace
 
 JobConfig = InspectConfig | ExtractConfig | TrainConfig | ConvertConfig | ProbeConfig
 
@@ -209,6 +210,7 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         seed=spec.train.seed,
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
         processes=max(1, spec.train.gpus),
+        grace_seconds=stage_grace(spec, StageName.TRAIN),
     )
 
 

@@ -125,6 +125,8 @@ def _target(spec: Eagle3DraftSpec, facts: Facts, name: str) -> Iterator[Flag]:
     yield Flag(("--tp", str(spec.target.tensor_parallel_size)), "target.tensorParallelSize")
     if spec.target.trust_remote_code:
         yield Flag(("--trust-remote-code",), "target.trustRemoteCode")
+    if spec.data is not None and spec.data.chat_template is not None:
+        yield Flag(("--chat-template", spec.data.chat_template), "data.chatTemplate: served as the draft learned it")
     yield Flag(
         ("--context-length", str(served_context(spec, facts))),
         "serve.contextLength" if serve.context_length else "the target's own; SGLang refuses a draft that is shorter",
