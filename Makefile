@@ -1,0 +1,103 @@
+# `make` alone lists the targets. Python 3.11 or newer and Go 1.26 are taken from PATH; everything else is installed or
+# built when a target needs it, and kept in ~/.cache/eagle3-operator (EAGLE3_CACHE).
+
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+export OMP_NUM_THREADS ?= 1
+export UV_PYTHON_DOWNLOADS ?= never
+
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/pytest --durations=5 -m "not long"
+TESTS_PATH := PYTHONPATH=tests:images/sglang-cpu
+CRD := helm/eagle3-operator/files/crd.yaml
+
+# In the order in which they run, the quick ones first.
+SUITES := lint test-unit test-cluster test-sglang test-e2e
+
+.PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long demo format crd cluster-up cluster-down clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+## ---------------------------------------------------------------------------------------------------- set-up
+
+setup: $(READY) ## Make the Python environment in .venv, with uv
+
+$(READY): pyproject.toml uv.lock
+	@$(UV) --version >/dev/null 2>&1 || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target .uv uv
+	$(UV) sync --all-extras --locked
+	@touch $@
+
+prepare: ## Make all that the tests and the demo need: Python, Kubernetes and helm from Go modules, SGLang for the CPU
+	@$(MAKE) --jobs=2 programs sglang-cpu
+
+programs:
+	@python3 tests/testcluster/build.py
+
+sglang-cpu: $(READY)
+	@$(BIN)/python images/sglang-cpu/environment.py
+
+## ----------------------------------------------------------------------------------------------------- tests
+
+test: prepare ## Run everything that CI runs, and say how long each suite took
+	@times=() failed=()
+	for suite in $(SUITES); do
+	  printf '\n==> make %s\n' $$suite
+	  begin=$$SECONDS
+	  $(MAKE) $$suite || failed+=($$suite)
+	  took=$$((SECONDS - begin))
+	  times+=("$$(printf '%-14s %3d:%02d' $$suite $$((took / 60)) $$((took % 60)))")
+	done
+	printf '\nminutes\n'; printf '  %s\n' "$${times[@]}"
+	if [ $${#failed[@]} -gt 0 ]; then echo "failed: $${failed[*]}"; exit 1; fi
+
+lint: $(READY) ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy crds operator images/draft tests
+	$(BIN)/lint-imports
+
+test-unit: $(READY) ## Run the unit tests, under a minute
+	$(PYTEST) -n auto tests/unit
+
+test-cluster: $(READY) ## Run the tests against a real API server
+	$(PYTEST) tests/cluster
+
+test-sglang: $(READY) ## Run the tests against a real SGLang on the CPU
+	$(PYTEST) tests/sglang
+
+test-e2e: $(READY) ## Run the tests with pods on a real node (needs root, or docker for kind)
+	$(PYTEST) tests/e2e
+
+test-long: prepare ## Run the tests that take too long for every change
+	$(BIN)/pytest --durations=0 -m long tests
+
+demo: prepare ## Train, serve, break and roll back a draft on a small cluster of its own
+	@$(TESTS_PATH) $(BIN)/python -m demo
+
+## ---------------------------------------------------------------------------------------------- by hand
+
+format: $(READY) ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+crd: $(READY) ## Generate the chart's CustomResourceDefinition from the models
+	$(BIN)/python -m eagle3_api.crd > $(CRD)
+
+cluster-up: $(READY) ## Start a test cluster with a node and two GPUs that are not there
+	@$(TESTS_PATH) $(BIN)/python -m testcluster up --node --gpus 2
+
+cluster-down: $(READY) ## End the test cluster
+	@$(TESTS_PATH) $(BIN)/python -m testcluster down
+
+clean: ## Remove the environment and what tools left; what was built once stays in the cache
+	rm -rf .venv .uv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A recipe is one script.
+.ONESHELL:
