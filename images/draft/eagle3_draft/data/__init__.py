@@ -1,0 +1,5 @@
+"""Conversations: from JSON Lines to tokens that know which of them are the assistant's.
+
+``conversations`` and ``tokenizer_files`` need the standard library alone, so that Inspect can judge data and target in a
+small image; ``rendering`` brings in transformers, and ``prompts`` is what travels on to the probe.
+"""

@@ -1,0 +1,205 @@
+"""Reading conversations: JSON Lines, one ``{"messages": [{"role": ..., "content": ...}, ...]}`` a line.
+
+A conversation's digest, sha256 over the canonical JSON of its messages, decides everything that a shuffle would decide
+elsewhere, so that it does not depend on the order of the lines: its first half says whether the conversation is held
+out, its second half where it stands in the order, and with it whether ``maxSamples`` takes it. They are two halves
+because a sample that was drawn by the number that also splits would be all held out.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.stage import StageError
+
+ROLES = ("system", "user", "assistant")
+
+#: Bytes of a line. The longest conversations of a million tokens are shorter.
+LINE_LIMIT = 64 * 1024 * 1024
+
+#: A low estimate of the UTF-8 bytes of a token: English has more than 4, code about 3, Chinese 3 to 5.
+BYTES_PER_TOKEN = 3
+
+#: Tokens that a chat template puts around a message, at most.
+TOKENS_AROUND_MESSAGE = 8
+
+DUPLICATE = "duplicate"
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One conversation: its messages, each with ``role`` and ``content``, and its digest."""
+
+    messages: list[Message]
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    digest: bytes
+    offset: int
+    tokens: int
+
+
+class Conversations(Sequence[Conversation]):
+    """The conversations of a file, in an order that their content decides.
+
+    Only digests and positions are held in memory; messages are read from the file when they are asked for.
+
+    Attributes:
+        path: of the file.
+        sha256: of the file.
+        dropped: how many were left out, by why.
+    """
+
+    def __init__(self, path: Path, lines: list[_Line], sha256: str, dropped: dict[str, int]) -> None:
+        self.path = path
+        self.sha256 = sha256
+        self.dropped = dropped
+        self._lines = lines
+
+    @classmethod
+    def read(cls, path: Path, max_samples: int | None = None) -> "Conversations":
+        """Read and check a whole file. A conversation that occurs twice is taken once.
+
+        Args:
+            path: of the file.
+            max_samples: take at most so many.
+
+        Raises:
+            StageError: the file or a line of it cannot be read; the message names the line (DataUnreadable).
+        """
+        found: dict[bytes, _Line] = {}
+        whole = hashlib.sha256()
+        duplicates = 0
+        for number, offset, text in _lines(path):
+            whole.update(text)
+            if not text.strip():
+                continue
+            conversation = _parse(path, number, text)
+            if conversation.digest in found:
+                duplicates += 1
+            else:
+                found[conversation.digest] = _Line(conversation.digest, offset, _tokens(conversation.messages))
+        lines = sorted(found.values(), key=lambda line: line.digest[16:])[:max_samples]
+        return cls(path, lines, whole.hexdigest(), {DUPLICATE: duplicates} if duplicates else {})
+
+    def held_out(self, share: float) -> list[bool]:
+        """Which conversations are kept out of training, in order; at least one if there are any.
+
+        Args:
+            share: about so many of them.
+        """
+        return held_out([line.digest for line in self._lines], share)
+
+    def expected_tokens(self, max_length: int) -> int:
+        """An estimate of their tokens that is rather too high, without a tokenizer.
+
+        Args:
+            max_length: tokens after which a conversation is cut.
+        """
+        return sum(min(max_length, line.tokens) for line in self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> Conversation: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Conversation]: ...
+    def __getitem__(self, index: int | slice) -> Conversation | list[Conversation]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        line = self._lines[index]
+        with self.path.open("rb") as file:
+            file.seek(line.offset)
+            text = file.readline(LINE_LIMIT + 1)
+        conversation = _parse(self.path, None, text)
+        if conversation.digest != line.digest:
+            raise _unreadable(self.path, None, "the file was changed while it was read")
+        return conversation
+
+
+def held_out(digests: Sequence[bytes], share: float) -> list[bool]:
+    """Which of the conversations with these digests are kept out of training; at least one if there are any."""
+    marks = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]
+    chosen = [mark < share for mark in marks]
+    if marks and not any(chosen):
+        chosen[marks.index(min(marks))] = True
+    return chosen
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Number, offset and bytes of each line."""
+    try:
+        with path.open("rb") as file:
+            number, offset = 0, 0
+            while text := file.readline(LINE_LIMIT + 1):
+                number += 1
+                if len(text) > LINE_LIMIT:
+                    raise _unreadable(path, number, f"longer than {LINE_LIMIT} bytes")
+                yield number, offset, text
+                offset += len(text)
+    except FileNotFoundError:
+        raise _unreadable(
+            path, None, "there is no such file in this pod; is its volume in placement.volumes?"
+        ) from None
+    except IsADirectoryError:
+        raise _unreadable(path, None, "it is a folder; name one JSON Lines file") from None
+    except OSError as error:
+        raise _unreadable(path, None, str(error.strerror or error)) from None
+
+
+def _parse(path: Path, number: int | None, text: bytes) -> Conversation:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, number, f"no JSON: {error}") from None
+    problem = _problem(value)
+    if problem is not None:
+        raise _unreadable(path, number, problem)
+    messages = [{"role": message["role"], "content": message["content"]} for message in value["messages"]]
+    canonical = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return Conversation(messages, hashlib.sha256(canonical.encode()).digest())
+    except UnicodeEncodeError:
+        raise _unreadable(path, number, "a content holds half of a surrogate pair, which is no character") from None
+
+
+def _problem(value: Any) -> str | None:
+    """What is wrong with a line's value."""
+    if not isinstance(value, dict):
+        return 'it is no object; one conversation is {"messages": [...]}'
+    messages = value.get("messages")
+    if messages is None and "conversations" in value:
+        return "it has 'conversations' instead of 'messages'; rename from/value to role/content (human: user, gpt: assistant)"
+    if not isinstance(messages, list) or not messages:
+        return "'messages' is missing or no list with at least one message"
+    for position, message in enumerate(messages):
+        where = f"messages[{position}]"
+        if not isinstance(message, dict):
+            return f"{where} is no object"
+        role = message.get("role")
+        if role not in ROLES:
+            return f"{where}.role is {role!r}, not one of {', '.join(ROLES)}"
+        if role == "system" and position > 0:
+            return f"{where}.role is 'system', which can only be the first"
+        if not isinstance(message.get("content"), str):
+            return f"{where}.content is no string; only text can be learned from"
+    return None
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum(-(-len(message["content"].encode()) // BYTES_PER_TOKEN) + TOKENS_AROUND_MESSAGE for message in messages)
+
+
+def _unreadable(path: Path, number: int | None, what: str) -> StageError:
+    where = f"{path}, line {number}" if number is not None else str(path)
+    return StageError(ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, f"data.conversations: {where}: {what}")

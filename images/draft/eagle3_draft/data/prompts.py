@@ -1,0 +1,47 @@
+"""The probe's prompts: held-out conversations up to where the assistant would answer last.
+
+They travel with the artifacts, from Extract's to Convert's, as JSON Lines; a line has ``messages`` and the same as
+``input_ids``, rendered with the generation prompt.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from eagle3_draft.artifacts import write_atomic
+from eagle3_draft.data.conversations import Conversation
+from eagle3_draft.data.rendering import Renderer, UnusableError
+
+#: At most so many are kept.
+LIMIT = 64
+
+Prompt = dict[str, Any]
+
+
+def collect(conversations: Iterable[Conversation], renderer: Renderer, max_length: int) -> list[Prompt]:
+    """The first prompts of these conversations, in their order.
+
+    Left out are conversations without a user turn and prompts of more than ``max_length`` tokens.
+    """
+    found: list[Prompt] = []
+    for conversation in conversations:
+        if len(found) == LIMIT:
+            break
+        turns = [index for index, message in enumerate(conversation.messages) if message["role"] == "user"]
+        if not turns:
+            continue
+        messages = conversation.messages[: turns[-1] + 1]
+        try:
+            ids = renderer.prompt(messages)
+        except UnusableError:
+            continue
+        if len(ids) <= max_length:
+            found.append({"messages": messages, "input_ids": ids})
+    return found
+
+
+def write(path: Path, prompts: Sequence[Prompt]) -> None:
+    """Write prompts as JSON Lines."""
+    lines = "".join(json.dumps(prompt, ensure_ascii=False, separators=(",", ":")) + "\n" for prompt in prompts)
+    write_atomic(path, lines.encode())

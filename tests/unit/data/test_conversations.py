@@ -1,0 +1,137 @@
+"""Conversations are read whole or refused with the line that is wrong; their content decides order and split."""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.data.conversations import Conversations, held_out
+from eagle3_draft.stage import StageError
+
+
+def talk(text: str, answer: str = "yes") -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]}
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def hundred(tmp_path: Path) -> Path:
+    return write(tmp_path / "train.jsonl", *(talk(f"question {i}") for i in range(100)))
+
+
+def test_conversations_are_read_with_their_messages(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(json.dumps({**talk("häßlich ☃"), "id": 7}, ensure_ascii=False).encode() + b"\n\n  \n")
+    found = Conversations.read(path)
+    assert len(found) == 1
+    assert found[0].messages == talk("häßlich ☃")["messages"]
+    assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_order_of_the_lines_changes_nothing(tmp_path: Path, hundred: Path) -> None:
+    lines = hundred.read_text().splitlines()
+    random.Random(1).shuffle(lines)
+    shuffled = tmp_path / "shuffled.jsonl"
+    shuffled.write_text("\n".join(lines))
+    one, other = Conversations.read(hundred), Conversations.read(shuffled)
+    assert [c.messages for c in one] == [c.messages for c in other]
+    assert one.held_out(0.1) == other.held_out(0.1)
+
+
+def test_a_sample_is_split_like_the_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", *(talk(f"question {i}") for i in range(2000)))
+    whole, sample = Conversations.read(path), Conversations.read(path, max_samples=500)
+    assert [c.digest for c in sample] == [c.digest for c in whole[:500]]
+    assert sample.held_out(0.1) == whole.held_out(0.1)[:500]
+    assert 0.05 < sum(sample.held_out(0.1)) / 500 < 0.15
+
+
+def test_a_conversation_keeps_its_side_when_others_come_and_go(tmp_path: Path, hundred: Path) -> None:
+    more = tmp_path / "more.jsonl"
+    more.write_text(hundred.read_text() + json.dumps(talk("one more")) + "\n")
+    before, after = Conversations.read(hundred), Conversations.read(more)
+    sides = dict(zip((c.digest for c in after), after.held_out(0.2), strict=True))
+    assert all(sides[c.digest] == side for c, side in zip(before, before.held_out(0.2), strict=True))
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), max_size=20, unique=True), st.floats(1e-6, 0.5))
+def test_at_least_one_conversation_is_held_out(digests: list[bytes], share: float) -> None:
+    chosen = held_out(digests, share)
+    assert len(chosen) == len(digests)
+    assert any(chosen) or not digests
+
+
+def test_a_conversation_that_occurs_twice_is_taken_once(tmp_path: Path) -> None:
+    found = Conversations.read(write(tmp_path / "x.jsonl", talk("a"), talk("b"), {**talk("a"), "id": 3}))
+    assert len(found) == 2
+    assert found.dropped == {"duplicate": 1}
+
+
+def test_expected_tokens_are_at_most_the_longest_length(tmp_path: Path) -> None:
+    found = Conversations.read(write(tmp_path / "x.jsonl", talk("a" * 3000), talk("b" * 30)))
+    assert found.expected_tokens(512) == 512 + (10 + 8) + (1 + 8)
+
+
+def refused(read: Callable[[], object], *words: str) -> None:
+    with pytest.raises(StageError) as raised:
+        read()
+    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE)
+    for word in words:
+        assert word in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("\\x00", "no JSON"),
+        ("7", "no object"),
+        ("{}", "'messages' is missing"),
+        ('{"messages": []}', "'messages' is missing"),
+        ('{"messages": "hi"}', "'messages' is missing"),
+        ('{"messages": ["hi"]}', "messages[0] is no object"),
+        ('{"conversations": [{"from": "human", "value": "hi"}]}', "rename from/value"),
+        ('{"messages": [{"role": "user"}]}', "messages[0].content is no string"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "only text"),
+        (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}',
+            "messages[1].role is 'tool'",
+        ),
+        ('{"messages": [{"role": ["user"], "content": "a"}]}', "messages[0].role"),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "only be the first"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "surrogate"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(talk("good")) + "\n" + line + "\n")
+    refused(lambda: Conversations.read(path), f"{path}, line 2", words)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}\n')
+    refused(lambda: Conversations.read(path), "line 1", "no JSON")
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    refused(lambda: Conversations.read(tmp_path / "no.jsonl"), "no.jsonl", "placement.volumes")
+    refused(lambda: Conversations.read(tmp_path), "it is a folder")
+
+
+def test_a_file_that_changes_while_it_is_used_is_named(tmp_path: Path) -> None:
+    found = Conversations.read(write(tmp_path / "x.jsonl", talk("a")))
+    write(tmp_path / "x.jsonl", talk("b"))
+    refused(lambda: found[0], "changed while")
