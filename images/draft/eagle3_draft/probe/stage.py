@@ -1,0 +1,333 @@
+"""The order of a probe, and its artifact.
+
+1. Read back the arguments.
+2. Warm up, empty the prefix cache, then send the prompts at the asked concurrency: this run alone is timed.
+3. Stream a few of them at the same concurrency, for the latencies. Streaming costs the server an event a step, more of
+   them without speculation than with, so the timed run does not stream.
+4. The plain server: answer all prompts again, with the two best tokens of each position. These answers are the baseline;
+   how they differ from the timed ones is what the server differs from itself.
+5. Send conversations through the server's own chat template and compare the length with our rendering.
+6. See whether anybody else was served meanwhile.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from eagle3_api.artifacts import ANSWERS, REPORT, Manifest
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, ProbeConfig, ProbeResult
+from eagle3_draft import artifacts
+from eagle3_draft.probe import arguments, lossless, measure, prompts
+from eagle3_draft.probe.lossless import Answer, Deviation
+from eagle3_draft.probe.measure import Latency, Throughput
+from eagle3_draft.probe.prompts import Prompt
+from eagle3_draft.probe.server import Counters, Server
+from eagle3_draft.progress import Progress
+from eagle3_draft.stage import StageError
+
+WARM_UP_REQUESTS = 2
+#: Prompts that are streamed for the latencies, and conversations that go through the server's chat template.
+STREAMED = 8
+CONVERSATIONS = 4
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """What the plain server's probe left."""
+
+    key: str
+    result: ProbeResult
+    answers: dict[int, Answer]
+
+
+@dataclass(frozen=True)
+class _Template:
+    """How the server renders conversations, against how the prompts were rendered."""
+
+    mismatch: str = ""
+    #: Why it could not be compared.
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was measured."""
+
+    timed: Throughput
+    latency: Latency
+    #: As published: of a plain server with gaps.
+    answers: list[Answer]
+    compared: int
+    deviations: list[Deviation]
+    template: _Template
+    foreign_requests: int
+    #: Prompts were prefilled, not taken from the server's cache.
+    flushed: bool
+
+
+def run(config: ProbeConfig) -> ProbeResult:
+    """Measure the server, publish what was seen, and return the numbers.
+
+    A probe that is finished is not repeated: its stored numbers are returned. One that shared the server with other
+    requests is returned but not published, so that the next try measures anew.
+
+    Raises:
+        StageError: prompts or baseline cannot be used (CorruptArtifact, ProbeError: not tried again); the server cannot be
+            reached or goes away (ProbeError: tried again).
+    """
+    folder = Path(config.folder)
+    if artifacts.finished(folder, config.key) is not None:
+        return _stored(folder)
+    given = prompts.load(Path(config.prompts), config.prompts_digest)
+    baseline = _baseline(config)
+    server = Server(config.url)
+    server.wait()
+    info = server.info()
+    chosen = prompts.select(given, count=config.count, room=_room(info, config.max_tokens))
+    seen = _measure(config, server, chosen, baseline, lossless.epsilon(info.get("dtype"), exact=config.exact))
+    result = _result(config, info, seen, baseline)
+    if not result.foreign_requests:
+        _publish(config, info, chosen, seen, result, baseline)
+    return result
+
+
+def _room(info: dict[str, Any], max_tokens: int) -> int | None:
+    """The longest prompt that leaves room for an answer; SGLang keeps one position of the context for itself."""
+    context = info.get("context_length")
+    return context - max_tokens - 1 if isinstance(context, int) else None
+
+
+def _measure(
+    config: ProbeConfig, server: Server, chosen: list[Prompt], baseline: _Baseline | None, epsilon: float
+) -> _Seen:
+    before = server.counters()
+    requests = _Requests(server, chosen, config)
+    requests.warm_up()
+    flushed = server.flush()
+    timed = requests.timed()
+    flushed = server.flush() and flushed
+    latency = requests.streamed()
+
+    # Prompts may have been sent more than once; the first answers count
+    first = {prompt.index: answer.output_ids for prompt, answer in zip(chosen, timed.answers, strict=False)}
+    if baseline is None:
+        answers = requests.with_gaps()
+        reference = {answer.prompt: answer for answer in answers}
+    else:
+        answers = [Answer(prompt=index, output_ids=output_ids) for index, output_ids in first.items()]
+        reference = baseline.answers
+    compared = [index for index in first if index in reference]
+    found = (lossless.deviation(reference[index], first[index], epsilon) for index in compared)
+
+    return _Seen(
+        timed=timed,
+        latency=latency,
+        answers=answers,
+        compared=len(compared),
+        deviations=[deviation for deviation in found if deviation is not None],
+        template=requests.template(),
+        foreign_requests=_foreign(before, server.counters(), requests),
+        flushed=flushed,
+    )
+
+
+class _Requests:
+    """Everything that this probe sends, counted: what the server counts beyond it is somebody else's."""
+
+    def __init__(self, server: Server, chosen: list[Prompt], config: ProbeConfig) -> None:
+        self.requests = 0
+        self.tokens = 0
+        self._server = server
+        self._chosen = chosen
+        self._max_tokens = config.max_tokens
+        self._concurrency = config.concurrency
+        self._timed = measure.repeated(chosen, config.concurrency)
+        self._streamed = measure.repeated(chosen[:STREAMED], config.concurrency)
+        gaps = 0 if config.baseline else len(chosen)
+        self._progress = Progress(
+            WARM_UP_REQUESTS + len(self._timed) + len(self._streamed) + gaps + CONVERSATIONS, "requests"
+        )
+
+    def warm_up(self) -> None:
+        """Let kernels be compiled and graphs be captured before anything is timed."""
+        for prompt in measure.repeated(self._chosen[:WARM_UP_REQUESTS], 1)[:WARM_UP_REQUESTS]:
+            self._count(self._server.generate(prompt.input_ids, self._max_tokens).tokens)
+
+    def timed(self) -> Throughput:
+        """All prompts at the asked concurrency."""
+        answers, seconds = measure.at_concurrency(
+            lambda prompt: self._server.generate(prompt.input_ids, self._max_tokens),
+            self._timed,
+            self._concurrency,
+            lambda answer: self._count(answer.tokens),
+        )
+        return Throughput(answers, seconds)
+
+    def streamed(self) -> Latency:
+        """A few prompts, streamed."""
+        answers, _ = measure.at_concurrency(
+            lambda prompt: self._server.stream(prompt.input_ids, self._max_tokens),
+            self._streamed,
+            self._concurrency,
+            lambda answer: self._count(answer.tokens),
+        )
+        return measure.latency(answers)
+
+    def with_gaps(self) -> list[Answer]:
+        """All prompts once more, with how close each decision was."""
+        answers, _ = measure.at_concurrency(
+            lambda prompt: self._server.generate(prompt.input_ids, self._max_tokens, best=True),
+            self._chosen,
+            self._concurrency,
+            lambda answer: self._count(answer.tokens),
+        )
+        return [
+            Answer(
+                prompt=prompt.index,
+                output_ids=answer.output_ids,
+                gaps=[round(first[0] - second[0], 6) for first, second in answer.best],
+                runners_up=[second[1] for _, second in answer.best],
+            )
+            for prompt, answer in zip(self._chosen, answers, strict=True)
+        ]
+
+    def template(self) -> _Template:
+        """A few conversations through the server's own chat template."""
+        for prompt in self._chosen[:CONVERSATIONS]:
+            counted = self._server.chat_prompt_tokens(prompt.messages)
+            if isinstance(counted, str):
+                return _Template(unknown=counted)
+            self._count(1)
+            if counted != len(prompt.input_ids):
+                return _Template(
+                    mismatch=f"a held-out conversation has {counted} tokens by the server's own chat template and "
+                    f"{len(prompt.input_ids)} as it was rendered for training"
+                )
+        return _Template()
+
+    def _count(self, tokens: int) -> None:
+        self.requests += 1
+        self.tokens += tokens
+        self._progress.update(self.requests)
+
+
+def _foreign(before: Counters | None, after: Counters | None, ours: _Requests) -> int:
+    """Finished requests that somebody else sent.
+
+    Requests of one token are none: they cost no decoding, and a request that the server refuses is counted as one. A
+    Service with several pods may answer from one that saw less than was sent; nothing foreign can be told then.
+    """
+    if before is None or after is None:
+        return 0
+    requests = after.requests - before.requests - ours.requests
+    decoded = (after.tokens - after.requests) - (before.tokens - before.requests) - (ours.tokens - ours.requests)
+    return max(1, round(requests)) if decoded > 0 and requests > 0 else 0
+
+
+def _result(config: ProbeConfig, info: dict[str, Any], seen: _Seen, baseline: _Baseline | None) -> ProbeResult:
+    timed = seen.timed
+    plain = baseline.result.tokens_per_second if baseline else None
+    return ProbeResult(
+        speculative=config.expected_arguments.get("speculative_algorithm") is not None,
+        prompts_digest=config.prompts_digest,
+        concurrency=config.concurrency,
+        requests=timed.requests,
+        tokens=timed.tokens,
+        seconds=round(timed.seconds, 4),
+        tokens_per_second=round(timed.tokens_per_second, 2),
+        verify_steps=timed.verify_steps,
+        accept_length=_rounded(timed.accept_length),
+        break_even=_rounded(measure.break_even(timed, plain)) if plain else None,
+        baseline_tokens_per_second=plain,
+        first_token_seconds=round(seen.latency.first_token_seconds, 5),
+        inter_token_seconds=round(seen.latency.inter_token_seconds, 6),
+        compared=seen.compared,
+        different=sum(found.kind == "different" for found in seen.deviations),
+        ties=sum(found.kind == "tie" for found in seen.deviations),
+        baseline_different=baseline.result.different if baseline else 0,
+        argument_mismatches=arguments.mismatches(config.expected_arguments, info),
+        template_mismatch=seen.template.mismatch,
+        foreign_requests=seen.foreign_requests,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+# ----------------------------------------------------------------------------------------------------------- artifact
+
+
+def _publish(
+    config: ProbeConfig,
+    info: dict[str, Any],
+    chosen: list[Prompt],
+    seen: _Seen,
+    result: ProbeResult,
+    baseline: _Baseline | None,
+) -> Manifest:
+    folder = Path(config.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [answer.model_dump_json(by_alias=True) + "\n" for answer in seen.answers]
+    artifacts.write_atomic(folder / ANSWERS, "".join(lines).encode())
+    numbers = result.to_json()
+    report = {
+        "result": numbers,
+        "revision": config.revision,
+        "server": {"version": info.get("version"), "dtype": info.get("dtype")}
+        | {name: info.get(name) for name in config.expected_arguments},
+        "epsilon": lossless.epsilon(info.get("dtype"), exact=config.exact),
+        "deviations": [found.to_json() for found in seen.deviations],
+        "answers": [
+            {"prompt": prompt.index, "promptTokens": len(prompt.input_ids), "tokens": answer.tokens}
+            | ({"verifySteps": answer.verify_steps} if answer.verify_steps else {})
+            for prompt, answer in zip(chosen, seen.timed.answers, strict=False)
+        ],
+        "latency": asdict(seen.latency),
+        "cacheFlushed": seen.flushed,
+        "templateUnknown": seen.template.unknown,
+    }
+    artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode())
+    return artifacts.publish(
+        folder,
+        stage=config.stage,
+        key=config.key,
+        made_from={"prompts": config.prompts_digest} | ({"baseline": baseline.key} if baseline else {}),
+        numbers=numbers,
+        provenance={"sglang": str(info.get("version")), "url": config.url},
+    )
+
+
+def _stored(folder: Path) -> ProbeResult:
+    try:
+        return ProbeResult.model_validate(json.loads(artifacts.verified(folder, REPORT).read_bytes())["result"])
+    except (ValueError, KeyError) as error:
+        raise _unusable(folder, f"{REPORT} is broken ({type(error).__name__})") from None
+
+
+def _baseline(config: ProbeConfig) -> _Baseline | None:
+    """The plain server's numbers and answers, measured with the same prompts at the same load."""
+    if config.baseline is None:
+        return None
+    folder = Path(config.baseline)
+    result = _stored(folder)
+    if result.prompts_digest != config.prompts_digest:
+        raise _unusable(folder, "it was measured with other prompts")
+    if result.concurrency != config.concurrency:
+        raise _unusable(folder, f"it was measured at concurrency {result.concurrency}, not {config.concurrency}")
+    try:
+        lines = artifacts.verified(folder, ANSWERS).read_text().splitlines()
+        answers = [Answer.model_validate_json(line) for line in lines]
+    except (ValidationError, UnicodeDecodeError):
+        raise _unusable(folder, f"{ANSWERS} is broken") from None
+    return _Baseline(artifacts.read(folder).key, result, {answer.prompt: answer for answer in answers})
+
+
+def _unusable(folder: Path, what: str) -> StageError:
+    return StageError(
+        ExitCode.BAD_INPUT, Reason.PROBE_ERROR, f"the measurement of the server without speculation in {folder}: {what}"
+    )

@@ -1,0 +1,57 @@
+"""What a server says that it runs with, against what it was asked for."""
+
+from typing import Any
+
+import pytest
+
+from eagle3_draft.probe.arguments import CHARACTERS, MISMATCHES, Scalar, mismatches
+
+
+def test_a_server_that_does_as_asked_has_no_mismatches() -> None:
+    asked: dict[str, Scalar] = {"tp_size": 8, "model_path": "/models/kimi", "speculative_algorithm": "EAGLE3"}
+    assert mismatches(asked, asked | {"more": [1]}) == []
+
+
+def test_silently_adjusted_arguments_are_named_with_both_values() -> None:
+    asked: dict[str, Scalar] = {
+        "speculative_num_draft_tokens": 16,
+        "max_running_requests": 64,
+        "speculative_algorithm": "EAGLE3",
+    }
+    info = {"speculative_num_draft_tokens": 2, "max_running_requests": 48, "speculative_algorithm": None}
+    assert mismatches(asked, info) == [
+        "speculative_num_draft_tokens: asked 16, got 2",
+        "max_running_requests: asked 64, got 48",
+        'speculative_algorithm: asked "EAGLE3", got null',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "same"),
+    [
+        (1, 1.0, True),
+        (0.9, 0.9, True),
+        (0.9, 0.8, False),
+        (1, True, False),
+        (True, True, True),
+        (False, 0, False),
+        ("48", 48, False),
+        (None, None, True),
+        (None, "EAGLE", False),
+        ("x", ["x"], False),
+    ],
+)
+def test_numbers_are_equal_by_value_and_nothing_else_is_converted(asked: Scalar, got: Any, same: bool) -> None:
+    assert (mismatches({"name": asked}, {"name": got}) == []) is same
+
+
+def test_what_the_server_does_not_say_is_null() -> None:
+    assert mismatches({"a": None, "b": 1}, {}) == ["b: asked 1, got null"]
+
+
+def test_the_texts_fit_a_report() -> None:
+    long: dict[str, Scalar] = {f"argument_{i}": "/models/" + "x" * 500 for i in range(20)}
+    found = mismatches(long, dict.fromkeys(long, "y" * 5000))
+    assert len(found) == MISMATCHES
+    assert all(len(text) <= CHARACTERS for text in found)
+    assert found[0].startswith('argument_0: asked "/models/')
