@@ -1,0 +1,192 @@
+"""The stage Inspect: facts in the order in which a wrong one can be told."""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from eagle3_api.artifacts import FEATURES_ROOT, folder
+from eagle3_api.checkpoint_rules import Target
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, StageName
+from eagle3_api.sglang import OLDEST, UnsupportedLayersError, Version, capture_ids, convention, default_layers
+from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.data.inputs import extraction_inputs
+from eagle3_draft.data.tokenizer_files import chat_template, template_digest
+from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest
+from eagle3_draft.inspect.storage import check_space, free_bytes
+from eagle3_draft.inspect.target import TargetFacts, read_target
+from eagle3_draft.stage import StageError
+
+#: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
+DEFAULT_VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class _Data:
+    config: DataConfig
+    conversations: int
+    held_out: int
+    digest: str
+    template_digest: str
+    expected_tokens: int
+
+
+def run(config: InspectConfig, *, features_root: Path | None = None) -> Facts:
+    """Look at everything that the object names.
+
+    Args:
+        config: of the stage.
+        features_root: where the features volume is mounted; elsewhere in tests.
+
+    Raises:
+        StageError: the first thing that is wrong, with what to do about it.
+    """
+    version = _version(config.sglang_version)
+    target = read_target(Path(config.target))
+    layers = _layers(config, target)
+    ids = _capture_ids(layers, target, version)
+    context_length = _context_length(config, target)
+    checkpoint = Path(config.checkpoint) if config.checkpoint is not None else None
+    if checkpoint is not None:
+        served = Target(target.hidden_size, target.vocabulary_size, tuple(ids), context_length)
+        vocabulary = check_checkpoint(checkpoint, served)
+    else:
+        vocabulary = _vocabulary(config, target)
+    data = _data(config.data, Path(config.target)) if config.data is not None else None
+    per_token, size = None, None
+    if data is not None and checkpoint is None:
+        per_token, size = _space(config, data, target, layers, features_root or Path(FEATURES_ROOT))
+    return Facts(
+        architecture=target.architecture,
+        num_layers=target.num_layers,
+        hidden_size=target.hidden_size,
+        vocabulary_size=target.vocabulary_size,
+        target_dtype=target.dtype,
+        weight_bytes=target.weight_bytes,
+        context_length=context_length,
+        target_digest=target.digest,
+        auxiliary_layers=layers,
+        draft_vocabulary_size=vocabulary,
+        sglang_version=str(version),
+        layer_convention=convention(target.architecture, version),
+        capture_ids=ids,
+        conversations=data.conversations if data else None,
+        held_out=data.held_out if data else None,
+        data_digest=data.digest if data else None,
+        expected_tokens=data.expected_tokens if data else None,
+        feature_bytes=size,
+        bytes_per_token=per_token,
+        chat_template_digest=data.template_digest if data else None,
+        checkpoint_digest=checkpoint_digest(checkpoint) if checkpoint else None,
+        warnings=_warnings(config, target),
+    )
+
+
+def _version(text: str) -> Version:
+    try:
+        version = Version.parse(text)
+    except ValueError as error:
+        raise StageError(ExitCode.BAD_CONFIGURATION, Reason.VERSION_UNSUPPORTED, f"sglangVersion: {error}") from None
+    if version < OLDEST:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.VERSION_UNSUPPORTED,
+            f"image: SGLang {version} is older than {OLDEST}, the first with the counters that drafts are judged by",
+        )
+    return version
+
+
+def _layers(config: InspectConfig, target: TargetFacts) -> list[int]:
+    layers = config.auxiliary_layers or default_layers(target.num_layers)
+    if layers is None:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.LAYERS_REQUIRED,
+            f"draft.auxiliaryLayers: a target of {target.num_layers} layers has no default ones; name three of 0 to "
+            f"{target.num_layers - 2}, whose outputs the draft reads",
+        )
+    return layers
+
+
+def _capture_ids(layers: list[int], target: TargetFacts, version: Version) -> list[int]:
+    try:
+        return capture_ids(layers, target.architecture, target.num_layers, version)
+    except UnsupportedLayersError as error:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION, Reason.LAYER_CONVENTION, f"draft.auxiliaryLayers: {error}"
+        ) from None
+
+
+def _context_length(config: InspectConfig, target: TargetFacts) -> int:
+    length = config.context_length or target.context_length
+    if length is None:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            "serve.contextLength: the target's config.json does not say how long its context is; set it",
+        )
+    return length
+
+
+def _vocabulary(config: InspectConfig, target: TargetFacts) -> int:
+    if config.vocabulary_size is None:
+        most = min(DEFAULT_VOCABULARY, target.vocabulary_size)
+        return most // 64 * 64 or most
+    if config.vocabulary_size > target.vocabulary_size:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"draft.vocabularySize: {config.vocabulary_size} is more than the target's {target.vocabulary_size}",
+        )
+    return config.vocabulary_size
+
+
+def _data(config: DataConfig, target: Path) -> _Data:
+    override = Path(config.chat_template) if config.chat_template else None
+    template = template_digest(chat_template(target, override))
+    found = Conversations.read(Path(config.conversations), config.max_samples)
+    held_out = sum(found.held_out(config.holdout))
+    if held_out == len(found):
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.NO_USABLE_DATA,
+            f"data.conversations: {config.conversations} has {len(found)} distinct conversations, of which {held_out} are "
+            "held out; nothing is left to learn from",
+        )
+    return _Data(config, len(found), held_out, found.sha256, template, found.expected_tokens(config.max_length))
+
+
+def _space(config: InspectConfig, data: _Data, target: TargetFacts, layers: list[int], root: Path) -> tuple[int, int]:
+    """Bytes of a token's features and of all, which fit."""
+    owner, dtype = config.owner, config.feature_dtype
+    extractions = Path(folder(PurePosixPath(root), owner.namespace, owner.name, StageName.EXTRACT, ""))
+    made_from = extraction_inputs(
+        data.config,
+        target_digest=target.digest,
+        data_digest=data.digest,
+        chat_template_digest=data.template_digest,
+        layers=layers,
+        dtype=dtype,
+    )
+    return check_space(
+        tokens=data.expected_tokens,
+        conversations=data.conversations,
+        layers=len(layers),
+        hidden_size=target.hidden_size,
+        dtype=dtype,
+        free=free_bytes(root, config.features_capacity, extractions, made_from),
+    )
+
+
+def _warnings(config: InspectConfig, target: TargetFacts) -> list[str]:
+    found = []
+    if not (Path(config.target) / "tokenizer.json").is_file():
+        found.append("the target has no fast tokenizer (tokenizer.json): rendering takes longer and drops more")
+    if target.context_length is not None and (config.context_length or 0) > target.context_length:
+        found.append(
+            f"serve.contextLength {config.context_length} is beyond the {target.context_length} positions of the target"
+        )
+    if target.own_code and not config.trust_remote_code:
+        found.append(
+            "the target's config.json names code of its own; set target.trustRemoteCode if it cannot be loaded"
+        )
+    return found

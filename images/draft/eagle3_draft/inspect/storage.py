@@ -1,0 +1,101 @@
+"""Whether the features will fit, before hours of extraction find out that they do not."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from eagle3_api.conditions import Reason
+from eagle3_api.estimate import DTYPE_BYTES, bytes_per_token, readable_bytes
+from eagle3_api.jobs import ExitCode
+from eagle3_draft import artifacts
+from eagle3_draft.stage import StageError
+
+
+def free_bytes(root: Path, capacity: int | None, extractions: Path, made_from: Mapping[str, str]) -> int:
+    """What the features root still takes: the lesser of what its claim leaves and what its file system reports.
+
+    What this object's extraction already holds counts as free, be it finished from the same inputs or under way: it is
+    not needed twice.
+
+    Args:
+        root: the features root.
+        capacity: of its claim; a file system that is shared may report far more.
+        extractions: the folder of this object's extractions.
+        made_from: what the extraction in question is made from.
+
+    Raises:
+        StageError: the root is not there (StorageUnavailable).
+    """
+    try:
+        system = os.statvfs(root)
+    except OSError as error:
+        raise StageError(
+            ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE, f"storage.features: {root} cannot be read: {error.strerror}"
+        ) from None
+    free = system.f_bavail * system.f_frsize
+    if capacity is not None:
+        free = min(free, capacity - held_bytes(root))
+    own = [path for path in extractions.glob("*") if path.is_dir() and _is_reusable(path, made_from)]
+    return max(0, free + sum(held_bytes(path) for path in own))
+
+
+def _is_reusable(extraction: Path, made_from: Mapping[str, str]) -> bool:
+    try:
+        return artifacts.read(extraction).made_from == made_from
+    except StageError:
+        return True  # under way, or rubbish
+
+
+def held_bytes(folder: Path) -> int:
+    """Bytes on the disk of all files below a folder."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_blocks * 512
+            except FileNotFoundError:  # a running stage renames and deletes
+                continue
+    return total
+
+
+def check_space(
+    *, tokens: int, conversations: int, layers: int, hidden_size: int, dtype: str, free: int
+) -> tuple[int, int]:
+    """Set the features' size against the free space.
+
+    Args:
+        tokens: of all conversations, at most.
+        conversations: how many.
+        layers: how many auxiliary layers.
+        hidden_size: of the target.
+        dtype: of the stored states.
+        free: bytes.
+
+    Returns:
+        Bytes of a token's features, and of all of them.
+
+    Raises:
+        StageError: they do not fit; the message says what would (StorageTooSmall).
+    """
+    per_token = bytes_per_token(hidden_size, layers, dtype)
+    needed = tokens * per_token
+    if needed <= free:
+        return per_token, needed
+    ways = [f"a claim of {readable_bytes(needed * 1.05)}"]
+    for smaller in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__):
+        size = tokens * bytes_per_token(hidden_size, layers, smaller)
+        if size < needed:
+            ways.append(f"extract.dtype {smaller} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
+    if samples := int(conversations * free / needed * 0.95):
+        ways.append(f"data.maxSamples {samples} (about {_millions(free // per_token)} tokens)")
+    raise StageError(
+        ExitCode.DOES_NOT_FIT,
+        Reason.STORAGE_TOO_SMALL,
+        f"at most {_millions(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and the last, hidden "
+        f"{hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free. Use "
+        f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}",
+    )
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count >= 1_000_000 else f"{count:,}"

@@ -1,0 +1,163 @@
+"""The facts of a target: what its config.json and the headers of its weights say."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target
+from eagle3_draft.artifacts import file_digest
+from eagle3_draft.data.tokenizer_files import tokenizer_files
+from eagle3_draft.inspect.headers import Header, HeaderError, read_header
+from eagle3_draft.stage import StageError
+
+_TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """A target, as far as one can see it without loading it.
+
+    Attributes:
+        architecture: the first of config.json.
+        num_layers, hidden_size, vocabulary_size: of the language model.
+        dtype: of its weights, as torch says it (``bfloat16``).
+        weight_bytes: of all its safetensors files.
+        context_length: what its positions reach, if the configuration says.
+        digest: config.json, each weight file's header, size and time, and the tokenizer's files.
+        own_code: config.json names Python code of its own.
+    """
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    vocabulary_size: int
+    dtype: str
+    weight_bytes: int
+    context_length: int | None
+    digest: str
+    own_code: bool
+
+
+def read_target(folder: Path) -> TargetFacts:
+    """Look at the target in a folder.
+
+    Raises:
+        StageError: it is not there, incomplete or broken (TargetUnreadable), or of an architecture whose layers the
+            operator does not know how to name (TargetUnsupported).
+    """
+    config = _config(folder)
+    architecture = next(iter(config.get("architectures") or []), None)
+    if not isinstance(architecture, str):
+        raise _unreadable(f"{folder / 'config.json'} names no architecture")
+    if not supports_target(architecture):
+        known = ", ".join(sorted(PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE))
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.TARGET_UNSUPPORTED,
+            f"target.model: {architecture} is not among the architectures that SGLang captures hidden states of in a "
+            f"known way ({known})",
+        )
+    headers = _weights(folder)
+    text = config.get("text_config")
+    language = {**config, **text} if isinstance(text, dict) else config
+    positions = language.get("max_position_embeddings")
+    return TargetFacts(
+        architecture=architecture,
+        num_layers=_number(folder, language, "num_hidden_layers"),
+        hidden_size=_number(folder, language, "hidden_size"),
+        vocabulary_size=_number(folder, language, "vocab_size"),
+        dtype=_dtype(language, headers),
+        weight_bytes=sum(header.size for header in headers),
+        context_length=positions if isinstance(positions, int) and positions > 0 else None,
+        digest=_digest(folder, headers),
+        own_code="auto_map" in config,
+    )
+
+
+def target_digest(folder: Path) -> str:
+    """The digest of the target in a folder, to compare with what Inspect saw.
+
+    Raises:
+        StageError: the target is not there, incomplete or broken (TargetUnreadable).
+    """
+    return _digest(folder, _weights(folder))
+
+
+def _digest(folder: Path, headers: list[Header]) -> str:
+    lines = [f"config.json {file_digest(folder / 'config.json')}"]
+    lines += [f"{header.path.name} {header.digest} {header.size} {header.modified}" for header in headers]
+    lines += [f"{path.name} {file_digest(path)}" for path in tokenizer_files(folder)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise _unreadable(f"{folder} is no folder of this pod; is its volume in placement.volumes?")
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise _unreadable(f"{folder} has no config.json, so it is no checkpoint of a model") from None
+    except OSError as error:
+        raise _unreadable(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(f"{path} is no JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise _unreadable(f"{path} is no JSON object")
+    return config
+
+
+def _weights(folder: Path) -> list[Header]:
+    """The headers of the weight files, in order of their names; all that the index names must be there."""
+    found = {path.name: path for path in folder.glob("*.safetensors")}
+    if missing := sorted(_indexed(folder) - found.keys()):
+        raise _unreadable(
+            f"{folder} lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}, which its index names"
+        )
+    if not found:
+        raise _unreadable(f"{folder} holds no weights in *.safetensors")
+    try:
+        return [read_header(found[name]) for name in sorted(found)]
+    except (HeaderError, OSError) as error:
+        raise _unreadable(str(error)) from None
+
+
+def _indexed(folder: Path) -> set[str]:
+    try:
+        names = json.loads((folder / _INDEX).read_bytes())["weight_map"].values()
+        return {str(name) for name in names}
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(f"{folder / _INDEX} is broken: {error!r}") from None
+
+
+def _number(folder: Path, config: Mapping[str, Any], field: str) -> int:
+    value = config.get(field)
+    if not isinstance(value, int) or value < 1:
+        raise _unreadable(f"{folder / 'config.json'}: {field} is {value!r}, not a positive number")
+    return value
+
+
+def _dtype(config: Mapping[str, Any], headers: list[Header]) -> str:
+    named = config.get("dtype") or config.get("torch_dtype")
+    if isinstance(named, str):
+        return named.removeprefix("torch.")
+    elements: Counter[str] = Counter()
+    for header in headers:
+        for tensor in header.tensors.values():
+            elements[tensor.dtype] += prod(tensor.shape)
+    most = next((dtype for dtype, _ in elements.most_common() if dtype in _TORCH_NAMES), "F32")
+    return _TORCH_NAMES[most]
+
+
+def _unreadable(message: str) -> StageError:
+    return StageError(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, f"target.model: {message}")

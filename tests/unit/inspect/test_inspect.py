@@ -1,0 +1,375 @@
+"""Everything that is wrong with target, data, checkpoint or volume is named before a GPU is spent."""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3_api.checkpoint_rules import expected_tensors
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, ObjectReference, Report, StageName
+from eagle3_draft import artifacts
+from eagle3_draft.data.inputs import extraction_inputs
+from eagle3_draft.inspect import run
+from eagle3_draft.stage import StageError
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 32,
+    "hidden_size": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+DRAFT = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "draft_vocab_size": 320,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 15, 28], "use_aux_hidden_state": True},
+}
+
+
+def safetensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """A safetensors file of zeros."""
+    width = {"BF16": 2, "F32": 4, "I64": 8}
+    header, end = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        size = width[dtype]
+        for dimension in shape:
+            size *= dimension
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+
+
+class World:
+    """A target, conversations, an adoptable checkpoint and a features volume, all well."""
+
+    def __init__(self, folder: Path) -> None:
+        self.target = folder / "target"
+        self.target.mkdir()
+        self.configure(LLAMA)
+        safetensors(self.target / "model.safetensors", {"lm_head.weight": ("BF16", (1000, 64))})
+        (self.target / "tokenizer.json").write_text("{}")
+        (self.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+        self.data = folder / "train.jsonl"
+        self.talk(100)
+        self.features = folder / "features"
+        self.features.mkdir()
+        self.checkpoint = folder / "draft"
+        self.checkpoint.mkdir()
+        self.draft(DRAFT)
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        (self.target / "config.json").write_text(json.dumps(config))
+
+    def talk(self, count: int, words: str = "yes " * 75) -> None:
+        messages = [
+            [{"role": "user", "content": f"{i}"}, {"role": "assistant", "content": words}] for i in range(count)
+        ]
+        self.data.write_text("".join(json.dumps({"messages": one}) + "\n" for one in messages))
+
+    def draft(self, config: Mapping[str, Any], **tensors: tuple[str, tuple[int, ...]] | None) -> None:
+        (self.checkpoint / "config.json").write_text(json.dumps(config))
+        whole: dict[str, tuple[str, tuple[int, ...]] | None] = {
+            name: ("BF16", shape) for name, shape in expected_tensors(DRAFT).items()
+        }
+        whole |= {"d2t": ("I64", (320,))} | tensors
+        safetensors(
+            self.checkpoint / "model.safetensors", {name: one for name, one in whole.items() if one is not None}
+        )
+
+    def config(self, **changes: Any) -> InspectConfig:
+        return InspectConfig(
+            **{
+                "owner": ObjectReference(namespace="llm", name="kimi", uid="u"),
+                "key": "k",
+                "target": str(self.target),
+                "data": DataConfig(conversations=str(self.data), max_length=64, holdout=0.1),
+                "sglang_version": "0.5.21",
+                **changes,
+            }
+        )
+
+    def inspect(self, **changes: Any) -> Facts:
+        return run(self.config(**changes), features_root=self.features)
+
+    def refused(self, code: ExitCode, reason: Reason, *words: str, **changes: Any) -> str:
+        with pytest.raises(StageError) as raised:
+            self.inspect(**changes)
+        assert (raised.value.code, raised.value.reason) == (code, reason)
+        for word in words:
+            assert word in raised.value.message
+        return raised.value.message
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_facts_of_a_target_and_its_data(world: World) -> None:
+    facts = world.inspect()
+    assert (facts.architecture, facts.num_layers, facts.hidden_size) == ("LlamaForCausalLM", 32, 64)
+    assert (facts.vocabulary_size, facts.target_dtype, facts.context_length) == (1000, "bfloat16", 4096)
+    assert facts.weight_bytes == (world.target / "model.safetensors").stat().st_size
+    assert (facts.auxiliary_layers, facts.capture_ids, facts.layer_convention) == ([1, 15, 28], [1, 15, 28], "output")
+    assert facts.draft_vocabulary_size == 960
+    assert facts.conversations == 100
+    assert facts.held_out is not None
+    assert 1 <= facts.held_out <= 30
+    assert facts.expected_tokens == 100 * 64
+    assert facts.bytes_per_token == 4 * 64 * 2 + 9
+    assert facts.feature_bytes == 100 * 64 * (4 * 64 * 2 + 9)
+    assert facts.checkpoint_digest is None
+    assert facts.warnings == []
+
+
+def test_the_facts_fit_a_termination_message(world: World) -> None:
+    world.configure({**LLAMA, "auto_map": {}})
+    (world.target / "tokenizer.json").rename(world.target / "tokenizer.model")
+    facts = world.inspect(context_length=8192)
+    assert len(facts.warnings) == 3
+    Report(stage=StageName.INSPECT, key="k" * 64, ok=True, result=facts.to_json()).dump()
+
+
+def test_a_nested_configuration_is_that_of_the_language_model(world: World) -> None:
+    text = {"num_hidden_layers": 61, "hidden_size": 7168, "vocab_size": 163840, "max_position_embeddings": 262144}
+    world.configure({"architectures": ["KimiK25ForConditionalGeneration"], "text_config": text, "dtype": "bfloat16"})
+    facts = world.inspect(auxiliary_layers=[2, 30, 58], sglang_version="lmsysorg/sglang:v0.5.23")
+    assert (facts.num_layers, facts.hidden_size, facts.vocabulary_size) == (61, 7168, 163840)
+    assert (facts.layer_convention, facts.capture_ids) == ("input-unless-first-is-1", [3, 31, 59])
+    assert facts.draft_vocabulary_size == 32000
+
+
+def test_the_dtype_of_a_target_that_does_not_say_is_that_of_its_weights(world: World) -> None:
+    world.configure({name: value for name, value in LLAMA.items() if name != "torch_dtype"})
+    safetensors(world.target / "model.safetensors", {"a": ("F32", (100, 10)), "b": ("BF16", (10,))})
+    assert world.inspect().target_dtype == "float32"
+
+
+def test_a_digest_changes_with_what_it_stands_for_and_with_nothing_else(world: World) -> None:
+    before = world.inspect()
+    assert world.inspect() == before
+    (world.target / "README.md").write_text("new")
+    assert world.inspect().target_digest == before.target_digest
+    world.talk(99)
+    assert world.inspect().data_digest != before.data_digest
+    safetensors(world.target / "model.safetensors", {"lm_head.weight": ("BF16", (1000, 64))})
+    assert world.inspect().target_digest != before.target_digest
+    template = world.target / "chat_template.jinja"
+    template.write_text("{{ messages | length }}")
+    assert world.inspect().chat_template_digest != before.chat_template_digest
+
+
+# ------------------------------------------------------------------------------------------------------- target
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda w: w.target.rename(w.target.with_name("away")), "placement.volumes"),
+        (lambda w: (w.target / "config.json").unlink(), "no config.json"),
+        (lambda w: (w.target / "config.json").write_text("{"), "no JSON"),
+        (lambda w: (w.target / "config.json").write_text("[]"), "no JSON object"),
+        (lambda w: w.configure({**LLAMA, "architectures": []}), "names no architecture"),
+        (lambda w: w.configure({**LLAMA, "hidden_size": "64"}), "hidden_size"),
+        (lambda w: w.configure({**LLAMA, "num_hidden_layers": 0}), "num_hidden_layers"),
+        (lambda w: (w.target / "model.safetensors").unlink(), "no weights"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(b"\xff" * 100), "no safetensors file"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(b""), "no safetensors file"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"nope"), "no JSON"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b'{"a": 1}'), "entry of a"),
+        (lambda w: (w.target / "model.safetensors.index.json").write_text("{}"), "is broken"),
+        (
+            lambda w: (w.target / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}'),
+            "lacks b.safetensors",
+        ),
+        (lambda w: (w.target / "tokenizer.json").unlink(), "no tokenizer"),
+    ],
+)
+def test_a_target_that_is_not_whole_is_named(world: World, change: Callable[[World], object], words: str) -> None:
+    change(world)
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "target.model", words)
+
+
+def test_weights_that_were_copied_in_part_are_noticed(world: World) -> None:
+    path = world.target / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "was cut")
+
+
+def test_an_unknown_architecture_is_refused(world: World) -> None:
+    world.configure({**LLAMA, "architectures": ["MambaForCausalLM"]})
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNSUPPORTED, "MambaForCausalLM", "LlamaForCausalLM")
+
+
+@pytest.mark.parametrize("version", ["0.5.16", "nightly"])
+def test_an_unsupported_version_is_refused(world: World, version: str) -> None:
+    world.refused(ExitCode.BAD_CONFIGURATION, Reason.VERSION_UNSUPPORTED, version, sglang_version=version)
+
+
+def test_a_small_target_must_name_its_layers(world: World) -> None:
+    world.configure({**LLAMA, "num_hidden_layers": 4})
+    world.refused(ExitCode.BAD_CONFIGURATION, Reason.LAYERS_REQUIRED, "auxiliaryLayers", "0 to 2")
+    assert world.inspect(auxiliary_layers=[0, 1, 2]).auxiliary_layers == [0, 1, 2]
+
+
+@pytest.mark.parametrize("layers", [[1, 15, 31], [-1, 15], [2, 1]])
+def test_layers_that_cannot_be_captured_are_refused(world: World, layers: list[int]) -> None:
+    world.refused(ExitCode.BAD_CONFIGURATION, Reason.LAYER_CONVENTION, "auxiliaryLayers", auxiliary_layers=layers)
+
+
+def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
+    world.configure({name: value for name, value in LLAMA.items() if name != "max_position_embeddings"})
+    world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "serve.contextLength")
+    assert world.inspect(context_length=512).context_length == 512
+
+
+def test_a_draft_vocabulary_larger_than_the_targets_is_refused(world: World) -> None:
+    assert world.inspect(vocabulary_size=512).draft_vocabulary_size == 512
+    world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "1024", "1000", vocabulary_size=1024)
+
+
+# --------------------------------------------------------------------------------------------------------- data
+
+
+def test_missing_data_and_a_bad_line_are_named(world: World) -> None:
+    world.data.write_text(world.data.read_text() + "{}\n")
+    world.refused(ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, "line 101")
+    world.data.unlink()
+    world.refused(ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, str(world.data))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_data_that_leaves_nothing_to_learn_from_is_refused(world: World, count: int) -> None:
+    world.talk(count)
+    world.refused(ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, f"{count} distinct conversations")
+
+
+def test_a_target_without_a_chat_template_needs_one_in_the_object(world: World, tmp_path: Path) -> None:
+    (world.target / "tokenizer_config.json").write_text("{}")
+    world.refused(ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, "data.chatTemplate")
+    own = tmp_path / "own.jinja"
+    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1, chat_template=str(own))
+    world.refused(ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, str(own), data=data)
+    own.write_text("{{ messages }}")
+    assert world.inspect(data=data).chat_template_digest is not None
+    assert world.inspect(data=None).chat_template_digest is None
+
+
+def test_templates_are_found_as_transformers_finds_them(world: World) -> None:
+    text = world.inspect().chat_template_digest
+    named = [{"name": "tool_use", "template": "?"}, {"name": "default", "template": "{{ messages }}"}]
+    (world.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert world.inspect().chat_template_digest == text
+    (world.target / "chat_template.jinja").write_text("file")
+    assert world.inspect().chat_template_digest != text
+
+
+# ------------------------------------------------------------------------------------------------------ storage
+
+
+def test_a_volume_that_is_too_small_says_what_would_fit(world: World) -> None:
+    message = world.refused(
+        ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, feature_dtype="fp32", features_capacity=4_000_000
+    )
+    assert message == (
+        "at most 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.30 MiB; the features volume has "
+        "3.81 MiB free. Use a claim of 6.62 MiB, extract.dtype bf16 (3.18 MiB) or data.maxSamples 57 (about 3,872 tokens)"
+    )
+
+
+def test_what_the_volume_already_holds_is_not_free(world: World) -> None:
+    assert world.inspect(features_capacity=4_000_000)
+    (world.features / "other").write_bytes(bytes(1_000_000))
+    world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
+
+
+def test_features_that_this_object_has_already_are_not_needed_twice(world: World) -> None:
+    facts = world.inspect()
+    mine = world.features / "llm" / "kimi" / "extract" / "key"
+    mine.mkdir(parents=True)
+    (mine / "train-00000.safetensors").write_bytes(bytes(3_000_000))
+    assert world.inspect(features_capacity=4_000_000)
+    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1)
+    made_from = extraction_inputs(
+        data,
+        target_digest=facts.target_digest,
+        data_digest=facts.data_digest or "",
+        chat_template_digest=facts.chat_template_digest or "",
+        layers=facts.auxiliary_layers,
+        dtype="bf16",
+    )
+    for inputs, fits in ((made_from, True), ({**made_from, "data": "older"}, False)):
+        artifacts.publish(mine, stage="extract", key="key", made_from=inputs, numbers={}, provenance={})
+        if fits:
+            assert world.inspect(features_capacity=4_000_000)
+        else:
+            world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
+
+
+def test_the_file_system_itself_may_be_too_small(world: World) -> None:
+    data = DataConfig(conversations=str(world.data), max_length=1 << 20, holdout=0.1)
+    world.configure({**LLAMA, "hidden_size": 1 << 40})
+    world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, "TiB", data=data)
+
+
+def test_a_features_volume_that_is_not_mounted_is_named(world: World) -> None:
+    world.features.rmdir()
+    world.refused(ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE, "storage.features")
+
+
+# --------------------------------------------------------------------------------------------------- checkpoint
+
+
+def test_a_checkpoint_that_fits_is_adopted_without_space_for_features(world: World) -> None:
+    world.features.rmdir()
+    facts = world.inspect(checkpoint=str(world.checkpoint), data=None)
+    assert (facts.draft_vocabulary_size, facts.feature_bytes) == (320, None)
+    again = world.inspect(checkpoint=str(world.checkpoint))
+    assert (again.checkpoint_digest, again.conversations) == (facts.checkpoint_digest, 100)
+    weights = world.checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert world.inspect(checkpoint=str(world.checkpoint)).checkpoint_digest != facts.checkpoint_digest
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "reason"),
+    [
+        ({"tie_word_embeddings": True}, {}, Reason.CONFIG_INVALID),
+        ({"max_position_embeddings": 512}, {}, Reason.CONTEXT_TOO_SHORT),
+        ({"norm_before_residual": True}, {}, Reason.UNSUPPORTED_DRAFT),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 2, 28]}}, {}, Reason.FEATURE_MISMATCH),
+        ({}, {"lm_head.weight": None}, Reason.CHECKPOINT_INCOMPLETE),
+        ({}, {"layers.0.mlp.up_proj.weight": ("BF16", (2, 2))}, Reason.CHECKPOINT_INCOMPLETE),
+        ({}, {"d2t": None}, Reason.VOCABULARY_MAP),
+    ],
+)
+def test_a_checkpoint_that_would_serve_at_accept_length_one_is_refused(
+    world: World, config: Mapping[str, Any], tensors: Mapping[str, Any], reason: Reason
+) -> None:
+    world.draft({**DRAFT, **config}, **tensors)
+    world.refused(ExitCode.REFUSED, reason, "draft.checkpoint", checkpoint=str(world.checkpoint), data=None)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(world: World) -> None:
+    (world.checkpoint / "model.safetensors").rename(world.checkpoint / "pytorch_model.bin")
+    world.refused(
+        ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, "*.safetensors", checkpoint=str(world.checkpoint), data=None
+    )
+    (world.checkpoint / "config.json").write_text("[")
+    world.refused(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, checkpoint=str(world.checkpoint), data=None)
+    world.refused(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, "/nowhere", checkpoint="/nowhere", data=None)
