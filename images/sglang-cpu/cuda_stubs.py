@@ -60,7 +60,14 @@ def write_stub(path: Path, functions: list[str], version: str) -> None:
         code, script = Path(folder, "stub.c"), Path(folder, "stub.map")
         code.write_text(source)
         script.write_text(f"{version} {{ global: *; }};\n")
-        options = ["-w", "-fno-builtin", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", f"-Wl,--version-script={script}"]
+        options = [
+            "-w",
+            "-fno-builtin",
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{path.name}",
+            f"-Wl,--version-script={script}",
+        ]
         subprocess.run(["gcc", *options, "-o", str(path), str(code)], check=True)
 
 

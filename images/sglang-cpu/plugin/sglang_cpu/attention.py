@@ -1,3 +1,4 @@
+# ruff: noqa: N803 (the names of the arguments are those of the kernels)
 """The two attention launchers of the Triton backend, on torch's scaled dot product attention.
 
 Queries, keys and values are (tokens, heads, head dimension); the KV cache has one row a slot.  Requests are joined along
@@ -9,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from sglang_cpu.dispatch import Replacement
 
@@ -18,7 +19,7 @@ from sglang_cpu.dispatch import Replacement
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Attention of one request; ``mask`` is (queries, keys), True where a query sees a key."""
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+    return scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=True)[0].transpose(0, 1)
 
 
 def extend_attention_fwd(

@@ -96,7 +96,7 @@ def copied(arguments: dict[str, Any]) -> dict[str, Any]:
             return value
         storage = value.untyped_storage()
         if storage.data_ptr() not in storages:
-            storages[storage.data_ptr()] = storage.clone()
+            storages[storage.data_ptr()] = storage.clone()  # type: ignore[no-untyped-call]
         target = storages[storage.data_ptr()]
         return value.new_empty(0).set_(target, value.storage_offset(), value.size(), value.stride())
 
@@ -107,16 +107,13 @@ def assert_same(replacement: Replacement, got: dict[str, Any], wanted: dict[str,
     """Compare what the replacement and the interpreter wrote."""
     names = replacement.written if replacement.written is not None else tuple(wanted)
     for name in names:
-        if isinstance(wanted[name], torch.Tensor):
-            tolerance = (replacement.rtol, replacement.atol) if wanted[name].is_floating_point() else (0.0, 0.0)
-            torch.testing.assert_close(
-                got[name],
-                wanted[name],
-                rtol=tolerance[0],
-                atol=tolerance[1],
-                equal_nan=True,
-                msg=lambda text, name=name: f"{replacement.name}: {name}: {text}",
-            )
+        want = wanted[name]
+        if isinstance(want, torch.Tensor):
+            rtol, atol = (replacement.rtol, replacement.atol) if want.is_floating_point() else (0.0, 0.0)
+            try:
+                torch.testing.assert_close(got[name], want, rtol=rtol, atol=atol, equal_nan=True)
+            except AssertionError as error:
+                raise AssertionError(f"{replacement.name}: {name}: {error}") from None
 
 
 def patch_interpreter() -> None:
@@ -141,7 +138,9 @@ def patch_interpreter() -> None:
         sizes = tuple(grid(arguments)) if callable(grid) else tuple(grid)
 
         def interpret(values: dict[str, Any]) -> Any:
-            return original(self, grid=sizes, warmup=warmup, **{k: v for k, v in values.items() if k != "grid"}, **options)
+            return original(
+                self, grid=sizes, warmup=warmup, **{k: v for k, v in values.items() if k != "grid"}, **options
+            )
 
         if replacement is not None:
             arguments = {"grid": sizes, **arguments}

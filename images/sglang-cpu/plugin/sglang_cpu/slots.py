@@ -1,3 +1,4 @@
+# ruff: noqa: N803 (the names of the arguments are those of the kernels)
 """The request table, positions and the slots of the KV cache.
 
 ``req_to_token`` (requests, context) holds, for each request (row) and position (column), the slot of the KV cache that
@@ -150,7 +151,9 @@ def create_flashinfer_kv_indices_triton(
         return NotImplemented
     requests = req_pool_indices_ptr.tolist()[: grid[0]]
     starts = [0] * len(requests) if kv_start_idx is None else kv_start_idx.tolist()
-    for row, count, start, out in zip(requests, page_kernel_lens_ptr.tolist(), starts, kv_indptr.tolist(), strict=False):
+    for row, count, start, out in zip(
+        requests, page_kernel_lens_ptr.tolist(), starts, kv_indptr.tolist(), strict=False
+    ):
         kv_indices_ptr[out : out + count] = req_to_token_ptr[row, start : start + count]
     return None
 

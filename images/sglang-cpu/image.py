@@ -1,0 +1,48 @@
+"""What a container image needs to be an SGLang image that works on a CPU.
+
+The environment is 2.6 GB, so the image does not hold it: a test cluster binds ``share`` read-only into its containers.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import environment
+
+NAME = "kit.local/sglang-cpu:v0.5.21"
+
+
+@dataclass(frozen=True)
+class ImageRecipe:
+    """An image, as a test cluster makes it.
+
+    ``path`` stands before the usual folders in PATH.  ``share`` are folders of this machine that its containers see under
+    the same path, read-only.  ``add`` are files of this machine and where they lie in the image.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    env: dict[str, str]
+    share: tuple[Path, ...]
+    add: tuple[tuple[Path, str], ...] = ()
+
+
+def recipe() -> ImageRecipe:
+    """The CPU image's recipe; makes the environment if need be."""
+    made = environment.ensure()
+    base = Path(sys.base_prefix)
+    return ImageRecipe(
+        name=NAME,
+        path=(str(made / "bin"),),
+        env={
+            "TRITON_INTERPRET": "1",  # lets SGLang's kernels be defined without a GPU
+            "TORCHDYNAMO_DISABLE": "1",  # or torch.compile starts a C++ compiler while serving
+            "OMP_NUM_THREADS": "1",  # threads that spin on a shared core are several times slower
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONDONTWRITEBYTECODE": "1",  # everything is compiled already, and the folder is read-only
+        },
+        share=(made,) if base.is_relative_to("/usr") else (made, base),
+    )
