@@ -15,7 +15,9 @@ from eagle3_api.status import Eagle3DraftStatus, Phase
 from testcluster import AnyCluster, wait_for
 from testcluster.api import ApiException
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(ROOT.glob("examples/*.yaml"))
+README = (ROOT / "README.md").read_text()
 MERGE_PATCH = "application/merge-patch+json"
 REMOVED: Any = object()
 LONGEST_NAME = "a" * 40
@@ -80,17 +82,25 @@ def test_defaults_are_stored_so_that_what_is_read_back_tells_the_truth(api_serve
     assert "auxiliaryLayers" not in spec["draft"]
 
 
-def test_the_story_of_the_one_step_with_sixteen_tokens_is_told_at_apply(api_server: AnyCluster, namespace: str) -> None:
+def test_the_object_that_the_readme_shows_first_is_accepted(api_server: AnyCluster, namespace: str) -> None:
+    _, _, rest = README.partition("```yaml\n")
+    shown, _, _ = rest.partition("```")
+    api_server.kubectl("apply", "--namespace", namespace, "--validate=strict", "-f", "-", stdin=shown)
+
+
+def test_one_step_with_sixteen_tokens_is_refused_in_the_words_that_the_readme_shows(
+    api_server: AnyCluster, namespace: str
+) -> None:
     manifest = edited(minimal("kimi-k25"), {"serve.speculative": {"numSteps": 1, "topK": 1, "numDraftTokens": 16}})
     with pytest.raises(RuntimeError) as refused:
         api_server.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump(manifest))
-    assert str(refused.value).endswith(
+    said = (
         'The Eagle3Draft "kimi-k25" is invalid: spec.serve.speculative: Invalid value: "object": with topK 1 SGLang uses '
         "numSteps + 1 draft tokens; numSteps is 1 and numDraftTokens 16. Set numDraftTokens to 2 or numSteps to 15."
     )
+    assert str(refused.value).endswith(said)
+    assert said in " ".join(README.split())
 
-
-ROOT = {"features": {"claim": "nvme"}, "drafts": {"claim": "training"}}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a tree too small for its tokens": (
