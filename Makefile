@@ -57,10 +57,12 @@ test: prepare ## Run everything that CI runs, and say how long each suite took
 	if [ $${#failed[@]} -gt 0 ]; then echo "failed: $${failed[*]}"; exit 1; fi
 
 lint: $(READY) ## Check style, types and the direction of imports
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy crds operator images/draft tests
-	$(BIN)/lint-imports
+	@status=0
+	for check in 'ruff check .' 'ruff format --check .' 'mypy crds operator images/draft tests' lint-imports; do
+	  echo "$$check"
+	  $(BIN)/$$check || status=1
+	done
+	exit $$status
 
 test-unit: $(READY) ## Run the unit tests, under a minute
 	$(PYTEST) -n auto tests/unit
