@@ -1,0 +1,73 @@
+"""A ``Decision`` carried out: deletions, applications, scalings, suspensions, in this order, and never on what is not ours.
+
+Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
+its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
+object of that name stops the whole decision.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from eagle3_operator.cluster.client import Client, Json, NameConflictError
+from eagle3_operator.cluster.convert import controller_uid
+from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.manifests import names
+
+Metadata = Mapping[tuple[str, str], Json]
+
+
+def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen: Metadata) -> None:
+    """Carry out a decision.
+
+    Args:
+        client: of the API server.
+        decision: what to do.
+        namespace: of the object.
+        owner: UID of the object.
+        seen: metadata of the children as they were observed, by kind and name.
+
+    Raises:
+        NameConflictError: a name is somebody else's; then nothing was done.
+        ConflictError: a child changed since it was seen.
+    """
+    _refuse_strangers(client, decision, owner, seen)
+    for deletion in decision.delete:
+        if child := seen.get((deletion.kind, deletion.name)):
+            client.delete(deletion.kind, namespace, child)
+    for manifest in decision.apply:
+        client.apply(manifest)
+    for scale in decision.scale:
+        client.scale(namespace, scale.name, scale.replicas)
+    for suspension in decision.suspend:
+        client.suspend(namespace, suspension.name, suspension.suspend)
+
+
+def _refuse_strangers(client: Client, decision: Decision, owner: str, seen: Metadata) -> None:
+    for manifest in decision.apply:
+        kind, wanted = manifest["kind"], manifest["metadata"]
+        found = seen.get((kind, wanted["name"])) or _look_up(client, manifest)
+        if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
+            raise NameConflictError(kind, wanted["name"])
+    for kind, name in _touched(decision):
+        found = seen.get((kind, name))
+        if found and not _ours(found, owner, retained=False):
+            raise NameConflictError(kind, name)
+
+
+def _look_up(client: Client, manifest: Manifest) -> Json | None:
+    metadata = manifest["metadata"]
+    found = client.get(manifest["kind"], metadata["namespace"], metadata["name"])
+    return found["metadata"] if found else None
+
+
+def _touched(decision: Decision) -> Iterator[tuple[str, str]]:
+    yield from ((deletion.kind, deletion.name) for deletion in decision.delete)
+    yield from (("Deployment", scale.name) for scale in decision.scale)
+    yield from (("Job", suspension.name) for suspension in decision.suspend)
+
+
+def _ours(metadata: Json, owner: str, *, retained: bool) -> bool:
+    if not retained:
+        return controller_uid(metadata) == owner
+    return controller_uid(metadata) in (None, owner) and (
+        (metadata.get("labels") or {}).get(names.MANAGED_BY_LABEL) == names.FIELD_MANAGER
+    )

@@ -1,0 +1,270 @@
+"""The requests to the API server: blocking, of plain JSON objects, with errors that are whole sentences.
+
+The paths are written out here and the official client's transport does the rest (kubeconfig, credentials and their
+renewal, TLS, connections). Its generated classes for every kind are left alone: importing those of core/v1 alone costs
+more memory than all the rest of the operator.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kubernetes.config
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+
+from eagle3_api import API_VERSION, KIND, PLURAL
+from eagle3_operator.manifests.names import FIELD_MANAGER
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where objects of a kind are found: ``api/v1`` or ``apis/<group>/<version>``, and their plural."""
+
+    api: str
+    plural: str
+
+
+RESOURCES: Mapping[str, Resource] = {
+    KIND: Resource(f"apis/{API_VERSION}", PLURAL),
+    "Job": Resource("apis/batch/v1", "jobs"),
+    "Deployment": Resource("apis/apps/v1", "deployments"),
+    "Pod": Resource("api/v1", "pods"),
+    "Service": Resource("api/v1", "services"),
+    "PersistentVolumeClaim": Resource("api/v1", "persistentvolumeclaims"),
+    "Event": Resource("api/v1", "events"),
+}
+
+#: Seconds for the connection, and for each answer. A reconcile is tried again; it must not hang.
+TIMEOUT = (5.0, 15.0)
+LOG_TIMEOUT = (2.0, 5.0)
+
+_PAGE = 500
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class ApiError(Exception):
+    """The API server refused a request, or could not be reached (``status`` 0)."""
+
+    def __init__(self, request: str, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{request}: {message} ({status} {reason})" if status else f"{request}: {message}")
+        self.status = status
+        self.reason = reason
+
+
+class NotFoundError(ApiError):
+    """There is no such object."""
+
+
+class ConflictError(ApiError):
+    """The object is not any more what it was when it was looked at: look again."""
+
+
+class NameConflictError(Exception):
+    """A child's name is taken by an object that is not ours: it is left alone."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"{kind} {name} exists and does not belong to this object. It is left as it is. "
+            f"Rename or delete it, or give this object another name."
+        )
+        self.kind = kind
+        self.name = name
+
+
+class Client:
+    """The API server as the operator uses it. Safe to share between threads."""
+
+    def __init__(self, configuration: Configuration, *, connections: int = 16) -> None:
+        configuration.connection_pool_maxsize = connections
+        # One more try where nothing can have happened yet; answers are judged here, not there.
+        configuration.retries = urllib3.Retry(1, status=0, redirect=0, respect_retry_after_header=False)
+        self._api = ApiClient(configuration)
+        self._closed = False
+
+    @classmethod
+    def connect(cls, *, connections: int = 16) -> "Client":
+        """From inside a pod its service account; elsewhere the kubeconfig, as kubectl finds it."""
+        configuration = Configuration()
+        try:
+            kubernetes.config.load_incluster_config(configuration)
+        except kubernetes.config.ConfigException:
+            kubernetes.config.load_kube_config(client_configuration=configuration)
+        return cls(configuration, connections=connections)
+
+    def close(self) -> None:
+        """Let what is under way finish and begin nothing new."""
+        self._closed = True
+        self._api.close()
+
+    # Reading
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """One object, or None."""
+        try:
+            return self._json("GET", _path(kind, namespace, name))
+        except NotFoundError:
+            return None
+
+    def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
+        """The objects of a namespace that carry these labels (``a=b,c=d``). Items say neither kind nor apiVersion."""
+        found = self._json("GET", _path(kind, namespace), query={"labelSelector": labels})
+        return list(found.get("items") or [])
+
+    def metadata(self, kind: str, namespace: str | None) -> Iterator[Json]:
+        """The metadata of all objects of a kind, in a namespace or in all, page by page."""
+        query = {"limit": str(_PAGE)}
+        while True:
+            page = self._json("GET", _path(kind, namespace), query=query, accept=_METADATA_ONLY)
+            yield from (item["metadata"] for item in page.get("items") or [])
+            following = page["metadata"].get("continue")
+            if not following:
+                return
+            query = {**query, "continue": following}
+
+    def log(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+        """The last lines of a container's log; ``previous`` is the one before its restart."""
+        query = {"container": container, "tailLines": str(lines), "previous": str(previous).lower()}
+        path = f"{_path('Pod', namespace, pod)}/log"
+        return self._request("GET", path, query=query, accept="*/*", timeout=LOG_TIMEOUT).decode(errors="replace")
+
+    # Writing
+
+    def apply(self, manifest: Json) -> Json:
+        """Server-side apply, as the one owner of the fields in the manifest."""
+        metadata = manifest["metadata"]
+        return self._json(
+            "PATCH",
+            _path(manifest["kind"], metadata["namespace"], metadata["name"]),
+            query={"fieldManager": FIELD_MANAGER, "force": "true"},
+            body=manifest,
+            content="application/apply-patch+yaml",
+        )
+
+    def create(self, manifest: Json) -> Json:
+        """Create; ConflictError if the name is taken."""
+        path = _path(manifest["kind"], manifest["metadata"]["namespace"])
+        return self._json("POST", path, query={"fieldManager": FIELD_MANAGER}, body=manifest)
+
+    def delete(self, kind: str, namespace: str, metadata: Json) -> None:
+        """Delete exactly this object, its pods first; an object that is gone is deleted.
+
+        Args:
+            kind: of the object.
+            namespace: of the object.
+            metadata: as it was seen; ConflictError if it has changed since.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Foreground",
+            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        }
+        with contextlib.suppress(NotFoundError):
+            self._json("DELETE", _path(kind, namespace, metadata["name"]), body=options)
+
+    def scale(self, namespace: str, deployment: str, replicas: int) -> None:
+        """Set a Deployment's replicas through its scale subresource."""
+        self.merge("Deployment", namespace, deployment, {"spec": {"replicas": replicas}}, subresource="scale")
+
+    def suspend(self, namespace: str, job: str, suspend: bool) -> None:
+        """Suspend or resume a Job."""
+        self.merge("Job", namespace, job, {"spec": {"suspend": suspend}})
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Json, *, subresource: str | None = None) -> Json:
+        """A merge patch of an object or of one of its subresources."""
+        path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+        return self._json(
+            "PATCH", path, query={"fieldManager": FIELD_MANAGER}, body=patch, content="application/merge-patch+json"
+        )
+
+    def replace_status(self, kind: str, namespace: str, metadata: Json, status: Json) -> Json:
+        """Write a whole status if the object is still as it was seen; else ConflictError."""
+        operations = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        return self._json(
+            "PATCH",
+            f"{_path(kind, namespace, metadata['name'])}/status",
+            query={"fieldManager": FIELD_MANAGER},
+            body=operations,
+            content="application/json-patch+json",
+        )
+
+    # The transport
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | list[Json] | None = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+    ) -> Json:
+        answer: Json = json.loads(self._request(method, path, query=query, body=body, content=content, accept=accept))
+        return answer
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | list[Json] | None = None,
+        content: str = "application/json",
+        accept: str,
+        timeout: tuple[float, float] = TIMEOUT,
+    ) -> bytes:
+        request = f"{method} {path}"
+        if self._closed:
+            raise ApiError(request, 0, "Closed", "the operator is stopping")
+        headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
+        prepared = self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = self._api.call_api(*prepared, _request_timeout=timeout)
+            data: bytes = answer.read()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiError(request, 0, "Unreachable", f"the API server cannot be reached: {error}") from error
+        if 200 <= answer.status < 300:
+            return data
+        raise _refusal(request, answer.status, data)
+
+
+def _path(kind: str, namespace: str | None, name: str | None = None) -> str:
+    resource = RESOURCES[kind]
+    parts = [
+        resource.api,
+        *(("namespaces", namespace) if namespace else ()),
+        resource.plural,
+        *((name,) if name else ()),
+    ]
+    return "/" + "/".join(parts)
+
+
+def _refusal(request: str, status: int, data: bytes) -> ApiError:
+    """The error in an answer. Its body is a ``Status``, or whatever a proxy says."""
+    try:
+        said = dict(json.loads(data))
+    except (ValueError, TypeError):
+        said = {"message": data[:200].decode(errors="replace")}
+    kind: type[ApiError] = ApiError
+    if status == 404:
+        kind = NotFoundError
+    # A JSON patch whose test fails is told from one with a bad value by its lack of details.
+    elif status == 409 or (status == 422 and not said.get("details")):
+        kind = ConflictError
+    return kind(request, status, str(said.get("reason", "")), str(said.get("message", "")))

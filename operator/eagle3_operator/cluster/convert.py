@@ -1,0 +1,210 @@
+"""API objects, as the API server's JSON, to the plain values of an ``Observation``. Pure functions, no requests."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from eagle3_api.jobs import Report
+from eagle3_operator.decide import times
+from eagle3_operator.manifests import names
+from eagle3_operator.observation import Claim, Deployment, Job, Pod, Service
+
+Json = Mapping[str, Any]
+
+#: What every container waits for on its way, and what tells nothing.
+_NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
+
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+}  # fmt: skip
+
+
+def controller_uid(metadata: Json) -> str | None:
+    """UID of the object that controls this one."""
+    references = metadata.get("ownerReferences") or ()
+    return next((reference["uid"] for reference in references if reference.get("controller")), None)
+
+
+def revision_number(labels: Json | None) -> int | None:
+    """The revision in a set of labels, or in a Service's selector."""
+    label = (labels or {}).get(names.REVISION_LABEL, "")
+    return int(label[1:]) if label[:1] == "r" and label[1:].isdecimal() else None
+
+
+def main_container(pod: Json) -> str:
+    """Name of the container that does the pod's work: the first."""
+    name: str = pod["spec"]["containers"][0]["name"]
+    return name
+
+
+def pod_from(pod: Json) -> Pod:
+    """A pod of a Job or a Deployment."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    main: Json = next((c for c in status.get("containerStatuses") or () if c["name"] == main_container(pod)), {})
+    ended = _ending(main) or _failed_before(status.get("initContainerStatuses") or ())
+    waiting_reason, waiting_message = _waiting(status)
+    return Pod(
+        name=metadata["name"],
+        created_at=times.parse(metadata["creationTimestamp"]),
+        phase=status.get("phase", "Pending"),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        terminating="deletionTimestamp" in metadata,
+        started=bool(_ending(main) or (main.get("state") or {}).get("running")),
+        unschedulable=scheduled.get("message", "") if unschedulable else None,
+        unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
+        waiting_reason=waiting_reason,
+        waiting_message=waiting_message,
+        restarts=main.get("restartCount", 0),
+        exit_code=ended.get("exitCode") if ended else None,
+        oom_killed=bool(ended) and ended.get("reason") == "OOMKilled",
+        termination_message=ended.get("message", "") if ended else "",
+        finished_at=_time(ended.get("finishedAt")) if ended else None,
+    )
+
+
+def _ending(container: Json) -> Json:
+    """How a container ended last: now, or before it was started again."""
+    found: Json = (
+        (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    )
+    return found
+
+
+def _failed_before(init_containers: Iterable[Json]) -> Json:
+    """How a container that runs before the main one failed; then the main one has no ending of its own."""
+    return next((end for container in init_containers if (end := _ending(container)).get("exitCode")), {})
+
+
+def _waiting(status: Json) -> tuple[str | None, str]:
+    """Why the first container that waits does so; of a pod that was turned away, why that was."""
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting and waiting.get("reason") not in _NORMAL_WAITS:
+            return waiting.get("reason"), waiting.get("message", "")
+    return status.get("reason"), status.get("message", "") if status.get("reason") else ""
+
+
+def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
+    """A Job of one of the object's stages, without its progress, which only its log tells.
+
+    Args:
+        job: the API object, found by our labels.
+        pods: any pods; those that the Job controls are taken.
+        owner: UID of our object.
+    """
+    metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    mine = tuple(pod_from(pod) for pod in pods if controller_uid(pod["metadata"]) == metadata["uid"])
+    conditions = {c["type"]: c for c in status.get("conditions") or () if c.get("status") == "True"}
+    complete, failed = conditions.get("Complete"), conditions.get("Failed")
+    ended = status.get("completionTime") or (failed or {}).get("lastTransitionTime")
+    return Job(
+        name=metadata["name"],
+        stage=labels.get(names.STAGE_LABEL, ""),
+        key=annotations.get(names.KEY_ANNOTATION, ""),
+        template=annotations.get(names.TEMPLATE_ANNOTATION, ""),
+        created_at=times.parse(metadata["creationTimestamp"]),
+        started_at=_time(status.get("startTime")),
+        finished_at=_time(ended),
+        complete=complete is not None,
+        failed=failed is not None,
+        failure_reason=(failed or {}).get("reason", ""),
+        failure_message=(failed or {}).get("message", ""),
+        suspended=bool(spec.get("suspend")),
+        terminating="deletionTimestamp" in metadata,
+        revision=revision_number(labels),
+        owned=controller_uid(metadata) == owner,
+        pods=mine,
+        report=_report(mine),
+    )
+
+
+def _report(pods: Iterable[Pod]) -> Report | None:
+    """The newest report that the pods left behind."""
+    ended = sorted((pod for pod in pods if pod.finished_at), key=lambda pod: (pod.finished_at, pod.name), reverse=True)
+    return next((report for pod in ended if (report := Report.parse(pod.termination_message))), None)
+
+
+def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> Deployment | None:
+    """The Deployment of a revision, without its log; None if its labels say no revision.
+
+    Args:
+        deployment: the API object, found by our labels.
+        pods: pods of the object; those of this revision's servers are taken.
+        owner: UID of our object.
+    """
+    metadata, status = deployment["metadata"], deployment.get("status") or {}
+    number = revision_number(metadata.get("labels"))
+    if number is None:
+        return None
+    annotations = metadata.get("annotations") or {}
+    return Deployment(
+        name=metadata["name"],
+        revision=number,
+        key=annotations.get(names.KEY_ANNOTATION, ""),
+        created_at=times.parse(metadata["creationTimestamp"]),
+        replicas=deployment["spec"].get("replicas", 1),
+        ready_replicas=status.get("readyReplicas", 0),
+        pods=tuple(pod_from(pod) for pod in servers(pods, number)),
+        terminating="deletionTimestamp" in metadata,
+        owned=controller_uid(metadata) == owner,
+        record=_record(annotations.get(names.RECORD_ANNOTATION, "{}")),
+    )
+
+
+def servers(pods: Iterable[Json], number: int) -> list[Json]:
+    """The pods that serve a revision; the pods that probe it carry a stage too."""
+    found = []
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        if revision_number(labels) == number and names.STAGE_LABEL not in labels:
+            found.append(pod)
+    return found
+
+
+def _record(text: str) -> dict[str, str]:
+    """What a revision is. Somebody may have edited the annotation; a record that is not ours is no record."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return {}
+    return {str(k): str(v) for k, v in record.items()} if isinstance(record, dict) else {}
+
+
+def service_from(service: Json, *, owner: str) -> Service:
+    """The public Service, or a revision's own."""
+    return Service(
+        name=service["metadata"]["name"],
+        selected_revision=revision_number(service["spec"].get("selector")),
+        owned=controller_uid(service["metadata"]) == owner,
+    )
+
+
+def claim_from(claim: Json, *, owner: str) -> Claim:
+    """A claim; its capacity is what was asked for until it is bound."""
+    status, spec = claim.get("status") or {}, claim["spec"]
+    asked = (spec.get("resources") or {}).get("requests") or {}
+    size = (status.get("capacity") or asked).get("storage")
+    return Claim(
+        name=claim["metadata"]["name"],
+        phase=status.get("phase", "Pending"),
+        capacity=None if size is None else quantity(size),
+        owned=controller_uid(claim["metadata"]) == owner,
+    )
+
+
+def quantity(text: str) -> int:
+    """A Kubernetes quantity (``1.5Ti``, ``500G``, ``1e12``, ``1500m``) as a whole number, rounded down."""
+    number = text.rstrip("".join({c for suffix in _FACTORS for c in suffix} | {"i"}))
+    suffix = text[len(number) :]
+    if number.endswith("m") and not suffix:
+        return int(float(number[:-1]) / 1000)
+    return int(float(number) * _FACTORS[suffix])
+
+
+def _time(stamp: str | None) -> datetime | None:
+    return None if stamp is None else times.parse(stamp)

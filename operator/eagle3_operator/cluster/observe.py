@@ -1,0 +1,156 @@
+"""Everything that one reconcile looks at besides the object itself, read anew from the API server each time.
+
+The order matters. Jobs are read before their pods: the controller sets a Job's condition after it has seen its pods end,
+so a Job that is read as Complete has its pods' reports in the later answer. Caches of several watches could not say that.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from eagle3_api.jobs import Progress
+from eagle3_api.spec import Eagle3Draft, seconds
+from eagle3_api.status import Eagle3DraftStatus, Window
+from eagle3_operator.cluster import convert
+from eagle3_operator.cluster.client import ApiError, Client, Json
+from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
+from eagle3_operator.decide import times
+from eagle3_operator.judge import watch
+from eagle3_operator.manifests import names
+from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation
+
+logger = logging.getLogger(__name__)
+
+#: Lines of a running Job's log in which its last progress line is looked for.
+PROGRESS_LINES = 200
+#: Lines of a server's log that a diagnosis gets.
+SERVER_LINES = 60
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was observed, and the metadata of the objects behind it, by kind and name, for whoever acts on them."""
+
+    observation: Observation
+    metadata: Mapping[tuple[str, str], Json]
+
+
+class Observer:
+    """Looks at one object's children."""
+
+    def __init__(self, client: Client, prometheus: Mapping[str, Prometheus], *, poll_seconds: float) -> None:
+        self._client = client
+        self._prometheus = prometheus
+        self._poll_seconds = poll_seconds
+
+    def observe(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Seen:
+        """The children as they are.
+
+        Args:
+            obj: the object.
+            status: its status, as stored.
+            now: the time.
+        """
+        owner = obj.metadata.uid
+        metadata: dict[tuple[str, str], Json] = {}
+        jobs = self._find(obj, "Job", metadata)
+        # serve can be added to an object but never taken away: without it there never was a server.
+        deployments = self._find(obj, "Deployment", metadata) if obj.spec.serve else []
+        services = self._find(obj, "Service", metadata) if obj.spec.serve else []
+        pods = self._find(obj, "Pod", {}) if jobs or deployments else []
+        observation = Observation(
+            jobs={made.name: made for made in (self._job(obj, job, pods, status, now) for job in jobs)},
+            deployments={
+                made.revision: made
+                for made in (self._deployment(obj, deployment, pods) for deployment in deployments)
+                if made is not None
+            },
+            services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
+            claims={made.name: made for made in self._claims(obj, metadata)},
+            metrics=self._metrics(obj, status, now),
+        )
+        return Seen(observation, metadata)
+
+    def _find(self, obj: Eagle3Draft, kind: str, metadata: dict[tuple[str, str], Json]) -> list[Json]:
+        found = self._client.find(kind, obj.metadata.namespace, f"{names.NAME_LABEL}={obj.metadata.name}")
+        metadata.update({(kind, item["metadata"]["name"]): item["metadata"] for item in found})
+        return found
+
+    def _claims(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Claim]:
+        claims = []
+        for name in sorted({names.claim_name(obj, "features"), names.claim_name(obj, "drafts")}):
+            if claim := self._client.get("PersistentVolumeClaim", obj.metadata.namespace, name):
+                metadata["PersistentVolumeClaim", name] = claim["metadata"]
+                claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
+        return claims
+
+    def _job(self, obj: Eagle3Draft, job: Json, pods: list[Json], status: Eagle3DraftStatus, now: datetime) -> Job:
+        made = convert.job_from(job, pods, owner=obj.metadata.uid)
+        running = [pod for pod in made.pods if pod.started and pod.phase == "Running" and not pod.terminating]
+        if made.finished or not running:
+            return made
+        if known := self._known_progress(made, status, now):
+            return replace(made, progress=known)
+        newest = max(running, key=lambda pod: pod.created_at).name
+        log, problem = self._log(_named(pods, newest), PROGRESS_LINES)
+        return replace(made, progress=Progress.last(log), progress_problem=problem)
+
+    def _known_progress(self, job: Job, status: Eagle3DraftStatus, now: datetime) -> Progress | None:
+        """The progress in the status while that is fresh.
+
+        Every status write comes back as an event: reading the log each time would make a loop as fast as the log.
+        """
+        for stage in status.stages:
+            if stage.name == job.stage and stage.key == job.key and stage.progress is not None:
+                said = stage.progress
+                if times.age(said.time, now) < self._poll_seconds:
+                    time = times.parse(said.time).timestamp()
+                    return Progress(done=said.done, seconds_left=said.seconds_left, message=said.message, time=time)
+        return None
+
+    def _deployment(self, obj: Eagle3Draft, deployment: Json, pods: list[Json]) -> Deployment | None:
+        made = convert.deployment_from(deployment, pods, owner=obj.metadata.uid)
+        if made is None or made.ready_replicas >= made.replicas or not made.pods:
+            return made
+        newest = max(made.pods, key=lambda pod: pod.created_at)
+        if not newest.started:
+            return made
+        # A container that waits to be started again has no log of its own yet.
+        log, _ = self._log(_named(pods, newest.name), SERVER_LINES, previous=newest.waiting_reason is not None)
+        return replace(made, log=tuple(log.splitlines()))
+
+    def _log(self, pod: Json, lines: int, *, previous: bool = False) -> tuple[str, str]:
+        """The last lines of the pod's main container, and why they could not be read, if so."""
+        metadata, container = pod["metadata"], convert.main_container(pod)
+        try:
+            log = self._client.log(metadata["namespace"], metadata["name"], container, lines=lines, previous=previous)
+        except ApiError as error:
+            logger.info("the log of pod %s cannot be read: %s", metadata["name"], error)
+            return "", str(error)
+        return log, ""
+
+    def _metrics(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Metrics | None:
+        """The answer for the next window of the serving revision, if one has ended."""
+        policy = obj.spec.watch
+        serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
+        span = watch.due(serving, policy, now) if policy and serving else None
+        if policy is None or serving is None or span is None:
+            return None
+        server = self._prometheus.get(policy.prometheus.name)
+        if server is None:
+            return Metrics(serving.number, problem=f'the chart\'s values name no Prometheus "{policy.prometheus.name}"')
+        questions = watch.queries(obj.metadata.namespace, obj.metadata.name, serving.number, seconds(policy.window))
+        try:
+            answer = watch.window(server.values(questions, span[1].astimezone(UTC)), *span)
+        except MetricsUnavailableError as error:
+            return Metrics(serving.number, problem=str(error))
+        return (
+            Metrics(serving.number, window=answer)
+            if isinstance(answer, Window)
+            else Metrics(serving.number, problem=answer)
+        )
+
+
+def _named(pods: list[Json], name: str) -> Json:
+    return next(pod for pod in pods if pod["metadata"]["name"] == name)

@@ -1,0 +1,79 @@
+"""Questions to a Prometheus: instant queries whose answer is one number, none, or a sentence that says what is wrong.
+
+Nothing is guessed. An empty answer is None, which is neither zero nor a failure. Several series, a matrix, a warning (a
+partial answer, of Thanos for one), NaN, a refusal and a server that is away are each a ``MetricsUnavailableError`` with a
+text for people: on missing metrics nothing is ever rolled back.
+"""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+
+from eagle3_operator.settings import PrometheusServer
+
+
+class MetricsUnavailableError(Exception):
+    """There is no answer that could be relied on."""
+
+
+class Prometheus:
+    """One Prometheus server of the settings. Safe to share between threads."""
+
+    def __init__(self, server: PrometheusServer) -> None:
+        self._server = server
+        self._http = httpx.Client(base_url=server.url, timeout=server.timeout_seconds)
+
+    def values(self, queries: Mapping[str, str], time: datetime) -> dict[str, float | None]:
+        """The answers to queries (PromQL by name) as of one time; None where nothing matches."""
+        return {name: self._value(name, query, time) for name, query in queries.items()}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _value(self, name: str, query: str, time: datetime) -> float | None:
+        answer = self._ask(query, time)
+        where = f"Prometheus at {self._server.url}, query {name}"
+        if warnings := answer.get("warnings"):
+            raise MetricsUnavailableError(f"{where}: warns: {warnings}")
+        data = answer.get("data")
+        if not isinstance(data, dict) or data.get("resultType") != "vector" or not isinstance(data.get("result"), list):
+            raise MetricsUnavailableError(f"{where}: answered no vector")
+        series = data["result"]
+        if len(series) > 1:
+            raise MetricsUnavailableError(f"{where}: {len(series)} series where one is expected")
+        if not series:
+            return None
+        try:
+            value = float(series[0]["value"][1])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise MetricsUnavailableError(f"{where}: answered a sample that is no number") from None
+        if not math.isfinite(value):
+            raise MetricsUnavailableError(f"{where}: answered {value}")
+        return value
+
+    def _ask(self, query: str, time: datetime) -> dict[str, object]:
+        where = f"Prometheus at {self._server.url}"
+        try:
+            answer = self._http.post(
+                "/api/v1/query",
+                data={"query": query, "time": f"{time.timestamp():.3f}"},
+                headers=self._authorization(),
+            )
+            said = answer.json()
+        except (httpx.HTTPError, OSError) as failure:
+            raise MetricsUnavailableError(f"{where}: does not answer ({failure})") from failure
+        except ValueError:
+            raise MetricsUnavailableError(f"{where}: status {answer.status_code}, and no JSON") from None
+        if not isinstance(said, dict) or answer.status_code != httpx.codes.OK or said.get("status") != "success":
+            error = said.get("error") if isinstance(said, dict) else None
+            raise MetricsUnavailableError(f"{where}: status {answer.status_code}: {error or 'no reason given'}")
+        return said
+
+    def _authorization(self) -> dict[str, str]:
+        """The token is read anew each time: mounted Secrets are renewed in place."""
+        file = self._server.token_file
+        return {"Authorization": f"Bearer {Path(file).read_text().strip()}"} if file else {}

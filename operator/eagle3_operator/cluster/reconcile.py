@@ -1,0 +1,153 @@
+"""One reconcile: look at everything anew, decide, act, write the status once, tell."""
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from eagle3_api import KIND
+from eagle3_api.conditions import Reason
+from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.cluster import events, status
+from eagle3_operator.cluster.act import act
+from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError
+from eagle3_operator.cluster.observe import Observer
+from eagle3_operator.cluster.queue import Key
+from eagle3_operator.decision import Decision, Event
+from eagle3_operator.logs import about
+from eagle3_operator.metrics import Metrics
+from eagle3_operator.observation import Observation
+from eagle3_operator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+Decide = Callable[[Eagle3Draft, Observation, Settings, datetime], Decision]
+
+#: A stranger's object that goes away tells us nothing: it does not carry our labels.
+NAME_CONFLICT_SECONDS = 60.0
+
+
+class Reconciler:
+    """Reconciles objects, each call in a thread of its own pool.
+
+    Args:
+        client: of the API server.
+        observer: looks at an object's children.
+        settings: of the operator.
+        decide: what to do about an object; pure.
+        metrics: where reconciles are counted.
+        now: the time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        observer: Observer,
+        settings: Settings,
+        *,
+        decide: Decide,
+        metrics: Metrics,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._observer = observer
+        self._settings = settings
+        self._decide = decide
+        self._metrics = metrics
+        self._now = now
+        self._threads = ThreadPoolExecutor(settings.workers, thread_name_prefix="reconcile")
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Bring one object a step nearer to what it should be.
+
+        Returns:
+            Seconds until it must be looked at again though nothing has changed; None if it need not.
+
+        Raises:
+            Exception: anything; the object is to be tried again later.
+        """
+        with about(*key):
+            context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._measured, key)
+
+    async def keys(self) -> list[Key]:
+        """The keys of all objects that are watched."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._keys)
+
+    def close(self) -> None:
+        """Begin nothing new; what is under way ends with its present request."""
+        self._client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _keys(self) -> list[Key]:
+        found = self._client.metadata(KIND, self._settings.namespace)
+        return [Key(metadata["namespace"], metadata["name"]) for metadata in found]
+
+    def _measured(self, key: Key) -> float | None:
+        begin = time.perf_counter()
+        try:
+            result, again = self._reconcile(key)
+        except ConflictError as conflict:
+            logger.info("looked at again, because it changed meanwhile: %s", conflict)
+            self._metrics.reconciled("conflict", time.perf_counter() - begin)
+            raise
+        except Exception as error:
+            logger.exception("the reconcile failed and will be tried again")
+            self._metrics.reconciled("failed", time.perf_counter() - begin)
+            self._metrics.failed(error)
+            raise
+        self._metrics.reconciled(result, time.perf_counter() - begin)
+        return again
+
+    def _reconcile(self, key: Key) -> tuple[str, float | None]:
+        seen = self._client.get(KIND, *key)
+        if seen is None:
+            self._metrics.phase(*key, None)
+            return "gone", None
+        if "deletionTimestamp" in seen["metadata"]:
+            return "gone", None  # its children name it as their owner and go with it
+        now = self._now()
+        try:
+            obj = Eagle3Draft.model_validate(seen)
+            stored = Eagle3DraftStatus.model_validate(obj.status)
+        except ValidationError as error:
+            return self._stall(key, seen, now, Reason.INVALID_CONFIGURATION, _unreadable(error)), None
+        children = self._observer.observe(obj, stored, now)
+        decision = self._decide(obj, children.observation, self._settings, now)
+        try:
+            act(self._client, decision, namespace=key.namespace, owner=obj.metadata.uid, seen=children.metadata)
+        except NameConflictError as conflict:
+            return self._stall(key, seen, now, Reason.NAME_CONFLICT, str(conflict), decision), NAME_CONFLICT_SECONDS
+        return self._write(key, seen, now, decision.status.to_json(), decision.events), decision.requeue_after
+
+    def _stall(
+        self, key: Key, seen: Json, now: datetime, reason: Reason, message: str, decision: Decision | None = None
+    ) -> str:
+        others = decision.status.conditions if decision else ()
+        made = status.stalled(seen, reason, message, now, others=others)
+        return self._write(key, seen, now, made, (Event("Warning", reason, message),))
+
+    def _write(self, key: Key, seen: Json, now: datetime, made: Json, told: tuple[Event, ...]) -> str:
+        self._metrics.phase(*key, made["phase"])
+        if not status.write(self._client, seen, made):
+            return "settled"
+        logger.info("%s", _summary(made))
+        events.post(self._client, seen, told, now)
+        return "written"
+
+
+def _summary(made: Json) -> str:
+    """One line about an object's new status: its phase, and what Ready says."""
+    ready: Json = next((condition for condition in made.get("conditions") or () if condition["type"] == "Ready"), {})
+    return f"{made['phase']}: {ready.get('reason', '')} {ready.get('message', '')}".strip()
+
+
+def _unreadable(error: ValidationError) -> str:
+    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)[:3]]
+    return f"this version of the operator cannot read the object: {'; '.join(faults)}. Nothing was changed."

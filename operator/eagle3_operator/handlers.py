@@ -1,0 +1,84 @@
+"""Every kopf decorator of the operator, and nothing else: watches become keys in the queue.
+
+Only ``on.event`` handlers: the framework then writes nothing to any object, neither finalizer nor annotation.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+
+from eagle3_api import GROUP, PLURAL, VERSION
+from eagle3_operator.cluster.queue import Key, Queue
+from eagle3_operator.cluster.reconcile import Reconciler
+from eagle3_operator.manifests.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
+from eagle3_operator.settings import Settings
+
+#: The kinds whose changes may matter to the object that their label names.
+CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"), ("", "v1", "services"))
+
+#: A request ends within seconds and a reconcile is a handful of them: whoever takes so long is stuck.
+STUCK_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What the handlers work with; kopf hands it to each of them as ``memo``."""
+
+    settings: Settings
+    reconciler: Reconciler
+    queue: Queue
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> None:
+    """Set kopf up and start the queue."""
+    # Another operator's peering object must not freeze this one; two of us do no harm, they only work twice.
+    settings.peering.standalone = True
+    # Nothing is stored and no finalizer set; but under its default name kopf would remove those of others.
+    settings.persistence.finalizer = f"{GROUP}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    settings.posting.enabled = False
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 60
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.chunk_size = 500
+    for child in CHILDREN:
+        settings.watching.label_selectors[child] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+    # In one namespace there is no right to look at namespaces and definitions of all the cluster.
+    settings.scanning.disabled = memo.settings.namespace is not None
+    settings.process.ultimate_exiting_timeout = 30
+    memo.queue.start()
+
+
+@kopf.on.cleanup()
+async def stop(memo: Operator, **_: Any) -> None:
+    """Let the reconciles under way end."""
+    memo.reconciler.close()
+    await memo.queue.stop()
+
+
+@kopf.on.probe(id="overdue")
+async def alive(memo: Operator, **_: Any) -> float:
+    """Seconds by which the queue is behind. Not alive means that a reconcile hangs, not that the API server does."""
+    overdue = memo.queue.overdue()
+    if overdue > STUCK_SECONDS:
+        raise kopf.PermanentError(f"no progress for {overdue:.0f} s")
+    return overdue
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL)
+async def object_changed(namespace: str | None, name: str | None, memo: Operator, **_: Any) -> None:
+    """An object came, changed or went."""
+    memo.queue.enqueue(Key(namespace or "", name or ""))
+
+
+async def child_changed(namespace: str | None, labels: kopf.Labels, memo: Operator, **_: Any) -> None:
+    """Something that an object made came, changed or went."""
+    memo.queue.enqueue(Key(namespace or "", labels[NAME_LABEL]))
+
+
+for _child in CHILDREN:
+    kopf.on.event(*_child, labels={MANAGED_BY_LABEL: FIELD_MANAGER, NAME_LABEL: kopf.PRESENT})(child_changed)

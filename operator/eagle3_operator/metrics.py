@@ -1,0 +1,79 @@
+"""The operator's own metrics, for Prometheus: how many reconciles, how long, how far behind, and where the objects are.
+
+eagle3_operator_reconciles_total{result}     written, settled, gone, conflict, failed
+eagle3_operator_reconcile_seconds            histogram
+eagle3_operator_errors_total{type}           the exception behind a failed reconcile
+eagle3_operator_queue_length                 objects that are due and wait
+eagle3_operator_objects{phase}               objects by phase
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from wsgiref.simple_server import WSGIServer
+
+import prometheus_client
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_PREFIX = "eagle3_operator"
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """Counted in one registry, so that several can stand in one process. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        prometheus_client.PlatformCollector(registry=self.registry)
+        self._reconciles = prometheus_client.Counter(
+            f"{_PREFIX}_reconciles", "Reconciles by result.", ["result"], registry=self.registry
+        )
+        self._seconds = prometheus_client.Histogram(
+            f"{_PREFIX}_reconcile_seconds", "Duration of a reconcile.", buckets=_BUCKETS, registry=self.registry
+        )
+        self._errors = prometheus_client.Counter(
+            f"{_PREFIX}_errors", "Failed reconciles by exception.", ["type"], registry=self.registry
+        )
+        self._queue = prometheus_client.Gauge(
+            f"{_PREFIX}_queue_length", "Objects that are due and wait.", registry=self.registry
+        )
+        self._phases: dict[tuple[str, str], str] = {}
+        self.registry.register(_Objects(self._phases))
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """A reconcile ended so, after so many seconds."""
+        self._reconciles.labels(result).inc()
+        self._seconds.observe(seconds)
+
+    def failed(self, error: Exception) -> None:
+        """A reconcile failed with this."""
+        self._errors.labels(type(error).__name__).inc()
+
+    def phase(self, namespace: str, name: str, phase: str | None) -> None:
+        """The phase of an object; None when it is gone."""
+        if phase is None:
+            self._phases.pop((namespace, name), None)
+        else:
+            self._phases[namespace, name] = phase
+
+    def watch_queue(self, length: Callable[[], int]) -> None:
+        """Ask for the queue's length whenever somebody reads it."""
+        self._queue.set_function(length)
+
+    def serve(self, port: int) -> WSGIServer:
+        """Answer GET /metrics on this port, in a thread of its own."""
+        server, _ = prometheus_client.start_http_server(port, registry=self.registry)
+        return server
+
+
+class _Objects(Collector):
+    def __init__(self, phases: dict[tuple[str, str], str]) -> None:
+        self._phases = phases
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(f"{_PREFIX}_objects", "Objects by phase.", labels=["phase"])
+        for phase, count in sorted(Counter(list(self._phases.values())).items()):
+            family.add_metric([phase], count)
+        yield family
