@@ -1,7 +1,6 @@
 """The test cluster itself, as far as its control plane goes."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 
 from testcluster import AnyCluster, Cluster, NotATestClusterError, guard, require_test_cluster, wait_for
 from testcluster.build import MODULES
+from testcluster.cluster import end_abandoned
 
 
 @pytest.fixture
@@ -71,11 +71,36 @@ def test_a_cluster_whose_run_was_killed_is_ended_by_the_next_down(folder: Path) 
     run = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     cluster = Cluster(folder)
     with run:
-        wait_for("the API server's process", 30, lambda: (folder / "logs" / "kube-apiserver.log").exists())
-        run.send_signal(signal.SIGKILL)
+        try:
+            wait_for("the API server's process", 30, lambda: (folder / "logs" / "kube-apiserver.log").exists())
+        finally:
+            run.kill()
     assert any("process" in trace for trace in cluster.traces())
 
     cluster.down()
+
+    assert cluster.traces() == []
+
+
+def test_a_test_run_that_was_killed_is_cleaned_up_after_by_the_next() -> None:
+    program = """
+import time
+from testcluster.provide import provided
+with provided(node=False) as cluster:
+    print(cluster.layout.folder, flush=True)
+    time.sleep(3600)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(MODULES.parents[1]), "EAGLE3_TEST_KUBECONFIG": ""}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout
+            cluster = Cluster(Path(run.stdout.readline().strip()))
+        finally:
+            run.kill()
+    wait_for("the processes to end with the run", 10, lambda: not any("process" in each for each in cluster.traces()))
+    assert cluster.traces() == [f"folder {cluster.layout.folder}"]
+
+    end_abandoned([cluster.layout.folder])
 
     assert cluster.traces() == []
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from testcluster import build
 from testcluster.cluster import Cluster
+from testcluster.upgrade import upgrade
 
 
 def main(arguments: list[str]) -> None:
@@ -20,6 +21,9 @@ def main(arguments: list[str]) -> None:
             parser.error(f"no program {unknown[0]}: {', '.join(build.PROGRAMS)}")
         for name in told.program or build.PROGRAMS:
             print(build.binary(name))
+        return
+    if told.command == "upgrade":
+        upgrade(told.version)
         return
     cluster = Cluster(told.folder, told.slot)
     if told.command == "up":
@@ -69,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     make = command("build", "build the programs that are not there yet, and print where they are")
     names = ", ".join(build.PROGRAMS)
     make.add_argument("program", nargs="*", help=f"of {names}; all if none is named")
+    command("upgrade", "change the version of Kubernetes in go.mod").add_argument("version", help="such as 1.37.2")
     return parser
 
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from testcluster import build, certificates, cgroups, controlplane, guard, images, node, processes, slots, system
@@ -26,6 +26,15 @@ def prepare(*, node: bool) -> dict[str, Path]:
             raise RuntimeError("a node needs root: control groups, namespaces and mounts")
         system.require(system.NODE)
     return {name: build.binary(name) for name in (("pause", "dns", "kube") if node else ("kube",))}
+
+
+def end_abandoned(folders: Iterable[Path]) -> None:
+    """Removes what is left of clusters whose processes are gone, and so is the process that started them."""
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):  # no cluster's, or another process removes it just now
+            started_by = json.loads((folder / SIGN).read_text())["started_by"]
+            if not Path(f"/proc/{started_by}").exists() and not list(processes.marked(folder)):
+                Cluster(folder).down()
 
 
 class Cluster(AnyCluster):
@@ -84,7 +93,7 @@ class Cluster(AnyCluster):
                 break
             except BaseException as error:
                 self._processes.end()
-                error.add_note(f"logs: {self._layout.logs}")
+                error.add_note(f"{self._layout.logs} has the logs, which end so:\n{self._processes.log_ends()}")
                 # A port that was free when it was chosen may be another's when it is used.
                 if attempt == ATTEMPTS or "address already in use" not in str(error):
                     raise
@@ -117,7 +126,7 @@ class Cluster(AnyCluster):
     def _make_folder(self, address: str, ports: controlplane.Ports) -> None:
         layout = self._layout
         layout.logs.mkdir(parents=True)
-        (self._folder / SIGN).write_text(json.dumps({"slot": layout.slot}))
+        (self._folder / SIGN).write_text(json.dumps({"slot": layout.slot, "started_by": os.getpid()}))
         certificates.issue(layout, address, f"https://{address}:{ports.apiserver}")
 
     def _wait(self, what: str, check: Callable[[], bool]) -> None:

@@ -56,6 +56,11 @@ class Processes:
     def log_end(self, name: str, lines: int = 20) -> str:
         return "\n".join((self._logs / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
 
+    def log_ends(self) -> str:
+        """The last lines of each log there is."""
+        names = sorted(path.stem for path in self._logs.glob("*.log"))
+        return "\n".join(f"--- {name}\n{self.log_end(name, lines=5)}" for name in names)
+
     def end(self) -> None:
         """Kills every process that carries the mark of the folder, whoever started it, and waits for its end.
 
@@ -63,14 +68,19 @@ class Processes:
         seconds for the watches of a node that is gone.
         """
 
+        times_none_was_seen = 0
+
         def none_left() -> bool:
+            nonlocal times_none_was_seen
             left = list(marked(self._folder))
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for process in self._started.values():
                 process.poll()  # buries it
-            return not left
+            # A process that is just becoming another program shows no environment for a moment.
+            times_none_was_seen = 0 if left else times_none_was_seen + 1
+            return times_none_was_seen == 2
 
         wait_for(f"the end of the processes of {self._folder}", 30, none_left)
         self._started.clear()

@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from testcluster.any_cluster import AnyCluster, ExternalCluster
-from testcluster.cluster import Cluster
+from testcluster.cluster import Cluster, end_abandoned
 from testcluster.kind import KindCluster, engine_works
+from testcluster.volumes import DEFAULT_VOLUMES, Volume
+
+# Not below the caller's temporary folder, whose path may be too long for a socket.
+PLACE, PREFIX = Path("/tmp"), "eagle3-testcluster-run-"
 
 Choice = Literal["external", "kind", "embedded"]
 
@@ -45,24 +49,31 @@ def choice(*, node: bool) -> Choice:
 
 
 @contextlib.contextmanager
-def provided(*, node: bool, gpus: int = 0, share: Sequence[str | Path] = ()) -> Iterator[AnyCluster]:
+def provided(
+    *,
+    node: bool,
+    gpus: int = 0,
+    share: Sequence[str | Path] = (),
+    volumes: Mapping[str, Volume] = DEFAULT_VOLUMES,
+) -> Iterator[AnyCluster]:
     """A cluster that is ready, as the environment asks for it. What was started here ends with the context."""
     kind_of_cluster = choice(node=node)
     if kind_of_cluster == "external":
         yield ExternalCluster(os.environ["EAGLE3_TEST_KUBECONFIG"])
         return
-    # Not below the caller's temporary folder, whose path may be too long for a socket.
-    folder = Path(tempfile.mkdtemp(prefix="eagle3-testcluster-", dir="/tmp"))
+    end_abandoned(PLACE.glob(f"{PREFIX}*"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
     if kind_of_cluster == "kind":
         with KindCluster(folder / "kind", slot=os.getpid()) as kind:
-            kind.up(gpus=gpus, share=share)
+            kind.up(gpus=gpus, share=share, volumes=volumes)
             yield kind
         folder.rmdir()
         return
     with Cluster(folder, tied=True) as cluster:
         try:
-            cluster.up(node=node, gpus=gpus, share=share)
+            cluster.up(node=node, gpus=gpus, share=share, volumes=volumes)
             yield cluster
         finally:
-            if logs := os.environ.get("EAGLE3_TEST_LOGS"):
+            logs = os.environ.get("EAGLE3_TEST_LOGS")
+            if logs and cluster.layout.logs.exists():
                 shutil.copytree(cluster.layout.logs, Path(logs, folder.name), dirs_exist_ok=True)

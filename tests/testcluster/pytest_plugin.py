@@ -4,7 +4,7 @@ Each pytest process (with pytest-xdist, each worker) has clusters of its own, so
 one of in a cluster do not meet. They start with the first test that asks for them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -12,6 +12,7 @@ from testcluster import build
 from testcluster.any_cluster import AnyCluster
 from testcluster.cluster import prepare
 from testcluster.provide import choice, provided
+from testcluster.volumes import DEFAULT_VOLUMES, Volume
 
 GPUS = 2
 
@@ -55,9 +56,17 @@ def node_cluster_share() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def node_cluster(node_cluster_gpus: int, node_cluster_share: list[str]) -> Iterator[AnyCluster]:
+def node_cluster_volumes() -> Mapping[str, Volume]:
+    """The volumes of `node_cluster`; a conftest may override them."""
+    return DEFAULT_VOLUMES
+
+
+@pytest.fixture(scope="session")
+def node_cluster(
+    node_cluster_gpus: int, node_cluster_share: list[str], node_cluster_volumes: Mapping[str, Volume]
+) -> Iterator[AnyCluster]:
     """A cluster with a node, on which pods really run."""
-    with provided(node=True, gpus=node_cluster_gpus, share=node_cluster_share) as cluster:
+    with provided(node=True, gpus=node_cluster_gpus, share=node_cluster_share, volumes=node_cluster_volumes) as cluster:
         yield cluster
 
 

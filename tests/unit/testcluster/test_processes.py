@@ -15,7 +15,7 @@ FOREVER = ["sleep", "3600"]
 def test_ending_a_cluster_finds_the_processes_that_another_run_started(tmp_path: Path) -> None:
     started = Processes(tmp_path, tmp_path, tied=False).start("forever", FOREVER)
     try:
-        assert list(marked(tmp_path)) == [started]
+        assert wait_for("the process", 10, lambda: list(marked(tmp_path))) == [started]
     finally:
         Processes(tmp_path, tmp_path, tied=False).end()
 
@@ -59,11 +59,12 @@ print("started", flush=True)
 time.sleep(3600)
 """
     environment = {**os.environ, "PYTHONPATH": str(MODULES.parents[1])}
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
-    with parent:
-        assert parent.stdout and parent.stdout.readline() == b"started\n"
-        assert list(marked(tmp_path))
-        parent.kill()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as parent:
+        try:
+            assert parent.stdout and parent.stdout.readline() == b"started\n"
+            wait_for("the tied process", 10, lambda: list(marked(tmp_path)))
+        finally:
+            parent.kill()
 
     wait_for("the end of the tied process", 10, lambda: not list(marked(tmp_path)))
 
