@@ -20,7 +20,12 @@ class Draft:
     @property
     def current(self) -> bool:
         """The status speaks of the newest spec."""
-        return self.status.observed_generation == self.json["metadata"]["generation"]
+        return self.status.observed_generation == self.generation
+
+    @property
+    def generation(self) -> int:
+        """Of the spec."""
+        return int(self.json["metadata"]["generation"])
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, or None where it is absent."""
@@ -31,7 +36,7 @@ class Draft:
         condition = self.condition(kind)
         return (
             condition is not None
-            and condition.observed_generation == self.json["metadata"]["generation"]
+            and condition.observed_generation == self.generation
             and condition.status == status
             and (reason is None or condition.reason == reason)
         )
