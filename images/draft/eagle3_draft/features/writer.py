@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 
 from eagle3_api.artifacts import Manifest
 from eagle3_api.base import Model
@@ -117,6 +117,11 @@ class FeatureWriter:
             made_from=made_from,
             numbers=self.header.model_dump() | {"shards": shards} | dict(numbers),
             provenance=provenance,
+            digests={
+                shard_name(split, number): record.sha256
+                for split, records in self._records.items()
+                for number, record in records.items()
+            },
         )
 
     def _plan(self, token_ids: Sequence[Sequence[int]]) -> str:
@@ -176,9 +181,7 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> None:
         "last": _joined((sample.last for sample in samples), (0, width), dtype),
         "offsets": offsets,
     }
-    partial = path.with_name(f".{path.name}.partial")
-    save_file(tensors, partial)
-    partial.replace(path)
+    artifacts.write_atomic(path, save(tensors))
 
 
 def _joined(parts: Iterable[torch.Tensor], empty: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

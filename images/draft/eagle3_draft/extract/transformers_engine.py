@@ -1,0 +1,131 @@
+"""The target run by transformers: one forward a conversation, all states of it."""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.extract.engine import States
+from eagle3_draft.stage import StageError
+
+#: What ``--dtype`` of SGLang is called in torch.
+_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+    "float32": torch.float32,
+    "float": torch.float32,
+}
+
+#: Tokens of the first conversation on which the head is tried: enough to tell, and few logits.
+_TRIED_TOKENS = 64
+
+
+class TransformersEngine:
+    """Runs a target with transformers.
+
+    Args:
+        model: a causal language model of transformers.
+        layers: whose outputs are taken, 0-based; -1 is the embedding.
+    """
+
+    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+        config = model.config.get_text_config()
+        self.hidden_size: int = config.hidden_size
+        self.vocabulary_size: int = config.vocab_size
+        self.provenance = {
+            "engine": f"transformers {transformers.__version__}",
+            "torch": str(torch.__version__),
+            "device": str(model.device),
+            "dtype": str(model.dtype),
+        }
+        self._model = model
+        self._layers = list(layers)
+        # hidden_states[0] is the embedding's output, hidden_states[i + 1] that of layer i; the very last may be normed
+        self._taken = [layer + 1 for layer in layers]
+        self._short_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._head_tried = False
+
+    @classmethod
+    def load(
+        cls, target: Path, layers: Sequence[int], *, arguments: Sequence[str] = (), trust_remote_code: bool = False
+    ) -> "TransformersEngine":
+        """Load the target in a folder, on a GPU if there is one.
+
+        Args:
+            target: the folder.
+            layers: whose outputs are taken.
+            arguments: of the server; ``--dtype`` is followed, so that the states are computed as they will be served.
+            trust_remote_code: let the target's own code run.
+
+        Raises:
+            StageError: it cannot be loaded, or not completely (TargetUnreadable).
+        """
+        auto: Any = transformers.AutoModelForCausalLM
+        try:
+            model, loaded = auto.from_pretrained(
+                target,
+                dtype=_dtype(arguments),
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise _unreadable(target, f"cannot be loaded: {error}") from error
+        absent = sorted({*loaded["missing_keys"], *(str(key) for key in loaded["mismatched_keys"])})
+        if absent:
+            raise _unreadable(target, f"has no fitting weights for {', '.join(absent[:3])}; they would be random")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return cls(model.to(device).eval(), layers)
+
+    @torch.no_grad()
+    def states(self, input_ids: Sequence[int]) -> States:
+        """The states over one conversation.
+
+        Raises:
+            StageError: the last state is not what the head reads (FeatureMismatch), told by the first conversation.
+        """
+        if not self._head_tried:
+            self._try_head(input_ids[:_TRIED_TOKENS])
+            self._head_tried = True
+        output = self._forward(input_ids, **({"logits_to_keep": 1} if self._short_logits else {}))
+        states = output.hidden_states
+        return States(
+            hidden=torch.cat([states[index][0] for index in self._taken], dim=-1).cpu(), last=states[-1][0].cpu()
+        )
+
+    def _forward(self, input_ids: Sequence[int], **options: Any) -> Any:
+        ids = torch.tensor([list(input_ids)], device=self._model.device)
+        return self._model(input_ids=ids, output_hidden_states=True, use_cache=False, return_dict=True, **options)
+
+    def _try_head(self, input_ids: Sequence[int]) -> None:
+        """Whether the last state is the one after the final norm: then the head makes the logits of it."""
+        output = self._forward(input_ids)
+        made = self._model.get_output_embeddings()(output.hidden_states[-1]).float()
+        logits = output.logits.float()
+        scale = logits.abs().max().clamp(min=1e-6)
+        difference = float((made - logits).abs().max() / scale)
+        if not difference < 1e-2:
+            raise StageError(
+                ExitCode.REFUSED,
+                Reason.FEATURE_MISMATCH,
+                f"{type(self._model).__name__}: the last hidden state times lm_head differs from the logits by "
+                f"{difference:.1%} of the largest: it was taken before the final norm, or the logits are changed after the "
+                "head. A draft cannot be trained on it",
+            )
+
+
+def _dtype(arguments: Sequence[str]) -> torch.dtype | str:
+    """The dtype that the server is told, or the checkpoint's own."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    named = words[words.index("--dtype") + 1] if "--dtype" in words[:-1] else "auto"
+    return _DTYPES.get(named, "auto")
+
+
+def _unreadable(target: Path, what: str) -> StageError:
+    return StageError(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, f"target.model: {target} {what}")

@@ -1,0 +1,382 @@
+"""What is extracted is what the target computes, whole or not at all, and is not computed twice."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
+from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Progress, Report
+from eagle3_draft import artifacts
+from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.extract import run
+from eagle3_draft.extract.engine import Engine, States
+from eagle3_draft.extract.transformers_engine import TransformersEngine
+from eagle3_draft.features import Features, Sample
+from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.stage import StageError
+
+KEY = "ec" * 32
+WORDS = ["<unk>", "<s>", "<end>", "<user>", "<assistant>", *(f"w{i}" for i in range(59))]
+TEMPLATE = (
+    "<s>{% for m in messages %} <{{ m.role }}> {{ m.content }} <end>{% endfor %}"
+    "{% if add_generation_prompt %} <assistant>{% endif %}"
+)
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+
+
+def save_target(folder: Path, config: Any) -> Path:
+    """A target of random weights, with a tokenizer of whole words."""
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(config)
+    model.save_pretrained(folder)
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(WORDS[1:5])
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="<end>", chat_template=TEMPLATE
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return save_target(tmp_path_factory.mktemp("target"), LlamaConfig(**SHAPE))
+
+
+def talks(count: int) -> list[list[dict[str, str]]]:
+    draw = random.Random(7)
+
+    def say() -> str:
+        return " ".join(f"w{draw.randrange(50)}" for _ in range(draw.randrange(1, 12)))
+
+    return [
+        [{"role": role, "content": say()} for _ in range(draw.randrange(1, 3)) for role in ("user", "assistant")]
+        for _ in range(count)
+    ]
+
+
+class World:
+    def __init__(self, folder: Path, target: Path) -> None:
+        self.folder = folder
+        self.target = target
+        self.data = folder / "train.jsonl"
+        self.write(talks(60))
+
+    def write(self, conversations: Sequence[Sequence[dict[str, str]]]) -> None:
+        self.data.write_text("".join(json.dumps({"messages": one}) + "\n" for one in conversations))
+
+    def config(self, **changes: Any) -> ExtractConfig:
+        return ExtractConfig(
+            **{
+                "owner": ObjectReference(namespace="llm", name="tiny", uid="u"),
+                "key": KEY,
+                "folder": str(self.folder / "features"),
+                "target": str(self.target),
+                "target_digest": target_digest(self.target),
+                "data": DataConfig(conversations=str(self.data), max_length=64, holdout=0.2),
+                "data_digest": Conversations.read(self.data).sha256,
+                "layers": [-1, 0, 2],
+                "dtype": "fp32",
+                "sglang_version": "0.5.21",
+                **changes,
+            }
+        )
+
+    def features(self) -> Features:
+        return Features.open(self.folder / "features")
+
+
+@pytest.fixture
+def world(tmp_path: Path, target: Path) -> World:
+    return World(tmp_path, target)
+
+
+def engine(config: ExtractConfig) -> TransformersEngine:
+    return TransformersEngine.load(Path(config.target), config.layers, arguments=config.arguments)
+
+
+class FaultyEngine:
+    """An engine that does something else at one of its conversations, to inject a fault."""
+
+    def __init__(self, real: Engine, at: int, fault: Callable[[States], States]) -> None:
+        self.hidden_size, self.vocabulary_size, self.provenance = (
+            real.hidden_size,
+            real.vocabulary_size,
+            real.provenance,
+        )
+        self.calls = 0
+        self._real, self._at, self._fault = real, at, fault
+
+    def states(self, input_ids: Sequence[int]) -> States:
+        self.calls += 1
+        states = self._real.states(input_ids)
+        return self._fault(states) if self.calls == self._at else states
+
+
+def truth(target: Path, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Outputs of the modules themselves, by hooks: what transformers calls hidden states is not asked."""
+    model = LlamaForCausalLM.from_pretrained(target)
+    inner: Any = model.model
+    seen: dict[str, torch.Tensor] = {}
+
+    def keep(name: str) -> Callable[[Any, Any, Any], None]:
+        def hook(_: Any, __: Any, output: Any) -> None:
+            seen[name] = (output[0] if isinstance(output, tuple) else output).reshape(len(ids), -1)
+
+        return hook
+
+    inner.embed_tokens.register_forward_hook(keep("-1"))
+    for index, layer in enumerate(inner.layers):
+        layer.register_forward_hook(keep(str(index)))
+    inner.norm.register_forward_hook(keep("last"))
+    with torch.inference_mode():
+        seen["logits"] = model(input_ids=ids[None].long()).logits[0]
+    seen["head"] = model.lm_head.weight.detach()
+    return seen
+
+
+def every(features: Features) -> Iterator[Sample]:
+    yield from features.train
+    yield from features.held_out
+
+
+def test_features_are_the_outputs_of_the_layers_that_were_asked_for(world: World) -> None:
+    run(world.config())
+    sample = max(world.features().train, key=len)
+    seen = truth(world.target, sample.input_ids)
+    expected = torch.cat([seen["-1"], seen["0"], seen["2"]], dim=-1)
+    torch.testing.assert_close(sample.hidden, expected, rtol=1e-5, atol=1e-6)
+    off_by_one = torch.cat([seen["0"], seen["1"], seen["3"]], dim=-1)
+    assert (sample.hidden - off_by_one).abs().max() > 1e-2
+    torch.testing.assert_close(sample.last, seen["last"], rtol=1e-5, atol=1e-6)
+    assert (sample.last - seen["3"]).abs().max() > 1e-2
+    torch.testing.assert_close(sample.last @ seen["head"].T, seen["logits"], rtol=1e-4, atol=1e-5)
+
+
+def test_every_conversation_is_there_once_and_knows_which_tokens_are_the_assistants(world: World) -> None:
+    result = run(world.config())
+    features = world.features()
+    found = {" ".join(WORDS[i] for i in sample.input_ids.tolist()): sample for sample in every(features)}
+    for messages in talks(60):
+        words, mask = ["<s>"], [0]
+        for message in messages:
+            content = message["content"].split()
+            words += [f"<{message['role']}>", *content, "<end>"]
+            spoken = message["role"] == "assistant"
+            mask += [0, *[int(spoken)] * (len(content) + 1)]
+        assert found[" ".join(words)].loss_mask.tolist() == mask
+    assert len(found) == 60
+    assert (result.conversations, result.held_out) == (60, len(features.held_out))
+    assert result.tokens == sum(len(sample) for sample in every(features))
+    assert result.supervised_tokens == sum(int(sample.loss_mask.sum()) for sample in every(features))
+    assert 1 <= result.held_out <= 25
+    assert result.tokens_per_second > 0
+    held = {tuple(sample.input_ids.tolist()) for sample in features.held_out}
+    assert not held & {tuple(sample.input_ids.tolist()) for sample in features.train}
+
+
+def test_the_manifest_says_what_the_features_are_and_were_made_from(world: World) -> None:
+    config = world.config(dtype="bf16")
+    run(config)
+    features = world.features()
+    numbers = features.manifest.numbers
+    assert numbers["layers"] == [-1, 0, 2]
+    assert (numbers["hidden_size"], numbers["dtype"], numbers["last_norm"]) == (32, "bf16", "final")
+    assert numbers["vocabulary_size"] == 64
+    assert features.train[0].hidden.dtype == torch.bfloat16
+    made_from = features.manifest.made_from
+    assert (made_from["target"], made_from["data"]) == (config.target_digest, config.data_digest)
+    assert features.manifest.provenance["engine"].startswith("transformers ")
+
+
+def test_prompts_are_held_out_conversations_up_to_the_assistants_last_turn(world: World) -> None:
+    run(world.config())
+    path = artifacts.verified(world.folder / "features", "prompts.jsonl")
+    prompts = [json.loads(line) for line in path.read_text().splitlines()]
+    held = world.features().held_out
+    assert len(prompts) == len(held)
+    for prompt, sample in zip(prompts, held, strict=True):
+        assert prompt["messages"][-1]["role"] == "user"
+        ids = prompt["input_ids"]
+        assert sample.input_ids[: len(ids)].tolist() == ids
+        assert int(sample.loss_mask[len(ids)]) == 1
+        assert int(sample.loss_mask[len(ids) - 1]) == 0
+
+
+def test_a_finished_extraction_is_not_done_again(world: World) -> None:
+    first = run(world.config())
+
+    def no_engine(_: ExtractConfig) -> Engine:
+        raise AssertionError("the target was loaded")
+
+    assert run(world.config(), load=no_engine) == first
+
+
+def test_sigterm_ends_it_between_conversations_and_the_next_run_goes_on(world: World, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = World(tmp_path / "whole", world.target)
+    run(whole.config(), shard_bytes=20_000)
+
+    def terminated(states: States) -> States:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return states
+
+    stopped = FaultyEngine(engine(world.config()), 30, terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(StageError) as raised:
+        run(world.config(), load=lambda _: stopped, shard_bytes=20_000)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert stopped.calls == 30
+
+    rest = FaultyEngine(engine(world.config()), 0, terminated)
+    result = run(world.config(), load=lambda _: rest, shard_bytes=20_000)
+    assert 30 <= rest.calls < 60
+    assert result.conversations == 60
+    for file in artifacts.read(whole.folder / "features").files:
+        if file.path.endswith(".safetensors"):
+            assert artifacts.read(world.folder / "features").file(file.path).sha256 == file.sha256
+
+
+def test_a_killed_extraction_leaves_no_artifact_and_goes_on(world: World) -> None:
+    config = world.config()
+    real = engine(config)
+
+    def killed(_: States) -> States:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("still alive")
+
+    child = os.fork()
+    if child == 0:
+        run(config, load=lambda _: FaultyEngine(real, 30, killed), shard_bytes=20_000)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert artifacts.finished(world.folder / "features", KEY) is None
+    assert len(list((world.folder / "features").glob("train-*.safetensors"))) > 1
+    rest = FaultyEngine(real, 0, killed)
+    assert run(config, load=lambda _: rest, shard_bytes=20_000).conversations == 60
+    assert 30 < rest.calls < 60
+
+
+def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: str) -> None:
+    with pytest.raises(StageError) as raised:
+        act()
+    assert (raised.value.code, raised.value.reason) == (code, reason)
+    for word in words:
+        assert word in raised.value.message
+
+
+def test_a_row_that_an_engine_lost_is_noticed(world: World) -> None:
+    losing = FaultyEngine(engine(world.config()), 3, lambda states: States(states.hidden[1:], states.last[1:]))
+    refused(lambda: run(world.config(), load=lambda _: losing), ExitCode.REFUSED, Reason.FEATURES_MISALIGNED)
+
+
+def infinite(states: States) -> States:
+    states.hidden[0, 0] = float("inf")
+    return states
+
+
+def test_a_conversation_whose_states_are_not_finite_is_left_out_and_counted(world: World) -> None:
+    world.write(talks(150))
+    result = run(world.config(), load=lambda config: FaultyEngine(engine(config), 5, infinite))
+    assert result.conversations == 149
+    assert result.dropped == {"hidden states not finite": 1}
+    assert all(bool(sample.hidden.isfinite().all()) for sample in every(world.features()))
+
+
+def test_many_states_that_are_not_finite_are_no_accident(world: World) -> None:
+    bad = FaultyEngine(engine(world.config()), 5, infinite)
+    refused(lambda: run(world.config(), load=lambda _: bad), ExitCode.NON_FINITE, Reason.NON_FINITE, "1 of 60")
+    assert artifacts.finished(world.folder / "features", KEY) is None
+
+
+def test_inputs_that_changed_since_the_inspection_are_refused(world: World) -> None:
+    config = world.config()
+    world.write(talks(61))
+    refused(lambda: run(config), ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, "eagle3.dev/retry")
+    stale = world.config(target_digest="0" * 64)
+    refused(lambda: run(stale), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "eagle3.dev/retry")
+
+
+def test_data_without_a_usable_conversation_says_what_was_left_out(world: World) -> None:
+    world.write([[{"role": "user", "content": f"w{i}"}] for i in range(9)])
+    refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, "9 no answer of the assistant")
+
+
+def test_unusable_conversations_are_counted_by_why(world: World) -> None:
+    world.write([*talks(60), [{"role": "user", "content": "w1"}], talks(1)[0]])
+    assert run(world.config()).dropped == {"duplicate": 1, "no answer of the assistant": 1}
+
+
+def test_a_tokenizer_of_another_model_is_noticed(world: World, tmp_path: Path) -> None:
+    world.target = save_target(tmp_path / "small", LlamaConfig(**{**SHAPE, "vocab_size": 20}))
+    refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "not of one model")
+
+
+def test_logits_that_are_not_the_heads_of_the_last_state_are_refused(world: World, tmp_path: Path) -> None:
+    world.target = save_target(tmp_path / "scaled", GraniteConfig(**SHAPE, logits_scaling=8.0))
+    refused(lambda: run(world.config()), ExitCode.REFUSED, Reason.FEATURE_MISMATCH, "Granite", "lm_head")
+
+
+def test_weights_that_would_be_random_are_refused(world: World, tmp_path: Path) -> None:
+    world.target = save_target(tmp_path / "holed", LlamaConfig(**SHAPE))
+    path = world.target / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "layers.1.mlp.up_proj")
+
+
+@pytest.mark.parametrize("arguments", [["--dtype", "bfloat16"], ["--dtype=bfloat16"]])
+def test_the_target_is_run_in_the_dtype_that_the_server_is_told(world: World, arguments: list[str]) -> None:
+    assert engine(world.config(arguments=arguments)).provenance["dtype"] == "torch.bfloat16"
+    assert engine(world.config(arguments=["--mem-fraction-static"])).provenance["dtype"] == "torch.float32"
+
+
+def test_the_stage_runs_as_a_container_runs_it(world: World) -> None:
+    (world.folder / "config.json").write_text(json.dumps({"config": world.config().to_json()}))
+    files = {
+        "EAGLE3_CONFIG": str(world.folder / "config.json"),
+        "EAGLE3_TERMINATION_LOG": str(world.folder / "message"),
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.run(
+        [sys.executable, "-m", "eagle3_draft", "extract"],
+        env=os.environ | files,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    report = Report.parse((world.folder / "message").read_text())
+    assert report is not None
+    assert report.ok
+    assert ExtractResult.model_validate(report.result).conversations == 60
+    last = Progress.last(process.stdout)
+    assert last is not None
+    assert last.done == 1.0
