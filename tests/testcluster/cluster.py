@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from testcluster import build, certificates, cgroups, controlplane, guard, images, node, processes, slots, system
 from testcluster.any_cluster import AnyCluster
@@ -31,7 +32,8 @@ def prepare(*, node: bool) -> dict[str, Path]:
 def end_abandoned(folders: Iterable[Path]) -> None:
     """Removes what is left of clusters whose processes are gone, and so is the process that started them."""
     for folder in folders:
-        with contextlib.suppress(FileNotFoundError):  # no cluster's, or another process removes it just now
+        # not a cluster's, or another process makes or removes it just now
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             started_by = json.loads((folder / SIGN).read_text())["started_by"]
             if not Path(f"/proc/{started_by}").exists() and not list(processes.marked(folder)):
                 Cluster(folder).down()
@@ -53,7 +55,7 @@ class Cluster(AnyCluster):
             folder = Path(f"/tmp/eagle3-testcluster-{slot}")
         self._folder = folder.resolve()
         self._slot = slot
-        self._layout = Layout(self._folder, self._recorded_slot() if slot is None else slot)
+        self._layout = Layout(self._folder, self._sign().get("slot", 0) if slot is None else slot)
         self._processes = Processes(self._folder, self._layout.logs, tied=tied)
 
     @property
@@ -106,7 +108,7 @@ class Cluster(AnyCluster):
 
     def _boot(self, programs: Mapping[str, Path]) -> None:
         address, ports = "127.0.0.1", controlplane.Ports.free()
-        self._make_folder(address, ports)
+        self._make_folder(address, ports, with_node=False)
         controlplane.start(self._processes, programs["kube"], self._layout, ports, address, with_node=False)
 
     def _boot_with_node(self, programs: Mapping[str, Path], share: Sequence[str]) -> None:
@@ -115,7 +117,7 @@ class Cluster(AnyCluster):
             self._layout = layout = Layout(self._folder, slot)
             node.remove_traces(layout)
             address, ports = layout.host_ip, controlplane.Ports.free()
-            self._make_folder(address, ports)
+            self._make_folder(address, ports, with_node=True)
             node.start(self._processes, programs["kube"], programs["dns"], layout, share, holder.fileno())
         controlplane.start(self._processes, programs["kube"], layout, ports, address, with_node=True)
         node.register(layout)
@@ -123,10 +125,12 @@ class Cluster(AnyCluster):
         self.image(PAUSE_IMAGE, [(programs["pause"], "/pause")], ["/pause"])
         self._wait("the node to be ready", self._node_is_ready)
 
-    def _make_folder(self, address: str, ports: controlplane.Ports) -> None:
+    def _make_folder(self, address: str, ports: controlplane.Ports, *, with_node: bool) -> None:
         layout = self._layout
-        layout.logs.mkdir(parents=True)
-        (self._folder / SIGN).write_text(json.dumps({"slot": layout.slot, "started_by": os.getpid()}))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sign = {"slot": layout.slot, "node": with_node, "started_by": os.getpid()}
+        (self._folder / SIGN).write_text(json.dumps(sign))  # before all else: without it nothing here is removed
+        layout.logs.mkdir()
         certificates.issue(layout, address, f"https://{address}:{ports.apiserver}")
 
     def _wait(self, what: str, check: Callable[[], bool]) -> None:
@@ -161,9 +165,10 @@ class Cluster(AnyCluster):
         layout = self._layout
         found = [f"process {pid}" for pid in processes.marked(self._folder)]
         found += [f"mount {path}" for path in self._mounts()]
-        found += [f"control group {path}" for path in cgroups.existing(layout.cgroup)]
-        if node.link_exists(layout):
-            found.append(f"link {layout.link}, and the routes over it")
+        if self._slot_is_ours():
+            found += [f"control group {path}" for path in cgroups.existing(layout.cgroup)]
+            if node.link_exists(layout):
+                found.append(f"link {layout.link}, and the routes over it")
         if self._folder.exists():
             found.append(f"folder {self._folder}")
         return found
@@ -173,11 +178,23 @@ class Cluster(AnyCluster):
         points = (Path(line.split()[4]) for line in lines)
         return [point for point in points if point.is_relative_to(self._folder)]
 
-    def _recorded_slot(self) -> int:
+    def _slot_is_ours(self) -> bool:
+        """Whether what is named after the slot is this cluster's, or nobody's any more; not another cluster's."""
+        if sign := self._sign():
+            return bool(sign["node"])
         try:
-            return int(json.loads((self._folder / SIGN).read_text())["slot"])
-        except FileNotFoundError:
-            return 0
+            slots.claim(self._layout.slot).close()
+        except slots.SlotTakenError:
+            return False
+        return True
+
+    def _sign(self) -> dict[str, Any]:
+        """What the cluster in the folder wrote down of itself; empty if there is none, or if it got no further."""
+        try:
+            sign: dict[str, Any] = json.loads((self._folder / SIGN).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return sign
 
     # The node
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testcluster.wait import wait_for
@@ -42,7 +42,7 @@ class Processes:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=pass_fds,
-                env={**os.environ, MARK: str(self._folder)},
+                env={**_without_proxies(os.environ), MARK: str(self._folder)},
             )
         self._started[name] = process
         return process.pid
@@ -84,6 +84,11 @@ class Processes:
 
         wait_for(f"the end of the processes of {self._folder}", 30, none_left)
         self._started.clear()
+
+
+def _without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """All that these processes talk to is on this machine."""
+    return {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
 
 
 def marked(folder: Path) -> Iterator[int]:
