@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from eagle3_api import crd
 from eagle3_api.spec import Eagle3DraftSpec, Placement, Speculative, seconds
+from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -43,6 +44,13 @@ def test_the_api_server_fills_in_the_same_defaults_as_the_models(name: str) -> N
     stored = defaulted(written, spec_schema())
     assert stored != written
     assert Eagle3DraftSpec.model_validate(stored) == Eagle3DraftSpec.model_validate(written)
+
+
+def test_the_example_for_a_cpu_passes_the_flags_that_the_tests_serve_with() -> None:
+    spec = Eagle3DraftSpec.model_validate(example("tiny-cpu"))
+    assert spec.serve is not None
+    assert tuple(spec.serve.arguments or ()) == SERVE_ARGUMENTS
+    assert tuple(spec.draft.auxiliary_layers or ()) == AUXILIARY_LAYERS
 
 
 def test_a_stored_object_reads_back_as_what_was_written() -> None:
