@@ -34,6 +34,7 @@ class Progress:
         self._out = out
         self._first: tuple[float, float] | None = None
         self._printed: float | None = None
+        self._complete = False
 
     def update(self, done: float, message: str = "") -> None:
         """Say how much is done. The first call and the one that completes the work always print a line.
@@ -46,12 +47,13 @@ class Progress:
         now = self._clock()
         if self._first is None:
             self._first = (now, done)
-        complete = done >= self._total
-        if self._printed is not None and now - self._printed < INTERVAL and not complete:
+        completes = done >= self._total and not self._complete
+        if self._printed is not None and now - self._printed < INTERVAL and not completes:
             return
         self._printed = now
+        self._complete = self._complete or completes
         line = jobs.Progress(
-            done=min(1.0, max(0.0, done / self._total)) if self._total > 0 else 1.0,
+            done=round(min(1.0, max(0.0, done / self._total)), 4) if self._total > 0 else 1.0,
             seconds_left=self._seconds_left(now, done, since=self._first),
             message=message or f"{done:,.0f} of {self._total:,.0f} {self._unit}",
             time=now,

@@ -32,6 +32,7 @@ def test_a_line_every_two_seconds_at_most_and_one_at_the_end() -> None:
     for done in range(1001):
         progress.update(done, f"sample {done}")
         clock.now += 0.01
+    progress.update(1000)
     lines = out.getvalue().splitlines()
     assert len(lines) == 1 + 4 + 1
     last = jobs.Progress.last(out.getvalue())

@@ -59,7 +59,8 @@ class Container:
 
     def start(self) -> subprocess.Popen[str]:
         code = (
-            "import sys\n"
+            "import ctypes, sys\n"
+            "assert ctypes.CDLL(None).prctl(36, 1) == 0\n"  # PR_SET_CHILD_SUBREAPER: it inherits orphans, like process 1
             "from pathlib import Path\n"
             "from eagle3_api.jobs import StageName\n"
             "from eagle3_draft import supervisor\n"
@@ -241,6 +242,17 @@ def test_processes_that_an_engine_left_behind_do_not_outlive_the_stage(container
     code, report, _ = made.finish()
     assert (code, report.ok) == (0, True)
     wait(lambda: not is_running(int(made.wait_for("ready"))))
+
+
+def test_orphans_that_end_while_the_stage_runs_are_reaped(container: Callable[[str], Container]) -> None:
+    stage = (
+        "orphan = subprocess.check_output(['sh', '-c', 'sleep 0.1 >/dev/null & echo $!'], text=True).strip()\n"
+        "(folder / 'ready').write_text(orphan)\n"
+        "while Path('/proc', orphan).exists():\n    time.sleep(0.01)\n"
+        "return done"
+    )
+    code, report, _ = container(stage).finish()
+    assert (code, report.ok) == (0, True)
 
 
 @pytest.mark.parametrize(
