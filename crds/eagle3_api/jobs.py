@@ -89,10 +89,6 @@ class InspectConfig(Model):
     sglang_version: str
     context_length: int | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
-    kept: list[str] = Field(
-        default_factory=list,
-        description="Keys of finished extractions of this object: their bytes are not needed again.",
-    )
 
 
 class ExtractConfig(Model):

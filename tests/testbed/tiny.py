@@ -20,7 +20,7 @@ def manifest(name: str = "tiny", **changes: Any) -> dict[str, Any]:
         "extract": {"gpus": 1, "dtype": "fp32", "stallTimeout": "5m"},
         "train": {
             "gpus": 1,
-            "epochs": 6,
+            "epochs": 3,
             "tokensPerStep": 2048,
             "learningRate": 0.002,
             "unrollSteps": 3,

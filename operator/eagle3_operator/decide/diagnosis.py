@@ -29,7 +29,8 @@ _SIGNATURES: tuple[tuple[re.Pattern[str], Reason, str], ...] = (
     (
         re.compile(r"trtllm_mla backend can only be used with MLA models"),
         Reason.START_FAILED,
-        "the draft inherits an attention backend for MLA models; add --speculative-draft-attention-backend flashinfer",
+        "the draft inherits an attention backend for MLA models; name one that serves both in serve.arguments "
+        "(--attention-backend flashinfer)",
     ),
     (
         re.compile(r"[Cc]annot find the config file for"),
