@@ -16,7 +16,7 @@ from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
 from eagle3_operator.cluster.act import act
-from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError
+from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError, NotFoundError
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key
 from eagle3_operator.decision import Decision, Event
@@ -93,8 +93,8 @@ class Reconciler:
         begin = time.perf_counter()
         try:
             result, again = self._reconcile(key)
-        except ConflictError as conflict:
-            logger.info("looked at again, because it changed meanwhile: %s", conflict)
+        except (ConflictError, NotFoundError) as change:
+            logger.info("looked at again, because something changed meanwhile: %s", change)
             self._metrics.reconciled("conflict", time.perf_counter() - begin)
             raise
         except Exception as error:

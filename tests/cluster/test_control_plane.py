@@ -1,0 +1,140 @@
+"""The whole operator against a real API server and real controllers; only the nodes are a stand-in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3_api import PLURAL
+from eagle3_api.jobs import StageName
+from eagle3_operator.manifests.names import FIELD_MANAGER
+from operating import NotYetError, OperatorProcess, Site, condition
+from testcluster import AnyCluster, wait_for
+from testcluster.api import FIELD_MANAGER as USER
+from unit.decide.world import SPEC, merged
+
+Json = dict[str, Any]
+
+#: Trains and serves, without a Prometheus.
+SERVING = merged(SPEC, {"watch": None})
+
+#: How long the garbage collector may take for a kind whose definition is new.
+COLLECTION_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def operator(api_server: AnyCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One operator for all namespaces."""
+    folder: Path = tmp_path_factory.mktemp("operator")
+    with OperatorProcess(api_server.kubeconfig, folder, pollSeconds=1) as running:
+        running.wait_until_alive()
+        yield running
+    print(*running.log(), sep="\n")
+
+
+@pytest.fixture
+def site(operator: OperatorProcess, api_server: AnyCluster, namespace: str) -> Site:
+    return Site(api_server, namespace)
+
+
+def test_a_new_object_has_its_first_status_and_its_job_at_once(site: Site) -> None:
+    site.create("kimi", SERVING)
+    status: Json = wait_for("the first status", 30, lambda: site.object("kimi").get("status", {}))
+    assert status["observedGeneration"] == 1
+    kinds = [one["type"] for one in status["conditions"]]
+    assert kinds[0] == "Ready"
+    assert {"Accepted", "DraftTrained", "RevisionProven", "Reconciling", "Stalled"} <= set(kinds)
+    (job,) = wait_for("its first Job", 30, lambda: site.all("jobs"))
+    assert job["metadata"]["name"].startswith("kimi-inspect-")
+
+
+def test_an_object_is_brought_all_the_way_to_serving_and_each_step_is_told_once(
+    site: Site, operator: OperatorProcess
+) -> None:
+    site.create("kimi", SERVING)
+    obj = site.until_ready("kimi")
+    assert (obj["status"]["servingRevision"], obj["status"]["revision"]) == (1, "r1")
+    assert site.get("services", "kimi")["spec"]["selector"]["eagle3.dev/revision"] == "r1"
+    assert [stage["state"] for stage in obj["status"]["stages"]] == ["Succeeded"] * 4
+    events = wait_for("its events", 10, lambda: site.events("kimi"))
+    assert {one["involvedObject"]["uid"] for one in events} == {obj["metadata"]["uid"]}
+    assert len({(one["reason"], one["message"]) for one in events}) == len(events)
+    assert operator.metric('objects{phase="Serving"}') >= 1
+
+
+def test_every_line_of_the_log_about_an_object_names_it(site: Site, operator: OperatorProcess) -> None:
+    site.create("kimi", SERVING)
+    site.until_ready("kimi")
+    lines = [line for line in operator.log() if line["logger"].startswith("eagle3_operator.cluster")]
+    assert all("namespace" in line and "name" in line for line in lines)
+    mine = [line["message"] for line in lines if (line["namespace"], line["name"]) == (site.namespace, "kimi")]
+    assert mine[-1].startswith("Serving: Serving")
+
+
+def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(site: Site) -> None:
+    site.create("kimi", SERVING)
+
+    def said() -> bool:
+        ready = condition(site.object("kimi"), "Ready")
+        return ready.get("reason") == "Unschedulable" and "no nodes available" in ready["message"]
+
+    wait_for("the scheduler's words", 60, said)
+
+
+def test_the_operator_writes_nothing_to_an_objects_metadata(site: Site) -> None:
+    site.create("kimi", SERVING)
+    created = site.object("kimi")["metadata"]
+    metadata = site.until_ready("kimi")["metadata"]
+    same = set(created) - {"resourceVersion", "managedFields"}
+    assert set(metadata) == set(created)
+    assert {name: metadata[name] for name in same} == {name: created[name] for name in same}
+    assert "finalizers" not in metadata
+    assert "annotations" not in metadata
+    written = {(one["manager"], one.get("subresource", "")) for one in metadata["managedFields"]}
+    assert written == {(USER, ""), (FIELD_MANAGER, "status")}
+
+
+def test_deleting_an_object_leaves_no_orphan_and_keeps_the_users_claims(site: Site, operator: OperatorProcess) -> None:
+    site.create("kimi", SERVING)
+    site.until_ready("kimi")
+    assert site.all("deployments")
+    site.delete(PLURAL, "kimi")
+    wait_for("the object to be gone", 10, lambda: site.all(PLURAL) == [])
+    kinds = ("jobs", "deployments", "services", "pods")
+    wait_for("its children to be gone", COLLECTION_SECONDS, lambda: not any(site.all(kind) for kind in kinds))
+    assert {claim["metadata"]["name"] for claim in site.all("persistentvolumeclaims")} == {"features", "drafts"}
+    wrong = [line for line in operator.log() if line["level"] == "error" and line.get("namespace") == site.namespace]
+    assert wrong == []
+
+
+def test_an_object_deleted_in_the_middle_leaves_no_orphan(site: Site) -> None:
+    site.create("kimi", SERVING)
+    hold = (StageName.TRAIN,)
+    site.until("the training", lambda: site.jobs("kimi", StageName.TRAIN), hold=hold)
+    site.delete(PLURAL, "kimi")
+    wait_for("its children to be gone", COLLECTION_SECONDS, lambda: not site.all("jobs") and not site.all("pods"))
+    assert site.all(PLURAL) == []
+
+
+def test_a_service_of_the_objects_name_that_is_not_its_own_is_never_applied_over(site: Site) -> None:
+    foreign = {"ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}], "selector": {"app": "a-shop"}}
+    site.apply("v1", "Service", "kimi", foreign)
+    before = site.get("services", "kimi")
+    site.create("kimi", SERVING)
+
+    def refused() -> Json:
+        said = condition(site.object("kimi"), "Stalled")
+        if (said.get("status"), said.get("reason")) != ("True", "NameConflict"):
+            raise NotYetError(str(said))
+        return said
+
+    said = site.until("the name conflict", refused, seconds=120)
+    assert "Service kimi" in said["message"]
+    assert condition(site.object("kimi"), "Ready")["reason"] == "NameConflict"
+    site.poke("kimi", "again")
+    assert site.get("services", "kimi") == before
+
+    site.delete("services", "kimi")
+    site.poke("kimi", "and now")
+    assert site.until_ready("kimi")["status"]["servingRevision"] == 1

@@ -1,0 +1,312 @@
+"""One reconcile at a time, in this process, against a real API server: what it sees, does, refuses and writes.
+
+The decision is the test's own, so that each test says what the shell makes of it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import kubernetes.config
+import pytest
+from kubernetes.client import Configuration
+
+from eagle3_api import KIND, PLURAL
+from eagle3_api.jobs import StageName
+from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Eagle3DraftStatus, Phase
+from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NameConflictError
+from eagle3_operator.cluster.observe import Observer
+from eagle3_operator.cluster.queue import Key
+from eagle3_operator.cluster.reconcile import NAME_CONFLICT_SECONDS, Reconciler
+from eagle3_operator.decision import Decision, Delete, Event, Manifest, Scale, Suspend
+from eagle3_operator.manifests import names
+from eagle3_operator.metrics import Metrics
+from eagle3_operator.observation import Observation
+from eagle3_operator.settings import Settings
+from operating import Site, condition
+from testcluster import AnyCluster, wait_for
+from unit.decide.world import SPEC
+
+Json = dict[str, Any]
+
+NAME = "kimi"
+
+
+def client_of(kubeconfig: Path) -> Client:
+    configuration = Configuration()
+    kubernetes.config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+    return Client(configuration)
+
+
+@dataclass
+class Shell:
+    """An object and a reconciler whose decision a test chooses."""
+
+    site: Site
+    client: Client
+    #: Makes the next decision from the status so far.
+    choose: Callable[[Eagle3Draft, Eagle3DraftStatus], Decision] = lambda obj, status: Decision(status)
+    seen: list[Observation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        observer = Observer(self.client, {}, poll_seconds=10)
+        settings = Settings(namespace=self.site.namespace, workers=1)
+        self.reconciler = Reconciler(self.client, observer, settings, decide=self._decide, metrics=Metrics())
+
+    def _decide(self, obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetime) -> Decision:
+        self.seen.append(seen)
+        return self.choose(obj, Eagle3DraftStatus.model_validate(obj.status))
+
+    def reconcile(self) -> float | None:
+        return asyncio.run(self.reconciler.reconcile(Key(self.site.namespace, NAME)))
+
+    def decides(self, **decision: Any) -> "Shell":
+        """From now on every decision has these parts, with the status as it is in phase Training."""
+        self.choose = lambda obj, status: Decision(
+            status.model_copy(update={"phase": Phase.TRAINING}),
+            **{name: part(obj) if callable(part) else part for name, part in decision.items()},
+        )
+        return self
+
+    @property
+    def version(self) -> str:
+        version: str = self.site.object(NAME)["metadata"]["resourceVersion"]
+        return version
+
+
+@pytest.fixture
+def shell(api_server: AnyCluster, namespace: str) -> Iterator[Shell]:
+    made = Shell(Site(api_server, namespace), client_of(api_server.kubeconfig))
+    made.site.create(NAME, SPEC)
+    yield made
+    made.reconciler.close()
+
+
+# The children that the tests' decisions make: small ones, with the names and labels of real ones.
+
+
+def service(obj: Eagle3Draft) -> Manifest:
+    metadata = names.metadata(obj, NAME, labels=names.labels(NAME))
+    spec = {"selector": {names.NAME_LABEL: NAME, names.REVISION_LABEL: "r2"}, "ports": [{"port": 30000}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def pod_template(obj: Eagle3Draft, **labels: Any) -> Manifest:
+    container = {"name": "main", "image": "kit.local/nothing:1"}
+    return {"metadata": {"labels": names.labels(obj.metadata.name, **labels)}, "spec": {"containers": [container]}}
+
+
+def job(obj: Eagle3Draft, name: str = f"{NAME}-train-01234567") -> Manifest:
+    annotations = {names.KEY_ANNOTATION: "0123456789abcdef", names.TEMPLATE_ANNOTATION: "cafe"}
+    labels = names.labels(NAME, stage=StageName.TRAIN)
+    template = pod_template(obj, stage=StageName.TRAIN)
+    template["spec"]["restartPolicy"] = "Never"
+    metadata = names.metadata(obj, name, labels=labels, annotations=annotations)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
+
+
+def deployment(obj: Eagle3Draft) -> Manifest:
+    labels = names.labels(NAME, revision=1)
+    annotations = {names.KEY_ANNOTATION: "k", names.RECORD_ANNOTATION: '{"draft":"sha256:9f"}'}
+    metadata = names.metadata(obj, f"{NAME}-r1", labels=labels, annotations=annotations)
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": pod_template(obj, revision=1)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+# ------------------------------------------------------------------------------------------------------- seeing
+
+
+def test_it_sees_an_objects_children_as_they_are(shell: Shell) -> None:
+    shell.decides(apply=lambda obj: (job(obj), deployment(obj), service(obj))).reconcile()
+    shell.decides()
+
+    def all_pods() -> Observation | None:
+        shell.reconcile()
+        seen = shell.seen[-1]
+        waiting = [*seen.jobs[f"{NAME}-train-01234567"].pods, *seen.deployments[1].pods]
+        return seen if len(waiting) == 3 and all(pod.unschedulable for pod in waiting) else None
+
+    seen = wait_for("all pods to be found unschedulable", 30, all_pods)
+    assert seen is not None
+    (trained,) = seen.jobs.values()
+    assert (trained.stage, trained.key, trained.template) == ("train", "0123456789abcdef", "cafe")
+    assert (trained.owned, trained.complete, trained.suspended) == (True, False, False)
+    assert "no nodes available" in (trained.pods[0].unschedulable or "")
+    served = seen.deployments[1]
+    assert (served.replicas, served.ready_replicas, served.owned) == (2, 0, True)
+    assert served.record == {"draft": "sha256:9f"}
+    assert (seen.services[NAME].selected_revision, seen.services[NAME].owned) == (2, True)
+    assert {name: (claim.phase, claim.capacity, claim.owned) for name, claim in seen.claims.items()} == {
+        "features": ("Pending", 2**40, False),
+        "drafts": ("Pending", 2**40, False),
+    }
+
+
+def test_a_child_that_another_object_controls_is_seen_as_not_owned(shell: Shell) -> None:
+    """So are the children of a former object of the same name, until the garbage collector has taken them."""
+    owner = shell.site.get("configmaps", "kube-root-ca.crt")["metadata"]
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": owner["name"],
+        "uid": owner["uid"],
+        "controller": True,
+    }
+    spec = {"ports": [{"port": 80}]}
+    shell.site.apply("v1", "Service", NAME, spec, labels=names.labels(NAME), ownerReferences=[reference])
+    shell.decides().reconcile()
+    assert not shell.seen[-1].services[NAME].owned
+
+
+# -------------------------------------------------------------------------------------------------------- acting
+
+
+def test_it_scales_suspends_and_deletes_what_is_its_own(shell: Shell) -> None:
+    shell.decides(apply=lambda obj: (job(obj), deployment(obj))).reconcile()
+    name = f"{NAME}-train-01234567"
+    shell.decides(scale=(Scale(f"{NAME}-r1", 0),), suspend=(Suspend(name, True),)).reconcile()
+    assert shell.site.get("deployments", f"{NAME}-r1")["spec"]["replicas"] == 0
+    assert shell.site.get("jobs", name)["spec"]["suspend"] is True
+    shell.decides(delete=(Delete("Job", name), Delete("Job", "one-that-is-gone")))
+    wait_for("the deletion", 30, lambda: shell.reconcile() is None, tolerate=(ConflictError,))
+    wait_for("the Job to be gone", 120, lambda: shell.site.all("jobs") == [])
+
+
+def test_applying_the_same_again_writes_nothing(shell: Shell) -> None:
+    shell.decides(apply=lambda obj: (service(obj),)).reconcile()
+    before = shell.site.get("services", NAME)
+    shell.reconcile()
+    assert shell.site.get("services", NAME) == before
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["with our labels", "without our labels"])
+def test_a_strangers_object_of_a_childs_name_stops_the_whole_decision(shell: Shell, labelled: bool) -> None:
+    foreign = {"ports": [{"port": 80}], "selector": {"app": "a-shop"}}
+    shell.site.apply("v1", "Service", NAME, foreign, labels=names.labels(NAME) if labelled else {})
+    before = shell.site.get("services", NAME)
+    again = shell.decides(apply=lambda obj: (job(obj), service(obj))).reconcile()
+    assert again == NAME_CONFLICT_SECONDS
+    assert shell.site.get("services", NAME) == before
+    assert shell.site.all("jobs") == []
+    obj = shell.site.object(NAME)
+    for kind, status in (("Ready", "False"), ("Stalled", "True"), ("Reconciling", "False")):
+        assert (condition(obj, kind)["status"], condition(obj, kind)["reason"]) == (status, "NameConflict")
+    assert f"Service {NAME} exists and does not belong to this object" in condition(obj, "Stalled")["message"]
+    assert obj["status"]["phase"] == "Stalled"
+    (event,) = shell.site.events(NAME)
+    assert (event["type"], event["reason"]) == ("Warning", "NameConflict")
+
+
+def test_a_claim_that_outlives_objects_is_known_by_its_labels(shell: Shell) -> None:
+    def claim(obj: Eagle3Draft) -> Manifest:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        metadata = names.metadata(obj, f"{NAME}-drafts", labels=names.labels(NAME), owned=False)
+        return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+    shell.decides(apply=lambda obj: (claim(obj),)).reconcile()
+    shell.site.delete(PLURAL, NAME)
+    wait_for("the object to be gone", 30, lambda: shell.site.all(PLURAL) == [])
+    shell.site.create(NAME, SPEC)
+    assert shell.reconcile() is None
+    assert condition(shell.site.object(NAME), "Stalled") == {}
+
+
+def test_a_child_that_changed_since_it_was_seen_is_not_deleted(shell: Shell) -> None:
+    shell.decides(apply=lambda obj: (service(obj),)).reconcile()
+    metadata = shell.site.get("services", NAME)["metadata"]
+    shell.site.cluster.request(
+        "PATCH",
+        shell.site.path("services", NAME),
+        {"metadata": {"annotations": {"a": "b"}}},
+        "application/merge-patch+json",
+    )
+    with pytest.raises(ConflictError):
+        shell.client.delete("Service", shell.site.namespace, metadata)
+    assert shell.site.all("services")
+
+
+# ------------------------------------------------------------------------------------------------ status and events
+
+
+def test_the_status_is_written_once_and_only_if_it_changed(shell: Shell) -> None:
+    shell.decides().reconcile()
+    assert shell.site.object(NAME)["status"]["phase"] == "Training"
+    before = shell.version
+    for _ in range(5):
+        shell.reconcile()
+    assert shell.version == before
+
+
+def test_an_object_that_changed_meanwhile_is_not_written_but_looked_at_again(shell: Shell) -> None:
+    shell.decides()
+    calm = shell.choose
+
+    def while_the_user_edits(obj: Eagle3Draft, status: Eagle3DraftStatus) -> Decision:
+        patch = {"spec": {"train": {"epochs": 7}}}
+        shell.site.cluster.request("PATCH", shell.site.path(PLURAL, NAME), patch, "application/merge-patch+json")
+        return calm(obj, status)
+
+    shell.choose = while_the_user_edits
+    with pytest.raises(ConflictError):
+        shell.reconcile()
+    assert "status" not in shell.site.object(NAME)
+    shell.choose = calm
+    shell.reconcile()
+    assert shell.site.object(NAME)["status"]["phase"] == "Training"
+
+
+def test_a_status_that_the_schema_refuses_is_no_conflict(shell: Shell) -> None:
+    seen = shell.site.object(NAME)
+    with pytest.raises(ApiError, match="observedGeneration") as refused:
+        shell.client.replace_status(KIND, shell.site.namespace, seen["metadata"], {"observedGeneration": "one"})
+    assert not isinstance(refused.value, ConflictError)
+
+
+def test_an_event_is_posted_after_the_write_and_a_repetition_is_counted(shell: Shell) -> None:
+    event = Event("Normal", "TrainSucceeded", "expected accept length 2.74")
+    shell.decides(events=(event,)).reconcile()
+    (posted,) = shell.site.events(NAME)
+    assert (posted["reason"], posted["message"], posted["count"]) == ("TrainSucceeded", event.message, 1)
+    assert posted["source"]["component"] == "eagle3-operator"
+    shell.reconcile()
+    (posted,) = shell.site.events(NAME)
+    assert posted["count"] == 1, "nothing was written, so nothing happened"
+    shell.choose = lambda obj, status: Decision(status.model_copy(update={"phase": Phase.SERVING}), events=(event,))
+    shell.reconcile()
+    (posted,) = shell.site.events(NAME)
+    assert posted["count"] == 2
+
+
+def test_an_object_that_is_gone_or_going_is_left_alone(shell: Shell) -> None:
+    finalizer = {"metadata": {"finalizers": ["test.example/hold"]}}
+    path = shell.site.path(PLURAL, NAME)
+    shell.site.cluster.request("PATCH", path, finalizer, "application/merge-patch+json")
+    shell.site.delete(PLURAL, NAME)
+    before = shell.version
+    assert shell.decides(apply=lambda obj: (service(obj),)).reconcile() is None
+    assert shell.version == before
+    assert shell.site.all("services") == []
+    shell.site.cluster.request("PATCH", path, {"metadata": {"finalizers": None}}, "application/merge-patch+json")
+    wait_for("the object to be gone", 30, lambda: shell.site.all(PLURAL) == [])
+    assert shell.reconcile() is None
+    assert shell.seen == []
+
+
+def test_all_objects_are_listed_page_by_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eagle3_operator.cluster.client._PAGE", 2)
+    for number in range(4):
+        shell.site.create(f"other-{number}", SPEC)
+    keys = asyncio.run(shell.reconciler.keys())
+    assert sorted(key.name for key in keys) == [NAME, "other-0", "other-1", "other-2", "other-3"]
+    assert {key.namespace for key in keys} == {shell.site.namespace}
+
+
+def test_the_refusal_to_touch_a_stranger_names_it_and_says_what_to_do() -> None:
+    assert str(NameConflictError("Service", NAME)) == (
+        f"Service {NAME} exists and does not belong to this object. It is left as it is. "
+        "Rename or delete it, or give this object another name."
+    )

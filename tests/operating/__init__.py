@@ -1,0 +1,7 @@
+"""The operator at work in tests: its process, a namespace for it, and a stand-in for the nodes."""
+
+from operating.kubelet import StandInKubelet
+from operating.process import OperatorProcess
+from operating.site import NotYetError, Site, condition
+
+__all__ = ["NotYetError", "OperatorProcess", "Site", "StandInKubelet", "condition"]

@@ -1,0 +1,287 @@
+"""What an API object says, as plain values: one table for each kind."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from eagle3_api.jobs import Report, StageName
+from eagle3_operator.cluster.convert import (
+    claim_from,
+    controller_uid,
+    deployment_from,
+    job_from,
+    pod_from,
+    quantity,
+    revision_number,
+    service_from,
+)
+from eagle3_operator.manifests import names
+
+Json = dict[str, Any]
+
+UID = "11111111-owner"
+BORN = "2026-11-29T10:00:00Z"
+LATER = "2026-11-29T10:05:00Z"
+LAST = "2026-11-29T10:09:00Z"
+
+
+def metadata(name: str, *, owner: str | None = UID, **more: Any) -> Json:
+    made: Json = {"name": name, "namespace": "llm", "uid": f"uid-of-{name}", "creationTimestamp": BORN, **more}
+    if owner:
+        made["ownerReferences"] = [{"kind": "Node", "uid": "not-the-controller"}, {"uid": owner, "controller": True}]
+    return made
+
+
+def pod(name: str = "p", *, owner: str = "uid-of-j", status: Json | None = None, **more: Any) -> Json:
+    containers = [{"name": "stage"}, {"name": "a-sidecar"}]
+    return {"metadata": metadata(name, owner=owner, **more), "spec": {"containers": containers}, "status": status or {}}
+
+
+def container(state: Json, *, name: str = "stage", **more: Any) -> Json:
+    return {"name": name, "state": state, **more}
+
+
+def ended(code: int, *, at: str = LATER, reason: str = "Error", message: str = "") -> Json:
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": at}}
+
+
+def at(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp).astimezone(UTC)
+
+
+# ---------------------------------------------------------------------------------------------------------- pods
+
+
+def test_a_pod_that_was_just_made_is_pending_and_nothing_is_known() -> None:
+    made = pod_from(pod())
+    assert (made.phase, made.ready, made.started, made.terminating) == ("Pending", False, False, False)
+    assert (made.exit_code, made.unschedulable, made.waiting_reason, made.finished_at) == (None, None, None, None)
+    assert made.created_at == at(BORN)
+
+
+def test_the_scheduler_words_and_since_when() -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": LATER}
+    made = pod_from(pod(status={"conditions": [said | {"message": "0/1 nodes: 1 Insufficient nvidia.com/gpu."}]}))
+    assert made.unschedulable == "0/1 nodes: 1 Insufficient nvidia.com/gpu."
+    assert made.unschedulable_since == at(LATER)
+
+
+def test_a_pod_held_back_by_a_scheduling_gate_is_not_unschedulable() -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "kueue"}
+    assert pod_from(pod(status={"conditions": [said]})).unschedulable is None
+
+
+@pytest.mark.parametrize("normal", ["ContainerCreating", "PodInitializing"])
+def test_what_every_container_waits_for_is_no_reason(normal: str) -> None:
+    made = pod_from(pod(status={"containerStatuses": [container({"waiting": {"reason": normal}})]}))
+    assert made.waiting_reason is None
+    assert not made.started
+
+
+def test_an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words_of_init_containers_too() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nope"'}}
+    status = {
+        "initContainerStatuses": [container(waiting, name="draft")],
+        "containerStatuses": [container({"waiting": {"reason": "PodInitializing"}})],
+    }
+    made = pod_from(pod(status=status))
+    assert (made.waiting_reason, made.waiting_message) == ("ImagePullBackOff", 'Back-off pulling image "nope"')
+
+
+def test_the_main_container_counts_and_no_sidecar() -> None:
+    status = {
+        "phase": "Running",
+        "containerStatuses": [
+            container({"running": {}}, name="a-sidecar", restartCount=5),
+            container(ended(11, message="bad data"), restartCount=1),
+        ],
+    }
+    made = pod_from(pod(status=status))
+    assert (made.exit_code, made.termination_message, made.restarts) == (11, "bad data", 1)
+    assert made.finished_at == at(LATER)
+
+
+def test_a_crash_looping_server_has_an_ending_a_reason_and_has_started() -> None:
+    status = {
+        "phase": "Running",
+        "containerStatuses": [
+            container({"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended(1, reason="Error"), restartCount=3)
+        ],
+    }
+    made = pod_from(pod(status=status))
+    assert (made.started, made.waiting_reason, made.exit_code, made.restarts) == (True, "CrashLoopBackOff", 1, 3)
+
+
+def test_a_pod_killed_for_its_memory_says_so() -> None:
+    made = pod_from(pod(status={"phase": "Failed", "containerStatuses": [container(ended(137, reason="OOMKilled"))]}))
+    assert made.oom_killed
+    assert made.exit_code == 137
+
+
+def test_an_init_container_that_failed_lends_the_pod_its_ending() -> None:
+    status = {
+        "phase": "Failed",
+        "initContainerStatuses": [container(ended(2, message="no space"), name="draft")],
+        "containerStatuses": [container({"waiting": {"reason": "PodInitializing"}})],
+    }
+    made = pod_from(pod(status=status))
+    assert (made.exit_code, made.termination_message, made.started) == (2, "no space", False)
+
+
+def test_an_init_container_that_did_its_work_lends_nothing() -> None:
+    status = {"initContainerStatuses": [container(ended(0), name="draft")], "containerStatuses": []}
+    assert pod_from(pod(status=status)).exit_code is None
+
+
+def test_an_evicted_pod_has_no_container_and_still_says_why() -> None:
+    made = pod_from(pod(status={"phase": "Failed", "reason": "Evicted", "message": "low on ephemeral-storage"}))
+    assert (made.waiting_reason, made.waiting_message) == ("Evicted", "low on ephemeral-storage")
+
+
+def test_a_ready_pod_that_is_being_deleted_is_both() -> None:
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    made = pod_from(pod(status=status, deletionTimestamp=LATER))
+    assert made.ready
+    assert made.terminating
+
+
+# ---------------------------------------------------------------------------------------------------------- jobs
+
+
+def job(status: Json | None = None, *, owner: str | None = UID, **spec: Any) -> Json:
+    labels = names.labels("kimi", stage=StageName.TRAIN)
+    annotations = {names.KEY_ANNOTATION: "0123456789abcdef", names.TEMPLATE_ANNOTATION: "cafe"}
+    made = metadata("j", owner=owner, labels=labels, annotations=annotations)
+    return {"metadata": made, "spec": spec, "status": status or {}}
+
+
+def report(message: str, *, ok: bool = True) -> str:
+    return Report(stage=StageName.TRAIN, key="0123456789abcdef", ok=ok, message=message).dump()
+
+
+def test_a_job_says_whose_stage_it_is_and_under_which_key() -> None:
+    made = job_from(job({"startTime": LATER}), [], owner=UID)
+    assert (made.stage, made.key, made.template, made.revision) == ("train", "0123456789abcdef", "cafe", None)
+    assert (made.owned, made.complete, made.failed, made.suspended) == (True, False, False, False)
+    assert (made.created_at, made.started_at, made.finished_at) == (at(BORN), at(LATER), None)
+
+
+def test_a_complete_job_has_its_report_and_its_time() -> None:
+    done = pod(status={"phase": "Succeeded", "containerStatuses": [container(ended(0, message=report("done")))]})
+    status = {"completionTime": LAST, "conditions": [{"type": "Complete", "status": "True"}]}
+    made = job_from(job(status), [done], owner=UID)
+    assert made.complete
+    assert made.finished_at == at(LAST)
+    assert made.report is not None
+    assert made.report.message == "done"
+
+
+def test_a_complete_job_whose_pod_is_gone_has_no_report() -> None:
+    made = job_from(job({"conditions": [{"type": "Complete", "status": "True"}]}), [], owner=UID)
+    assert made.complete
+    assert made.report is None
+
+
+def test_a_failed_job_says_why_and_when() -> None:
+    failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "exit code 12"}
+    made = job_from(job({"conditions": [failed | {"lastTransitionTime": LAST}]}), [], owner=UID)
+    assert (made.failed, made.failure_reason, made.failure_message) == (True, "PodFailurePolicy", "exit code 12")
+    assert made.finished_at == at(LAST)
+
+
+def test_a_job_that_is_about_to_fail_has_not_failed_while_its_pods_end() -> None:
+    made = job_from(job({"conditions": [{"type": "FailureTarget", "status": "True"}]}), [], owner=UID)
+    assert not made.finished
+
+
+def test_the_newest_report_counts() -> None:
+    def reporting(name: str, message: str, when: str) -> Json:
+        ending = ended(12, at=when, message=report(message, ok=False))
+        return pod(name, status={"phase": "Failed", "containerStatuses": [container(ending)]})
+
+    silent = pod("c", status={"phase": "Failed", "containerStatuses": [container(ended(137, at=LAST))]})
+    made = job_from(job(), [reporting("b", "second", LATER), silent, reporting("a", "first", BORN)], owner=UID)
+    assert made.report is not None
+    assert made.report.message == "second"
+
+
+def test_pods_of_a_former_job_of_the_same_name_are_not_this_jobs() -> None:
+    made = job_from(job(), [pod("mine"), pod("former", owner="uid-of-former-j")], owner=UID)
+    assert [one.name for one in made.pods] == ["mine"]
+
+
+@pytest.mark.parametrize("owner", [None, "another-object-of-the-same-name"])
+def test_a_job_that_another_or_nobody_controls_is_not_owned(owner: str | None) -> None:
+    assert not job_from(job(owner=owner), [], owner=UID).owned
+
+
+def test_an_owner_that_is_not_the_controller_controls_nothing() -> None:
+    assert controller_uid({"ownerReferences": [{"uid": UID}, {"uid": UID, "controller": False}]}) is None
+
+
+# ------------------------------------------------------------------------------------- deployments, services, claims
+
+
+def deployment(labels: Json, annotations: Json | None = None, **status: Any) -> Json:
+    made = metadata("kimi-r3", labels=labels, annotations=annotations or {})
+    return {"metadata": made, "spec": {"replicas": 2}, "status": status}
+
+
+def test_a_deployment_is_a_revision_with_its_servers_and_what_it_is() -> None:
+    labels = names.labels("kimi", revision=3)
+    annotations = {names.KEY_ANNOTATION: "k", names.RECORD_ANNOTATION: '{"draft": "sha256:9f", "plainKey": "p"}'}
+    server = pod("server", labels=labels)
+    probe = pod("probe", labels=names.labels("kimi", stage=StageName.PROBE, revision=3))
+    other = pod("other", labels=names.labels("kimi", revision=4))
+    made = deployment_from(deployment(labels, annotations, readyReplicas=1), [server, probe, other], owner=UID)
+    assert made is not None
+    assert (made.revision, made.key, made.replicas, made.ready_replicas) == (3, "k", 2, 1)
+    assert made.record == {"draft": "sha256:9f", "plainKey": "p"}
+    assert [one.name for one in made.pods] == ["server"]
+
+
+@pytest.mark.parametrize("text", ["", "not json", "[1]", "null"])
+def test_a_record_that_somebody_has_edited_is_no_record(text: str) -> None:
+    made = deployment_from(deployment(names.labels("k", revision=1), {names.RECORD_ANNOTATION: text}), [], owner=UID)
+    assert made is not None
+    assert made.record == {}
+
+
+def test_a_deployment_without_a_revision_is_none_of_ours() -> None:
+    assert deployment_from(deployment(names.labels("kimi")), [], owner=UID) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "number"), [("r0", 0), ("r12", 12), ("r", None), ("12", None), ("rx", None), ("", None), ("r-1", None)]
+)
+def test_the_number_in_a_revision_label(label: str, number: int | None) -> None:
+    assert revision_number({names.REVISION_LABEL: label}) == number
+
+
+@pytest.mark.parametrize(
+    ("selector", "revision"), [({names.REVISION_LABEL: "r3"}, 3), ({names.NAME_LABEL: "kimi"}, None), (None, None)]
+)
+def test_a_service_says_which_revision_it_selects(selector: Json | None, revision: int | None) -> None:
+    spec = {} if selector is None else {"selector": selector}
+    made = service_from({"metadata": metadata("kimi"), "spec": spec}, owner=UID)
+    assert (made.selected_revision, made.owned) == (revision, True)
+
+
+def test_a_claims_capacity_is_what_it_was_given_and_until_then_what_it_asks_for() -> None:
+    asked = {"metadata": metadata("c", owner=None), "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
+    waiting = claim_from(asked, owner=UID)
+    assert (waiting.phase, waiting.capacity, waiting.owned) == ("Pending", 2**30, False)
+    bound = claim_from(asked | {"status": {"phase": "Bound", "capacity": {"storage": "10G"}}}, owner=UID)
+    assert (bound.phase, bound.capacity) == ("Bound", 10**10)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0), ("1024", 1024), ("1k", 1000), ("1Ki", 1024), ("1.5Ti", 3 * 2**39), ("500G", 500 * 10**9),
+        ("2E", 2 * 10**18), ("3Ei", 3 * 2**60), ("12e6", 12 * 10**6), ("12E6", 12 * 10**6), ("1500m", 1), ("7P", 7 * 10**15),
+    ],
+)  # fmt: skip
+def test_quantities_as_kubernetes_writes_them(text: str, number: int) -> None:
+    assert quantity(text) == number

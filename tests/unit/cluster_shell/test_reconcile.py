@@ -1,0 +1,89 @@
+"""A reconcile of objects that a real API server would not store: its schema is the one that this version knows."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from eagle3_operator.cluster.client import ApiError, Client
+from eagle3_operator.cluster.observe import Observer
+from eagle3_operator.cluster.queue import Key
+from eagle3_operator.cluster.reconcile import Reconciler
+from eagle3_operator.decision import Decision
+from eagle3_operator.metrics import Metrics
+from eagle3_operator.settings import Settings
+from unit.decide.world import SPEC
+
+Json = dict[str, Any]
+
+KEY = Key("llm", "kimi")
+
+
+class ClientWithOneUnreadableObject(Client):
+    """Instead of a server: it holds one object, which is at fault, and remembers what was written."""
+
+    def __init__(self, spec: Json, status: Json) -> None:
+        super().__init__(Configuration(host="http://127.0.0.1:1"))
+        metadata = {"name": "kimi", "namespace": "llm", "uid": "1", "resourceVersion": "7", "generation": 3}
+        self.object: Json = {"metadata": metadata, "spec": spec, "status": status}
+        self.events: list[Json] = []
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        return self.object
+
+    def create(self, manifest: Json) -> Json:
+        self.events.append(manifest)
+        return manifest
+
+    def replace_status(self, kind: str, namespace: str, metadata: Json, status: Json) -> Json:
+        self.object = {**self.object, "status": status}
+        return self.object
+
+
+def reconciler(client: Client, metrics: Metrics) -> Reconciler:
+    def never(*_: Any) -> Decision:
+        raise AssertionError("there is nothing to decide about what cannot be read")
+
+    return Reconciler(
+        client,
+        Observer(client, {}, poll_seconds=10),
+        Settings(workers=1),
+        decide=never,
+        metrics=metrics,
+        now=lambda: datetime(2026, 11, 29, 12, tzinfo=UTC),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "named"),
+    [
+        ({**SPEC, "target": {}}, {}, "spec.target.model: Field required"),
+        (SPEC, {"phase": "AWordOfANewerVersion", "servingRevision": 1}, "phase: Input should be"),
+    ],
+    ids=["spec", "status"],
+)
+def test_an_object_that_cannot_be_read_says_so_and_keeps_what_it_has(spec: Json, status: Json, named: str) -> None:
+    client = ClientWithOneUnreadableObject(spec, status)
+    told = reconciler(client, Metrics())
+    assert asyncio.run(told.reconcile(KEY)) is None
+    written = client.object["status"]
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in written["conditions"]}
+    assert conditions == {
+        "Ready": ("False", "InvalidConfiguration"),
+        "Reconciling": ("False", "InvalidConfiguration"),
+        "Stalled": ("True", "InvalidConfiguration"),
+    }
+    assert named in written["conditions"][0]["message"]
+    assert written.get("servingRevision") == status.get("servingRevision")
+    assert [event["reason"] for event in client.events] == ["InvalidConfiguration"]
+
+
+def test_a_failed_reconcile_is_counted_by_its_error_and_raised() -> None:
+    metrics = Metrics()
+    away = Client(Configuration(host="http://127.0.0.1:1"))
+    with pytest.raises(ApiError):
+        asyncio.run(reconciler(away, metrics).reconcile(KEY))
+    assert metrics.registry.get_sample_value("eagle3_operator_errors_total", {"type": "ApiError"}) == 1
+    assert metrics.registry.get_sample_value("eagle3_operator_reconciles_total", {"result": "failed"}) == 1
