@@ -68,9 +68,30 @@ class Observer:
             },
             services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
             claims={made.name: made for made in self._claims(obj, metadata)},
-            metrics=self._metrics(obj, status, now),
+            metrics=self.metrics(obj, status, now),
         )
         return Seen(observation, metadata)
+
+    def metrics(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Metrics | None:
+        """The answer of Prometheus for the next window of the serving revision; None where no window has ended."""
+        policy = obj.spec.watch
+        serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
+        span = watch.due(serving, policy, now) if policy and serving else None
+        if policy is None or serving is None or span is None:
+            return None
+        server = self._prometheus.get(policy.prometheus.name)
+        if server is None:
+            return Metrics(serving.number, problem=f'the chart\'s values name no Prometheus "{policy.prometheus.name}"')
+        questions = watch.queries(obj.metadata.namespace, obj.metadata.name, serving.number, seconds(policy.window))
+        try:
+            answer = watch.window(server.values(questions, span[1].astimezone(UTC)), *span)
+        except MetricsUnavailableError as error:
+            return Metrics(serving.number, problem=str(error))
+        return (
+            Metrics(serving.number, window=answer)
+            if isinstance(answer, Window)
+            else Metrics(serving.number, problem=answer)
+        )
 
     def _find(self, obj: Eagle3Draft, kind: str, metadata: dict[tuple[str, str], Json]) -> list[Json]:
         found = self._client.find(kind, obj.metadata.namespace, f"{names.NAME_LABEL}={obj.metadata.name}")
@@ -129,27 +150,6 @@ class Observer:
             logger.info("the log of pod %s cannot be read: %s", metadata["name"], error)
             return "", str(error)
         return log, ""
-
-    def _metrics(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Metrics | None:
-        """The answer for the next window of the serving revision, if one has ended."""
-        policy = obj.spec.watch
-        serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
-        span = watch.due(serving, policy, now) if policy and serving else None
-        if policy is None or serving is None or span is None:
-            return None
-        server = self._prometheus.get(policy.prometheus.name)
-        if server is None:
-            return Metrics(serving.number, problem=f'the chart\'s values name no Prometheus "{policy.prometheus.name}"')
-        questions = watch.queries(obj.metadata.namespace, obj.metadata.name, serving.number, seconds(policy.window))
-        try:
-            answer = watch.window(server.values(questions, span[1].astimezone(UTC)), *span)
-        except MetricsUnavailableError as error:
-            return Metrics(serving.number, problem=str(error))
-        return (
-            Metrics(serving.number, window=answer)
-            if isinstance(answer, Window)
-            else Metrics(serving.number, problem=answer)
-        )
 
 
 def _named(pods: list[Json], name: str) -> Json:

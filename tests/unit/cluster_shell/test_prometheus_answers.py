@@ -1,0 +1,78 @@
+"""Answers that no healthy Prometheus gives: from a stand-in that says what a test wants. The rest is in tests/cluster."""
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
+from eagle3_operator.settings import PrometheusServer
+
+NOW = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+@contextmanager
+def stand_in(body: str, status: int) -> Iterator[str]:
+    """The URL of a server that answers every question so."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def vector(*series: Any, **more: Any) -> str:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}, **more})
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (vector({"value": [0, "2"]}, warnings=["one store did not answer"]), 200, "warns: .*one store did not answer"),
+        (vector({"metric": {}}), 200, "a sample that is no number"),
+        (vector({"value": [0, "many"]}), 200, "a sample that is no number"),
+        ('{"status": "success", "data": null}', 200, "answered no vector"),
+        ('{"status": "error", "error": "query timed out"}', 200, "query timed out"),
+        ('{"status": "error", "error": "out of memory"}', 503, "status 503: out of memory"),
+        ("[]", 200, "no reason given"),
+        ("<html>Bad Gateway</html>", 502, "status 502, and no JSON"),
+        ("", 302, "status 302, and no JSON"),
+    ],
+)
+def test_an_answer_that_cannot_be_relied_on_is_a_problem_that_names_the_server(
+    body: str, status: int, words: str
+) -> None:
+    with stand_in(body, status) as url, pytest.raises(MetricsUnavailableError, match=words) as refused:
+        Prometheus(PrometheusServer(url=url)).values({"tokens": "vector(1)"}, NOW)
+    assert url in str(refused.value)
+
+
+def test_a_server_that_is_away_is_a_problem() -> None:
+    with pytest.raises(MetricsUnavailableError, match="does not answer"):
+        Prometheus(PrometheusServer(url="http://127.0.0.1:1")).values({"tokens": "vector(1)"}, NOW)
+
+
+def test_a_server_that_never_answers_is_waited_for_no_longer_than_its_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(MetricsUnavailableError, match="does not answer"):
+            Prometheus(PrometheusServer(url=url, timeout_seconds=0.1)).values({"tokens": "vector(1)"}, NOW)
