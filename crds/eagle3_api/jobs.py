@@ -152,6 +152,7 @@ class ConvertConfig(Model):
     )
     target: str
     target_digest: str
+    trust_remote_code: bool = Field(False, description="For the target's tokenizer, which renders prompts.")
     layers: list[int] = Field(description="What the server must capture; an adopted checkpoint must say the same.")
     sglang_version: str
     context_length: int
@@ -177,7 +178,7 @@ class ProbeConfig(Model):
     concurrency: int
     count: int = Field(description="Prompts to send.")
     max_tokens: int
-    exact: bool = Field(False, description="fp32 on a CPU: answers must be equal to the token, no ties.")
+    exact: bool = Field(False, description="fp32 on a CPU: answers are tied only within its own rounding.")
 
 
 JobConfig = Annotated[
