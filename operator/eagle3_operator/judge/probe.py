@@ -157,8 +157,8 @@ def _template_differs(case: _Case) -> _Finding | None:
     return _Finding(
         "Fail",
         Reason.TEMPLATE_MISMATCH,
-        f"{case.result.template_mismatch}. Train with the template that is served, or serve the one of training "
-        "(data.chatTemplate, --chat-template in serve.arguments)",
+        f"{case.result.template_mismatch}. Train with the template that is served: set data.chatTemplate to it, and the "
+        "server is started with it too",
     )
 
 

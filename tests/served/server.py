@@ -1,0 +1,93 @@
+"""Real SGLang servers on the CPU, for one test or for a module of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import environment
+
+from tiny.flags import SERVE_ARGUMENTS
+
+START_SECONDS = 180.0
+
+
+@contextmanager
+def sglang(target: Path, log: Path, *flags: str) -> Iterator[str]:
+    """A server's address, once it is healthy. Its process group ends with the block.
+
+    Args:
+        target: what it serves.
+        log: file that receives its output.
+        flags: besides those that the CPU needs.
+    """
+    python = environment.ensure() / "bin" / "python3"
+    port = _free_port()
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        target,
+        "--port",
+        str(port),
+        *SERVE_ARGUMENTS,
+    ]
+    command += ["--enable-metrics", "--random-seed", "0", *flags]
+    variables = {
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "TRITON_INTERPRET": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with log.open("w") as out:
+        process = subprocess.Popen(command, env=os.environ | variables, stdout=out, stderr=out, start_new_session=True)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait(process, url, log)
+            yield url
+        finally:
+            _end(process)
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    give_up = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up:
+        assert process.poll() is None, f"SGLang ended with {process.returncode}:\n{_tail(log)}"
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:  # noqa: S310
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(f"SGLang is not healthy after {START_SECONDS:.0f} s:\n{_tail(log)}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the group; whoever is left after that is killed, schedulers that lost their parent among them."""
+    for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-30:])
+
+
+def _free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port: int = made.getsockname()[1]
+        return port
