@@ -48,6 +48,9 @@ class Replacement:
 
 KERNELS: dict[str, Replacement] = {}
 
+#: Names of the replacements that were compared with the interpreter, and found the same, in this process.
+COMPARED: set[str] = set()
+
 
 def replaces(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register the decorated function for the Triton kernel of its name; it gets the grid as its first argument."""
@@ -78,6 +81,7 @@ def run_or_interpret(
         return interpret(arguments)
     if wanted:
         assert_same(replacement, arguments, wanted)
+        COMPARED.add(replacement.name)
     return result
 
 
