@@ -1,0 +1,13 @@
+"""Train: hidden states to a draft, its vocabulary and its measure.
+
+``launch.run`` checks the features against the object, chooses the draft's vocabulary, starts one process per GPU through
+torch's elastic launcher and publishes what they made. ``worker`` is what each of them does, and reads top to bottom:
+
+    batches -> teacher (what the target would say) -> draft, unrolled -> loss -> FSDP2's gradients -> AdamW
+            -> checkpoints                         (resumable, atomic)
+            -> evaluate -> replay                  (on the held-out conversations, after each epoch)
+"""
+
+from eagle3_draft.train.launch import run
+
+__all__ = ["run"]

@@ -1,0 +1,54 @@
+"""What must agree before a GPU is spent: the features, the object and the target."""
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.features import Features
+from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.model.config import text_config
+from eagle3_draft.model.target import Target
+from eagle3_draft.stage import StageError
+
+
+def check_features(features: Features, target: Target, config: TrainConfig) -> None:
+    """Refuse features that are not those of this object and target.
+
+    A draft that is trained on other states than it is served looks perfect in training and is accepted nowhere.
+
+    Raises:
+        StageError: FeatureMismatch, naming every difference; NoUsableData where nothing can be learned or measured;
+            TargetUnreadable if the target, whose head teaches, is not the one that was inspected.
+    """
+    if target_digest(target.folder) != config.target_digest:
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.TARGET_UNREADABLE,
+            f"target.model: {config.target} was changed since it was inspected; set eagle3.dev/retry to inspect it anew",
+        )
+    header, text = features.header, text_config(target.config)
+    expectations = {
+        "key": (features.manifest.key, config.features_key),
+        "layers": (header.layers, config.layers),
+        "target digest": (features.manifest.made_from.get("target"), config.target_digest),
+        "hidden size": (header.hidden_size, text.get("hidden_size")),
+        "vocabulary size": (header.vocabulary_size, text.get("vocab_size")),
+        "norm of the last state": (header.last_norm, "final"),
+    }
+    different = [
+        f"{what} is {found}, expected {expected}"
+        for what, (found, expected) in expectations.items()
+        if found != expected
+    ]
+    if different:
+        raise StageError(
+            ExitCode.REFUSED,
+            Reason.FEATURE_MISMATCH,
+            f"the features in {config.features} are not those of this object: {'; '.join(different)}. A draft trained on "
+            "them would serve at accept length 1.0; set eagle3.dev/retry to extract them again",
+        )
+    for split, samples in (("train", features.train), ("held-out", features.held_out)):
+        if not len(samples):
+            raise StageError(
+                ExitCode.BAD_INPUT,
+                Reason.NO_USABLE_DATA,
+                f"there is no {split} conversation in {config.features}; give more data, or another data.holdout",
+            )

@@ -1,0 +1,97 @@
+"""The measure of a draft on the held-out conversations."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from eagle3_draft.features import Sample
+from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
+from eagle3_draft.train.loss import Lesson, mark, total_loss
+from eagle3_draft.train.replay import accepted, replay
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a draft does on conversations that it has never seen."""
+
+    loss: float  # as in training
+    accuracy: list[float]  # per step: share of proposals that are the target's most likely token
+    accept_length: list[float]  # by replay with 1, 2, ... draft steps; the target's own token counted
+
+
+@torch.no_grad()
+def evaluate(
+    forward: Callable[[Batch], tuple[list[Tensor], Lesson]],
+    model: nn.Module,
+    samples: Sequence[Sample],
+    lengths: Sequence[int],
+    *,
+    ids: Tensor,
+    tokens_per_step: int,
+    unroll_steps: int,
+    replay_steps: int,
+    device: torch.device,
+    progress: Callable[[float], None],
+) -> Evaluation:
+    """Measure on all samples, each rank on its share.
+
+    Args:
+        forward: the draft's logits of each step and the target's lesson, for a batch.
+        model: put into evaluation mode meanwhile.
+        samples, lengths: the held-out conversations and their tokens.
+        ids: the target's ids of the draft's vocabulary.
+        tokens_per_step: of one batch of all ranks.
+        unroll_steps: steps of the loss and of the accuracies.
+        replay_steps: draft steps of the longest replay.
+        device: where the ranks' numbers are added up.
+        progress: is told the share that is done.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    columns = max(unroll_steps, replay_steps)
+    sums = torch.zeros(4, columns, device=device)
+    walked = torch.zeros(2, columns, device=device)
+    model.eval()
+    rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
+    for number, chosen in enumerate(rounds):
+        mine = [samples[sample] for sample in share(chosen, lengths, ranks)[rank]]
+        batch = (pack(mine, columns) if mine else idle(samples[0], columns)).to(device)
+        logits, lesson = forward(batch)
+        marks = mark(logits, lesson, batch.teachers, ids)
+        sums += torch.stack([marks.losses, marks.counted, marks.right, marks.supervised])
+        if mine:
+            walked += _walk(mine, right_table(batch, logits, lesson, ids), columns).to(device)
+        progress((number + 1) / len(rounds))
+    model.train()
+    dist.all_reduce(sums)
+    dist.all_reduce(walked)
+    losses, counted, right, supervised = sums[:, :unroll_steps]
+    tokens, steps = walked.tolist()
+    return Evaluation(
+        loss=total_loss(losses, counted).item(),
+        accuracy=(right / supervised.clamp(min=1)).tolist(),
+        accept_length=[made / taken if taken else 0.0 for made, taken in zip(tokens, steps, strict=True)],
+    )
+
+
+def right_table(batch: Batch, logits: list[Tensor], lesson: Lesson, ids: Tensor) -> Tensor:
+    """(tokens, steps) bool on the CPU: whether the proposal of each step at each position is the target's own token."""
+    table = torch.zeros(len(batch.input_ids), len(logits), dtype=torch.bool)
+    for step, (of_step, rows, teachers) in enumerate(zip(logits, batch.wanted, batch.teachers, strict=True)):
+        table[rows.cpu(), step] = (ids[of_step.argmax(-1)] == lesson.greedy[teachers]).cpu()
+    return table
+
+
+def _walk(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:
+    """(2, columns): tokens and verify steps of the replay with 1 to ``columns`` draft steps."""
+    walked = torch.zeros(2, columns)
+    for steps in range(1, columns + 1):
+        chains = accepted(right, steps).tolist()
+        start = 0
+        for sample in samples:
+            end = start + len(sample.input_ids)
+            walked[:, steps - 1] += torch.tensor(replay(chains[start:end], sample.loss_mask.tolist()))
+            start = end
+    return walked

@@ -1,0 +1,136 @@
+"""A small target with random weights, and the features of conversations whose answers it wrote itself, greedily.
+
+Untrained, it runs into loops, which a draft learns in a few steps.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eagle3_api.artifacts import PROMPTS
+from eagle3_api.jobs import ObjectReference, TrainConfig
+from eagle3_draft.features import FeatureWriter, Header, Sample, Split
+from eagle3_draft.inspect.target import target_digest
+
+VOCABULARY, HIDDEN, END = 150, 32, 2
+LAYERS = [0, 1, 2]
+FEATURES_KEY = "fe" * 32
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A target and its features on the disk."""
+
+    target: Path
+    features: Path
+
+    @property
+    def target_digest(self) -> str:
+        """As Inspect reports it."""
+        return target_digest(self.target)
+
+
+def make(folder: Path, *, train: int = 12, held_out: int = 4, seed: int = 0, spoil: int | None = None) -> Corpus:
+    """Write a target and its features.
+
+    Args:
+        folder: for both.
+        train, held_out: conversations.
+        seed: of the weights and of the questions.
+        spoil: a train conversation whose hidden states get a NaN.
+    """
+    torch.manual_seed(seed)
+    model = new_target()
+    model.save_pretrained(folder / "target")
+    samples = [converse(model, turns=1 + number % 2) for number in range(train + held_out)]
+    if spoil is not None:
+        samples[spoil].hidden[3, 5] = float("nan")
+    corpus = Corpus(folder / "target", folder / "features")
+    write_features(corpus, samples[:train], samples[train:])
+    return corpus
+
+
+def new_target() -> Any:
+    """A random Llama of four layers, of Transformers."""
+    build: Any = LlamaForCausalLM
+    model = build(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=48,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            initializer_range=0.1,
+            bos_token_id=1,
+            eos_token_id=END,
+            tie_word_embeddings=False,
+        )
+    )
+    with torch.no_grad():
+        model.lm_head.weight.mul_(10)  # a target that is sure of what it says
+    return model.eval()
+
+
+@torch.no_grad()
+def converse(model: Any, *, turns: int = 1, answer: int = 12) -> Sample:
+    """A conversation: random questions, greedy answers, and the target's states over all of it."""
+    tokens, mask = [1], [0]
+    for _ in range(turns):
+        question = torch.randint(3, VOCABULARY, (int(torch.randint(2, 7, ())),)).tolist()
+        tokens, mask = tokens + question, mask + [0] * len(question)
+        for _ in range(answer):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+            mask.append(1)
+    states = model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    return Sample(
+        input_ids=torch.tensor(tokens, dtype=torch.int32),
+        loss_mask=torch.tensor(mask, dtype=torch.uint8),
+        hidden=torch.cat([states[layer + 1][0] for layer in LAYERS], -1),
+        last=states[-1][0].clone(),
+    )
+
+
+def write_features(corpus: Corpus, train: list[Sample], held_out: list[Sample], **header: Any) -> None:
+    """Publish a feature store with prompts."""
+    folder = corpus.features
+    fields: dict[str, Any] = {
+        "layers": LAYERS,
+        "hidden_size": HIDDEN,
+        "dtype": "fp32",
+        "vocabulary_size": VOCABULARY,
+        "tokenizer_digest": "t" * 64,
+        "chat_template_digest": "c" * 64,
+    }
+    writer = FeatureWriter(folder, Header(**(fields | header)))
+    for split, samples in ((Split.TRAIN, train), (Split.HELD_OUT, held_out)):
+        writer.write(split, 0, [sample.input_ids.tolist() for sample in samples], samples)
+    (folder / PROMPTS).write_text('{"messages": [{"role": "user", "content": "3 4"}], "input_ids": [1, 3, 4]}\n')
+    writer.publish(key=FEATURES_KEY, made_from={"target": corpus.target_digest}, numbers={}, provenance={})
+
+
+def train_config(corpus: Corpus, out: Path, **changes: Any) -> TrainConfig:
+    """A short training on a corpus."""
+    fields: dict[str, Any] = {
+        "owner": ObjectReference(namespace="n", name="draft", uid="u"),
+        "key": "4e" * 32,
+        "folder": str(out / "draft"),
+        "scratch": str(out / "scratch"),
+        "features": str(corpus.features),
+        "features_key": FEATURES_KEY,
+        "target": str(corpus.target),
+        "target_digest": corpus.target_digest,
+        "layers": LAYERS,
+        "vocabulary_size": 64,
+        "epochs": 2,
+        "tokens_per_step": 80,
+        "learning_rate": 3e-3,
+        "unroll_steps": 3,
+        "seed": 1,
+        "checkpoint_interval": 600.0,
+    }
+    return TrainConfig(**(fields | changes))

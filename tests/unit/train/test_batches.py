@@ -1,0 +1,72 @@
+"""Steps do not depend on the number of ranks, and every assistant token is taught once a step."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_draft.features import Sample
+from eagle3_draft.train.batches import epoch_steps, idle, pack, share
+
+
+def sample(mask: list[int], first: int = 0) -> Sample:
+    tokens = len(mask)
+    rows = torch.arange(first, first + tokens)
+    return Sample(
+        input_ids=rows.to(torch.int32),
+        loss_mask=torch.tensor(mask, dtype=torch.uint8),
+        hidden=rows[:, None].float(),
+        last=rows[:, None].float(),
+    )
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 100), st.integers(0, 5))
+def test_an_epoch_has_every_conversation_once_and_no_step_is_too_long(lengths: list[int], room: int, seed: int) -> None:
+    steps = epoch_steps(lengths, room, seed=seed, epoch=0)
+    assert sorted(sample for step in steps for sample in step) == list(range(len(lengths)))
+    assert all(len(step) == 1 or sum(lengths[sample] for sample in step) <= room for step in steps)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    lengths = [7] * 50
+    assert epoch_steps(lengths, 70, seed=1, epoch=0) == epoch_steps(lengths, 70, seed=1, epoch=0)
+    assert epoch_steps(lengths, 70, seed=1, epoch=0) != epoch_steps(lengths, 70, seed=1, epoch=1)
+    assert epoch_steps(lengths, 70, seed=1, epoch=0) != epoch_steps(lengths, 70, seed=2, epoch=0)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(1, 6))
+def test_ranks_divide_a_step_and_none_gets_much_more_than_its_part(lengths: list[int], ranks: int) -> None:
+    step = list(range(len(lengths)))
+    shares = share(step, lengths, ranks)
+    assert len(shares) == ranks
+    assert sorted(sample for some in shares for sample in some) == step
+    loads = [sum(lengths[sample] for sample in some) for some in shares]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_the_loss_mask_is_that_of_the_predicted_token() -> None:
+    # Token:      0  1  2  3  4  5
+    # Assistant:           x  x
+    batch = pack([sample([0, 0, 0, 1, 1, 0])], steps=3)
+    # The target at 2 and 3 says tokens 3 and 4: the answer's first token is taught as well
+    assert batch.taught.tolist() == [2, 3]
+    assert batch.last.flatten().tolist() == [2, 3]
+    # Step i at p proposes token p + 2 + i and is compared with the target at p + 1 + i
+    for step, (rows, teachers) in enumerate(zip(batch.wanted, batch.teachers, strict=True)):
+        proposed = (rows + 2 + step).tolist()
+        assert proposed == (batch.taught[teachers] + 1).tolist()
+    assert [rows.tolist() for rows in batch.wanted] == [[1, 2], [0, 1], [0]]
+
+
+def test_no_row_is_taught_across_the_border_of_two_conversations() -> None:
+    batch = pack([sample([0, 1, 1]), sample([0, 1, 1], first=3)], steps=3)
+    assert batch.documents == [3, 3]
+    assert batch.taught.tolist() == [0, 1, 3, 4]
+    assert [rows.tolist() for rows in batch.wanted] == [[0, 3], [], []]
+    assert [rows.tolist() for rows in batch.teachers] == [[1, 3], [], []]
+
+
+def test_an_idle_batch_teaches_nothing() -> None:
+    batch = idle(sample([1, 1, 1]), steps=2)
+    assert batch.documents == [1]
+    assert [len(rows) for rows in batch.wanted] == [0, 0]
+    assert len(batch.last) == 0

@@ -1,0 +1,94 @@
+"""A checkpoint is there as a whole or not at all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from eagle3_api.conditions import Reason
+from eagle3_draft.stage import StageError
+from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Training:
+    """A model, an optimizer and their checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = torch.nn.Linear(3, 2)
+        fully_shard(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.checkpoints = Checkpoints(folder, self.model, self.optimizer)
+
+    def step(self) -> float:
+        loss: torch.Tensor = self.model(torch.ones(3)).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+def trained(folder: Path, steps: int) -> Training:
+    """A training with a checkpoint after each step."""
+    torch.manual_seed(0)
+    training = Training(folder)
+    for step in range(1, steps + 1):
+        training.step()
+        training.checkpoints.save(TrainingState(step=step, tokens=10 * step))
+    return training
+
+
+def test_what_is_loaded_goes_on_to_the_bit(tmp_path: Path) -> None:
+    training = trained(tmp_path, 3)
+    again = Training(tmp_path)
+    state = again.checkpoints.load()
+    assert state == TrainingState(step=3, tokens=30)
+    assert [again.step() for _ in range(3)] == [training.step() for _ in range(3)]
+
+
+def test_only_the_last_two_are_kept(tmp_path: Path) -> None:
+    trained(tmp_path, 12)
+    assert {path.name for path in tmp_path.iterdir()} == {".step-11", ".step-12"}
+
+
+def test_without_one_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    assert Training(tmp_path / "missing").checkpoints.load() is None
+
+
+def test_one_that_was_cut_short_while_it_was_written_is_not_seen(tmp_path: Path) -> None:
+    trained(tmp_path, 1)
+    (tmp_path / ".step-1").rename(tmp_path / ".step-1.partial")
+    assert Training(tmp_path).checkpoints.load() is None
+
+
+def test_one_that_cannot_be_read_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    trained(tmp_path, 2)
+    for part in (tmp_path / ".step-2").glob("*.distcp"):
+        part.write_bytes(b"")
+    again = Training(tmp_path)
+    state = again.checkpoints.load()
+    assert state is not None
+    assert state.step == 1
+    again.checkpoints.save(TrainingState(step=2))  # takes the place of the broken one
+    state = Training(tmp_path).checkpoints.load()
+    assert state is not None
+    assert state.step == 2
+
+
+def test_when_none_can_be_read_training_does_not_silently_start_anew(tmp_path: Path) -> None:
+    trained(tmp_path, 2)
+    for state in tmp_path.glob(".step-*/state.json"):
+        state.write_text("{")
+    with pytest.raises(StageError, match="no checkpoint") as refused:
+        Training(tmp_path).checkpoints.load()
+    assert refused.value.reason == Reason.CHECKPOINT_UNREADABLE

@@ -1,0 +1,97 @@
+"""Features that are not this object's are refused before anything is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.features import Sample
+from eagle3_draft.stage import StageError
+from eagle3_draft.train import run
+from unit.train import corpus
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> corpus.Corpus:
+    return corpus.make(tmp_path_factory.mktemp("corpus"), train=2, held_out=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layers": [-1, 1, 2]}, r"layers is \[0, 1, 2\], expected \[-1, 1, 2\]"),
+        ({"features_key": "00" * 32}, "key is fefe"),
+    ],
+)
+def test_features_of_another_object_are_refused(
+    made: corpus.Corpus, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StageError, match=words) as refused:
+        run(corpus.train_config(made, tmp_path, **changes))
+    assert refused.value.reason == Reason.FEATURE_MISMATCH
+    assert refused.value.code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"last_norm": "none"}, "final norm"),
+        ({"vocabulary_size": 151}, "vocabulary size is 151, expected 150"),
+    ],
+)
+def test_features_of_another_kind_are_refused(
+    made: corpus.Corpus, tmp_path: Path, header: dict[str, Any], words: str
+) -> None:
+    sample = _silent(6)
+    other = corpus.Corpus(made.target, tmp_path / "features")
+    corpus.write_features(other, [sample], [sample], **header)
+    config = corpus.train_config(other, tmp_path)
+    with pytest.raises(StageError, match=words) as refused:
+        run(config)
+    assert refused.value.reason == Reason.FEATURE_MISMATCH
+
+
+@pytest.mark.parametrize(("train", "held_out"), [(0, 1), (1, 0), (1, 1)], ids=["no train", "no held out", "no answer"])
+def test_data_from_which_nothing_can_be_learned_or_measured_is_refused(
+    made: corpus.Corpus, tmp_path: Path, train: int, held_out: int
+) -> None:
+    other = corpus.Corpus(made.target, tmp_path / "features")
+    corpus.write_features(other, [_silent(6)] * train, [_silent(5)] * held_out)
+    config = corpus.train_config(other, tmp_path)
+    with pytest.raises(StageError) as refused:
+        run(config)
+    assert refused.value.reason == Reason.NO_USABLE_DATA
+
+
+def test_features_of_another_target_are_refused(made: corpus.Corpus, tmp_path: Path) -> None:
+    target = corpus.new_target()
+    target.save_pretrained(tmp_path / "target")
+    with pytest.raises(StageError, match="target digest is") as refused:
+        other = corpus.Corpus(tmp_path / "target", made.features)
+        run(corpus.train_config(other, tmp_path))
+    assert refused.value.reason == Reason.FEATURE_MISMATCH
+
+
+def test_a_target_that_was_changed_since_it_was_inspected_is_refused(made: corpus.Corpus, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="changed since it was inspected") as refused:
+        run(corpus.train_config(made, tmp_path, target_digest="00" * 32))
+    assert refused.value.reason == Reason.TARGET_UNREADABLE
+
+
+def test_a_target_that_is_not_there_is_named(made: corpus.Corpus, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="nowhere") as refused:
+        run(corpus.train_config(made, tmp_path, target=str(tmp_path / "nowhere")))
+    assert refused.value.reason == Reason.TARGET_UNREADABLE
+
+
+def _silent(tokens: int) -> Sample:
+    """A conversation without an answer."""
+    return Sample(
+        input_ids=torch.arange(tokens, dtype=torch.int32),
+        loss_mask=torch.zeros(tokens, dtype=torch.uint8),
+        hidden=torch.zeros(tokens, len(corpus.LAYERS) * corpus.HIDDEN),
+        last=torch.zeros(tokens, corpus.HIDDEN),
+    )

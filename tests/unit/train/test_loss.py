@@ -1,0 +1,110 @@
+"""The loss is the paper's."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle3_draft.features import Sample
+from eagle3_draft.train import loss
+from eagle3_draft.train.batches import pack
+from eagle3_draft.train.loss import Teacher, known_rows, mark, most_likely, total_loss
+
+VOCABULARY, HIDDEN, STEPS = 40, 6, 3
+IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
+
+
+def conversation(mask: list[int]) -> Sample:
+    return Sample(
+        input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
+        loss_mask=torch.tensor(mask, dtype=torch.uint8),
+        hidden=torch.randn(len(mask), 3 * HIDDEN),
+        last=torch.randn(len(mask), HIDDEN) * 2,
+    )
+
+
+def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor]) -> Tensor:
+    """arXiv 2503.01840, one position after the other.
+
+    At step i, position p proposes token p + 2 + i. Its loss is the cross-entropy with the target's distribution there, over
+    the draft's vocabulary. Steps count 1, 0.8, 0.64, ...
+
+    Args:
+        proposals: logits of each step, (positions, draft vocabulary).
+    """
+    total = torch.zeros(())
+    for step, logits in enumerate(proposals):
+        losses = []
+        for position in range(len(sample.input_ids)):
+            predicted = position + 2 + step
+            if predicted >= len(sample.input_ids) or not sample.loss_mask[predicted]:
+                continue
+            target_logits = head @ sample.last[predicted - 1]
+            if int(target_logits.argmax()) not in IDS.tolist():
+                continue
+            teacher = torch.softmax(target_logits[IDS], 0)
+            losses.append(-(teacher * torch.log_softmax(logits[position], 0)).sum())
+        if losses:
+            total = total + 0.8**step * torch.stack(losses).mean()
+    return total
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "ROW_CHUNK", 4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_the_papers_loss_with_its_gradient(seed: int) -> None:
+    torch.manual_seed(seed)
+    sample = conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 20)
+    head = torch.randn(VOCABULARY, HIDDEN)
+    proposals = [torch.randn(len(sample.input_ids), len(IDS), requires_grad=True) for _ in range(STEPS)]
+
+    batch = pack([sample], STEPS)
+    lesson = Teacher(head, IDS).teach(batch.last)
+    logits = [of_step[rows] for of_step, rows in zip(proposals, batch.wanted, strict=True)]
+    marks = mark(logits, lesson, batch.teachers, IDS)
+    ours = total_loss(marks.losses, known_rows(lesson, batch.teachers))
+
+    theirs = by_the_paper(sample, head, proposals)
+    assert theirs > 0
+    torch.testing.assert_close(ours, theirs)
+    for mine, expected in zip(
+        torch.autograd.grad(ours, proposals), torch.autograd.grad(theirs, proposals), strict=True
+    ):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_a_token_that_the_draft_does_not_know_gives_no_loss_and_counts_as_wrong() -> None:
+    head = torch.eye(4)
+    teacher = Teacher(head, torch.tensor([0, 1, 2]))
+    lesson = teacher.teach(torch.tensor([[9.0, 0, 0, 0], [0, 0, 0, 9.0]]))  # it would say 0, and 3, which is unknown
+    assert lesson.known.tolist() == [True, False]
+    logits = torch.tensor([[5.0, 0, 0], [5.0, 0, 0]], requires_grad=True)
+    marks = mark([logits], lesson, [torch.tensor([0, 1])], torch.tensor([0, 1, 2]))
+    assert (marks.right.item(), marks.supervised.item(), marks.counted.item()) == (1, 2, 1)
+    (gradient,) = torch.autograd.grad(marks.losses.sum(), logits)
+    assert gradient[0].abs().sum() > 0
+    assert gradient[1].abs().sum() == 0
+
+
+def test_the_most_likely_token_does_not_depend_on_chunks_and_is_the_first_of_equals() -> None:
+    torch.manual_seed(0)
+    # Small whole numbers: products are exact, so that equal ones are equal however they are summed
+    head = torch.randint(-3, 4, (VOCABULARY, HIDDEN)).float()
+    last = torch.randint(-3, 4, (200, HIDDEN)).float()
+    scores = last @ head.T
+    assert ((scores == scores.max(-1, keepdim=True).values).sum(-1) > 1).any()
+    expected = torch.tensor([row.index(max(row)) for row in scores.tolist()])
+    for chunk in (1, 7, 16, 100):
+        assert torch.equal(most_likely(last, head, chunk), expected)
+
+
+def test_a_rank_without_rows_has_a_loss_of_zero_that_can_be_differentiated() -> None:
+    empty = torch.zeros(0, len(IDS), requires_grad=True)
+    lesson = Teacher(torch.randn(VOCABULARY, HIDDEN), IDS).teach(torch.zeros(0, HIDDEN))
+    rows = torch.zeros(0, dtype=torch.int64)
+    marks = mark([empty], lesson, [rows], IDS)
+    value = total_loss(marks.losses, marks.counted)
+    assert value.item() == 0
+    assert torch.autograd.grad(value, empty)[0].shape == (0, len(IDS))

@@ -1,0 +1,205 @@
+"""Training on one process and on several, interrupted and not, ends at the same draft."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, JobEnvelope, Progress, Report, TrainConfig
+from eagle3_draft import artifacts
+from eagle3_draft.features import Header, read_shard
+from eagle3_draft.stage import StageError
+from eagle3_draft.train import run
+from unit.train import corpus
+
+#: Seconds after which a process that should have come somewhere is given up.
+PATIENCE = 240
+EPOCHS = 6
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> corpus.Corpus:
+    return corpus.make(tmp_path_factory.mktemp("corpus"), train=48, held_out=6)
+
+
+@pytest.fixture(scope="module")
+def whole(made: corpus.Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training on one process that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole")
+    run(short(made, out))
+    return out / "draft"
+
+
+def short(made: corpus.Corpus, out: Path, **changes: Any) -> TrainConfig:
+    settings = {"epochs": EPOCHS, "tokens_per_step": 200, "learning_rate": 1e-2, "checkpoint_interval": 0.0} | changes
+    return corpus.train_config(made, out, **settings)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / REPORT).read_text())
+    return read
+
+
+def losses(folder: Path) -> list[float]:
+    return [point["loss"] for point in report(folder)["training"]]
+
+
+@contextmanager
+def supervised(config: TrainConfig, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The stage as a container runs it, in a process group of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(JobEnvelope(config=config).model_dump_json(by_alias=True))
+    environment = os.environ | {
+        "EAGLE3_CONFIG": str(folder / "config.json"),
+        "EAGLE3_TERMINATION_LOG": str(folder / "termination-log"),
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eagle3_draft", "train"], env=environment, stdout=log, stderr=log, text=True
+        )
+        try:
+            yield process
+        finally:
+            for pid in [*descendants(process.pid), process.pid]:
+                kill(pid)
+            process.wait(PATIENCE)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, the nearest first."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool], what: str) -> None:
+    """Wait until something is so, as long as the process runs."""
+    for _ in range(PATIENCE * 20):
+        if reached():
+            return
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise AssertionError(f"{what} was not reached; exit code {process.poll()}")
+
+
+def wait_for_step(process: subprocess.Popen[str], config: TrainConfig, step: int) -> None:
+    """Wait until a checkpoint of this step or a later one is published."""
+
+    def reached() -> bool:
+        return any(int(path.name[6:]) >= step for path in Path(config.scratch).glob(".step-*[0-9]"))
+
+    wait_for(process, reached, f"step {step}")
+
+
+def wait_for_progress(process: subprocess.Popen[str], pod: Path) -> None:
+    """Wait for the first progress line."""
+    wait_for(process, lambda: Progress.last((pod / "log").read_text()) is not None, "the first step")
+
+
+def said(pod: Path) -> Report:
+    """The report in the termination message."""
+    read = Report.parse((pod / "termination-log").read_text())
+    assert read is not None
+    return read
+
+
+def test_the_draft_learns(whole: Path) -> None:
+    held_out = report(whole)["heldOut"]
+    before, after = held_out[0], held_out[report(whole)["bestEpoch"] - 1]
+    assert after["accept_length"][2] > 1.3
+    assert after["loss"] < before["loss"]
+    # More draft steps can only add to what is accepted
+    assert after["accept_length"] == sorted(after["accept_length"])
+
+
+def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Corpus, whole: Path) -> None:
+    manifest = artifacts.finished(whole, "4e" * 32)
+    assert manifest is not None
+    assert {file.path for file in manifest.files} == {CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS}
+    assert manifest.made_from == {"features": corpus.FEATURES_KEY, "target": made.target_digest}
+    assert manifest.numbers["layers"] == corpus.LAYERS
+    assert (whole / PROMPTS).read_text() == (made.features / PROMPTS).read_text()
+    weights = load_file(whole / WEIGHTS)
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert "embed_tokens.weight" not in weights
+    header = Header(
+        layers=corpus.LAYERS,
+        hidden_size=corpus.HIDDEN,
+        dtype="fp32",
+        vocabulary_size=corpus.VOCABULARY,
+        tokenizer_digest="",
+        chat_template_digest="",
+    )
+    assert len(read_shard(whole / HELD_OUT, header)) == 6
+    assert report(whole)["result"]["steps"] == len(losses(whole))
+
+
+def test_a_finished_training_is_not_done_again(made: corpus.Corpus, whole: Path) -> None:
+    result = run(short(made, whole.parent, features="nowhere"))
+    assert result.to_json() == report(whole)["result"]
+    assert not (whole.parent / "scratch").exists()
+
+
+def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with_more_processes(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    config = short(made, tmp_path)
+    with supervised(config, tmp_path / "killed") as process:
+        wait_for_step(process, config, 4)
+        kill(descendants(process.pid)[-1])  # the rank, which can say nothing
+        assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
+    assert said(tmp_path / "killed").reason == Reason.JOB_FAILED
+
+    rare = config.model_copy(update={"checkpoint_interval": 3600.0})
+    with supervised(rare, tmp_path / "evicted") as process:
+        wait_for_progress(process, tmp_path / "evicted")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == ExitCode.INTERRUPTED
+    assert said(tmp_path / "evicted").reason == Reason.INTERRUPTED
+    assert "interrupted after step" in said(tmp_path / "evicted").message
+    assert not (tmp_path / "draft" / "manifest.json").exists()
+
+    shutil.copytree(tmp_path / "scratch", tmp_path / "two" / "scratch")
+    result = run(rare)
+    assert result.resumed == 2
+    assert losses(tmp_path / "draft") == losses(whole)
+    assert (tmp_path / "draft" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+
+    result = run(short(made, tmp_path / "two", processes=2))
+    assert result.resumed == 2
+    assert losses(tmp_path / "two" / "draft") == pytest.approx(losses(whole), abs=1e-3)
+    for of_two, of_one in zip(report(tmp_path / "two" / "draft")["heldOut"], report(whole)["heldOut"], strict=True):
+        assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)
+
+
+def test_features_that_are_not_finite_stop_the_training_with_step_and_conversation(tmp_path: Path) -> None:
+    made = corpus.make(tmp_path, train=5, held_out=1, spoil=3)
+    with pytest.raises(StageError, match=r"step \d+ of \d+ .*conversation 3 are not finite") as stopped:
+        run(short(made, tmp_path, epochs=1))
+    assert stopped.value.code == ExitCode.NON_FINITE
+    assert stopped.value.reason == Reason.NON_FINITE
