@@ -1,0 +1,16 @@
+"""Convert: a trained or adopted draft to the folder that SGLang loads, checked.
+
+SGLang's loader verifies nothing: it drops keys that it does not know, leaves parameters that get nothing at random values,
+and serves the result at accept length 1.0. So everything is checked here, before a server is started:
+
+    stage         what is converted, and in which order
+    sglang_config config.json, written and read
+    weights       tensors, streamed; values that no trained draft has
+    refusal       the rules of ``eagle3_api.checkpoint_rules`` as refusals
+    parity        the converted draft's forward against the trainer's
+    prompts       what the probe will send
+"""
+
+from eagle3_draft.convert.stage import run
+
+__all__ = ["run"]

@@ -1,0 +1,135 @@
+"""A target with a tokenizer, Train's artifact for it, and checkpoints with planted faults."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
+from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
+from eagle3_draft import artifacts
+from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.model import Draft
+from eagle3_draft.model.config import draft_config
+from eagle3_draft.train.launch import save_sample
+from eagle3_draft.train.vocabulary import choose
+from unit.train import corpus
+
+TRAINED_KEY, KEY = "7e" * 32, "c0" * 32
+DRAFT_VOCABULARY = 64
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w9{% endif %}"
+
+#: Changes a checkpoint's configuration and tensors in place.
+Fault = Callable[[dict[str, Any], dict[str, Tensor]], object]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What there is to convert."""
+
+    target: Path
+    trained: Path
+
+
+def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
+    """Write a target and a draft for it, as the trainer would leave it."""
+    torch.manual_seed(0)
+    target = corpus.new_target()
+    samples = [corpus.converse(target) for _ in range(3)]
+    target.to(dtype).save_pretrained(folder / "target")
+    _tokenizer().save_pretrained(folder / "target")
+
+    trained = folder / "trained"
+    trained.mkdir()
+    sizes = draft_config(
+        json.loads((folder / "target" / CONFIG).read_text()),
+        layers=corpus.LAYERS,
+        draft_vocabulary_size=DRAFT_VOCABULARY,
+    )
+    draft = Draft(sizes)
+    draft.initialise(0)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    save_file(dict(draft.state_dict()), trained / WEIGHTS)
+    choose(torch.randint(0, 9, (corpus.VOCABULARY,)), DRAFT_VOCABULARY, [1, 2]).save(trained / VOCABULARY)
+    (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
+    save_sample(trained / HELD_OUT, samples)
+    (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
+    result = TrainResult(
+        steps=1,
+        tokens=1,
+        loss=1.0,
+        accuracy=[0.5],
+        expected_accept_lengths=[1.5, 1.75],
+        held_out=3,
+        vocabulary_size=DRAFT_VOCABULARY,
+        vocabulary_coverage=1.0,
+        tokens_per_second=1.0,
+    )
+    artifacts.publish(
+        trained,
+        stage="train",
+        key=TRAINED_KEY,
+        made_from={"features": corpus.FEATURES_KEY, "target": target_digest(folder / "target")},
+        numbers=result.to_json(),
+        provenance={},
+    )
+    return Made(folder / "target", trained)
+
+
+def convert_config(made: Made, folder: Path, **changes: Any) -> ConvertConfig:
+    """The conversion of the trained draft."""
+    fields: dict[str, Any] = {
+        "owner": ObjectReference(namespace="n", name="draft", uid="u"),
+        "key": KEY,
+        "folder": str(folder),
+        "trained": str(made.trained),
+        "trained_key": TRAINED_KEY,
+        "target": str(made.target),
+        "target_digest": target_digest(made.target),
+        "layers": corpus.LAYERS,
+        "sglang_version": "0.5.21",
+        "context_length": 128,
+    }
+    return ConvertConfig(**(fields | changes))
+
+
+def adopt_config(made: Made, folder: Path, checkpoint: Path, **changes: Any) -> ConvertConfig:
+    """The conversion of a checkpoint from elsewhere."""
+    return convert_config(made, folder, trained=None, trained_key=None, checkpoint=str(checkpoint), **changes)
+
+
+def with_fault(converted: Path, folder: Path, fault: Fault) -> Path:
+    """A copy of a converted draft in which something is wrong."""
+    folder.mkdir()
+    config = json.loads((converted / CONFIG).read_text())
+    tensors = load_file(converted / WEIGHTS)
+    fault(config, tensors)
+    (folder / CONFIG).write_text(json.dumps(config))
+    save_file(tensors, folder / WEIGHTS)
+    return folder
+
+
+def copy(made: Made, folder: Path) -> Made:
+    """The same draft once more, to be spoiled."""
+    shutil.copytree(made.trained, folder)
+    return Made(made.target, folder)
+
+
+def _tokenizer() -> Any:
+    words = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, corpus.VOCABULARY)}}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    build: Any = PreTrainedTokenizerFast
+    tokenizer = build(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer

@@ -1,0 +1,366 @@
+"""What SGLang gets is the draft that was trained, or nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaConfig
+
+from eagle3_api.artifacts import CONFIG, PROMPTS, VOCABULARY, WEIGHTS
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
+from eagle3_draft import artifacts
+from eagle3_draft.convert import parity, run
+from eagle3_draft.convert.sglang_config import checkpoint_config, read_config
+from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.model.config import Llama3Scaling, draft_config
+from eagle3_draft.stage import StageError
+from unit.convert import drafts
+from unit.train import corpus
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
+    return drafts.make(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def converted(made: drafts.Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
+    folder = tmp_path_factory.mktemp("converted") / "draft"
+    return folder, run(drafts.convert_config(made, folder))
+
+
+def test_the_weights_are_the_trainers_under_sglangs_names(
+    made: drafts.Made, converted: tuple[Path, ConvertResult]
+) -> None:
+    tensors = load_file(converted[0] / WEIGHTS)
+    trained = load_file(made.trained / WEIGHTS) | load_file(made.trained / VOCABULARY)
+    assert tensors.keys() == trained.keys()
+    assert all(torch.equal(tensors[name], trained[name]) for name in trained)
+    assert tensors["d2t"].dtype == torch.int64
+    assert tensors["t2d"].dtype == torch.bool
+    assert {name for name in tensors if name.startswith("midlayer.")} >= {"midlayer.self_attn.q_proj.weight"}
+
+
+def test_the_configuration_says_all_that_sglang_reads(converted: tuple[Path, ConvertResult]) -> None:
+    config = json.loads((converted[0] / CONFIG).read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == corpus.LAYERS
+    assert config["draft_vocab_size"] == drafts.DRAFT_VOCABULARY
+    assert config["tie_word_embeddings"] is False
+    assert config["dtype"] == config["torch_dtype"] == "float32"
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 10000.0
+    assert None not in config.values()
+    assert "target_hidden_size" not in config
+
+
+def test_the_report_says_what_was_made(made: drafts.Made, converted: tuple[Path, ConvertResult]) -> None:
+    folder, result = converted
+    assert result.digest == checkpoint_digest(folder)
+    assert result.parity_error == 0.0
+    assert result.layers == result.capture_ids == corpus.LAYERS
+    assert result.expected_accept_lengths == [1.5, 1.75]
+    assert result.prompts == 2
+    assert (folder / PROMPTS).read_bytes() == (made.trained / PROMPTS).read_bytes()
+    assert result.prompts_digest == artifacts.file_digest(folder / PROMPTS)
+    assert result.warnings == []
+    assert artifacts.finished(folder, drafts.KEY) is not None
+    assert run(drafts.convert_config(made, folder, trained="gone")) == result
+
+
+def test_the_draft_of_a_bfloat16_target_is_rounded_and_still_the_same_draft(tmp_path: Path) -> None:
+    made = drafts.make(tmp_path, torch.bfloat16)
+    result = run(drafts.convert_config(made, tmp_path / "out"))
+    tensors = load_file(tmp_path / "out" / WEIGHTS)
+    assert tensors["fc.weight"].dtype == torch.bfloat16
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["dtype"] == "bfloat16"
+    assert result.parity_error is not None
+    assert 0 < result.parity_error < 0.1
+
+
+def test_a_longer_served_context_is_written_into_the_configuration(made: drafts.Made, tmp_path: Path) -> None:
+    run(drafts.convert_config(made, tmp_path / "out", context_length=4096))
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_both_spellings_of_the_rope_mean_the_same_to_transformers(scaled: bool) -> None:
+    scaling = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+    sizes = draft_config(
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_attention_heads": 4,
+            "vocab_size": 100,
+            "max_position_embeddings": 128,
+            "rope_theta": 5e5,
+        },
+        layers=[0, 1],
+        draft_vocabulary_size=64,
+    ).model_copy(update={"rope_scaling": scaling if scaled else None})
+    config = checkpoint_config(sizes, capture_ids=[0, 1], context_length=128, dtype="float32", tokens={})
+    assert LlamaConfig(**config).rope_parameters == config["rope_parameters"]
+    old = {name: value for name, value in config.items() if name != "rope_parameters"}
+    assert LlamaConfig(**old).rope_parameters == config["rope_parameters"]
+    assert read_config(config, [0, 1]) == sizes
+    assert read_config(old, [0, 1]) == sizes
+
+
+# ------------------------------------------------------------------------------------------------- refused: trained
+
+
+def test_a_draft_trained_on_other_layers_than_are_served_is_refused(made: drafts.Made, tmp_path: Path) -> None:
+    with pytest.raises(
+        StageError, match=r"trained on the outputs of layers \[0, 1, 2\].*capture \[0, 1\] \(1, 2"
+    ) as no:
+        run(drafts.convert_config(made, tmp_path / "out", layers=[0, 1]))
+    assert no.value.reason == Reason.FEATURE_MISMATCH
+    assert no.value.code == ExitCode.REFUSED
+
+
+def test_layers_that_this_sglang_cannot_capture_are_refused(made: drafts.Made, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="embedding") as no:
+        run(drafts.convert_config(made, tmp_path / "out", layers=[-1, 1, 2]))
+    assert no.value.reason == Reason.LAYER_CONVENTION
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"trained_key": "00" * 32}, Reason.FEATURE_MISMATCH), ({"target_digest": "00" * 32}, Reason.TARGET_UNREADABLE)],
+)
+def test_another_objects_draft_is_refused(
+    made: drafts.Made, tmp_path: Path, changes: dict[str, Any], reason: Reason
+) -> None:
+    with pytest.raises(StageError) as no:
+        run(drafts.convert_config(made, tmp_path / "out", **changes))
+    assert no.value.reason == reason
+
+
+def test_weights_that_were_changed_after_training_are_noticed(made: drafts.Made, tmp_path: Path) -> None:
+    spoiled = drafts.copy(made, tmp_path / "trained")
+    tensors = load_file(spoiled.trained / WEIGHTS)
+    tensors["fc.weight"] += 1
+    save_file(tensors, spoiled.trained / WEIGHTS)
+    with pytest.raises(StageError) as no:
+        run(drafts.convert_config(spoiled, tmp_path / "out"))
+    assert no.value.reason == Reason.CORRUPT_ARTIFACT
+
+
+def test_a_conversion_that_mixes_up_tensors_is_noticed_injected(
+    made: drafts.Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_sglang_reads = parity._as_sglang_reads
+
+    def swapped(tensors: dict[str, Tensor]) -> Any:
+        names = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
+        for name, tensor in as_sglang_reads(tensors):
+            part = name.split(".")[-2]
+            yield name.replace(part, names.get(part, part)), tensor
+
+    monkeypatch.setattr(parity, "_as_sglang_reads", swapped)
+    with pytest.raises(StageError, match="not the trained one") as no:
+        run(drafts.convert_config(made, tmp_path / "out"))
+    assert no.value.reason == Reason.PARITY_MISMATCH
+    assert artifacts.finished(tmp_path / "out", drafts.KEY) is None
+
+
+# ------------------------------------------------------------------------------------------------- adopted
+
+
+def test_our_own_output_is_adopted_unchanged(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    folder, before = converted
+    config = drafts.adopt_config(made, tmp_path / "out", folder, checkpoint_digest=before.digest)
+    result = run(config)
+    assert result.digest == before.digest
+    assert result.expected_accept_lengths is None
+    assert result.parity_error is None
+    # Without data the built-in questions are asked, rendered for this target
+    assert result.prompts == 32
+    lines = [json.loads(line) for line in (tmp_path / "out" / PROMPTS).read_text().splitlines()]
+    assert lines[0]["messages"][0]["role"] == "user"
+    assert lines[0]["input_ids"][-1] == 9
+
+
+def test_an_adopted_draft_is_probed_with_held_out_conversations_where_there_are_any(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    turns = [
+        [{"role": "user", "content": f"w{i} w{i + 1}"}, {"role": "assistant", "content": f"w{i + 2}"}]
+        for i in range(3, 43)
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    data = DataConfig(conversations=str(tmp_path / "data.jsonl"), max_length=64, holdout=0.25)
+    result = run(drafts.adopt_config(made, tmp_path / "out", converted[0], data=data))
+    assert 1 <= result.prompts < 40
+
+
+def test_a_draft_whose_fc_is_scrambled_passes_for_only_a_probe_can_see_it(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    def scramble(_: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        tensors["fc.weight"] = tensors["fc.weight"].flip(1).contiguous()
+
+    checkpoint = drafts.with_fault(converted[0], tmp_path / "scrambled", scramble)
+    assert run(drafts.adopt_config(made, tmp_path / "out", checkpoint)).digest != converted[1].digest
+
+
+def test_an_untrained_norm_is_pointed_out(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    checkpoint = drafts.with_fault(converted[0], tmp_path / "fresh", lambda _, tensors: tensors["norm.weight"].fill_(1))
+    result = run(drafts.adopt_config(made, tmp_path / "out", checkpoint))
+    assert result.warnings == ["norm.weight: every value is 1, as before training"]
+
+
+def _renamed(tensors: dict[str, Tensor], old: str, new: str) -> None:
+    for name in [name for name in tensors if name.startswith(old)]:
+        tensors[name.replace(old, new)] = tensors.pop(name)
+
+
+FAULTS: dict[str, tuple[drafts.Fault, Reason, str]] = {
+    "row 5: other layers": (
+        lambda config, _: config["eagle_config"].update(eagle_aux_hidden_state_layer_ids=[0, 1, 3]),
+        Reason.FEATURE_MISMATCH,
+        r"capture \[0, 1, 3\]",
+    ),
+    "row 7: layers.0 instead of midlayer": (
+        lambda _, tensors: _renamed(tensors, "midlayer.", "layers.0."),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "tensors missing: midlayer",
+    ),
+    "row 7: one tensor missing": (
+        lambda _, tensors: tensors.pop("midlayer.mlp.up_proj.weight"),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "tensors missing: midlayer.mlp.up_proj.weight",
+    ),
+    "row 7: one tensor too many": (
+        lambda _, tensors: tensors.update({"midlayer.self_attn.q_norm.weight": torch.ones(16)}),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "drop without a word: midlayer.self_attn.q_norm.weight",
+    ),
+    "row 7: a wrong shape": (
+        lambda _, tensors: tensors.update({"fc.weight": torch.randn(32, 64)}),
+        Reason.CHECKPOINT_INCOMPLETE,
+        r"fc.weight has shape \[32, 64\]",
+    ),
+    "row 8: no head": (
+        lambda _, tensors: tensors.pop("lm_head.weight"),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "tensors missing: lm_head.weight",
+    ),
+    "row 9: tied to the embedding": (
+        lambda config, _: config.update(tie_word_embeddings=True),
+        Reason.CONFIG_INVALID,
+        "tie_word_embeddings must be false",
+    ),
+    "row 9: null target_hidden_size": (
+        lambda config, _: config.update(target_hidden_size=None),
+        Reason.CONFIG_INVALID,
+        "target_hidden_size is null",
+    ),
+    "row 9: no draft_vocab_size": (
+        lambda config, _: config.pop("draft_vocab_size"),
+        Reason.CONFIG_INVALID,
+        "draft_vocab_size",
+    ),
+    "row 10: absolute ids": (
+        lambda _, tensors: tensors.update(d2t=tensors["d2t"] + torch.arange(len(tensors["d2t"]))),
+        Reason.VOCABULARY_MAP,
+        "absolute",
+    ),
+    "row 10: regenerated": (
+        lambda _, tensors: tensors.update(t2d=tensors["t2d"].roll(1)),
+        Reason.VOCABULARY_MAP,
+        "different tokens",
+    ),
+    "row 10: missing": (lambda _, tensors: tensors.pop("d2t"), Reason.VOCABULARY_MAP, "d2t is missing"),
+    "row 11: eagle_config missing": (
+        lambda config, _: config.pop("eagle_config"),
+        Reason.CONFIG_INVALID,
+        "eagle_config",
+    ),
+    "row 11: not nested": (
+        lambda config, _: config.update(config.pop("eagle_config")),
+        Reason.CONFIG_INVALID,
+        "eagle_config",
+    ),
+    "row 12: context": (
+        lambda config, _: config.update(max_position_embeddings=64),
+        Reason.CONTEXT_TOO_SHORT,
+        "max_position_embeddings is 64",
+    ),
+    "row 25: not finite": (
+        lambda _, tensors: tensors["midlayer.mlp.up_proj.weight"][1].fill_(float("inf")),
+        Reason.NON_FINITE,
+        "midlayer.mlp.up_proj.weight",
+    ),
+    "never filled": (
+        lambda _, tensors: tensors["midlayer.self_attn.o_proj.weight"].zero_(),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "never filled",
+    ),
+    "row 36: norm_before_residual": (
+        lambda config, _: config.update(norm_before_residual=True),
+        Reason.UNSUPPORTED_DRAFT,
+        "norm_before_residual",
+    ),
+    "row 36: P-EAGLE": (
+        lambda config, _: config.update(parallel_drafting=True),
+        Reason.UNSUPPORTED_DRAFT,
+        "parallel_drafting",
+    ),
+    "row 36: two layers": (
+        lambda config, _: config.update(num_hidden_layers=2),
+        Reason.UNSUPPORTED_DRAFT,
+        "one layer",
+    ),
+    "row 36: another architecture": (
+        lambda config, _: config.update(architectures=["Eagle3Speculator"]),
+        Reason.UNSUPPORTED_DRAFT,
+        "Eagle3Speculator",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_checkpoint_is_refused_with_its_reason(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path, name: str
+) -> None:
+    fault, reason, words = FAULTS[name]
+    checkpoint = drafts.with_fault(converted[0], tmp_path / "faulty", fault)
+    with pytest.raises(StageError, match=words) as no:
+        run(drafts.adopt_config(made, tmp_path / "out", checkpoint))
+    assert no.value.reason == reason
+    assert no.value.code == ExitCode.REFUSED
+    assert artifacts.finished(tmp_path / "out", drafts.KEY) is None
+
+
+def test_a_checkpoint_that_was_changed_since_it_was_inspected_is_refused(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    with pytest.raises(StageError, match="changed since it was inspected") as no:
+        run(drafts.adopt_config(made, tmp_path / "out", converted[0], checkpoint_digest="00" * 32))
+    assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
+
+
+def test_a_checkpoint_that_is_not_there_is_named(made: drafts.Made, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="nowhere") as no:
+        run(drafts.adopt_config(made, tmp_path / "out", tmp_path / "nowhere"))
+    assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
+
+
+def test_a_file_that_was_cut_is_noticed(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    checkpoint = drafts.with_fault(converted[0], tmp_path / "cut", lambda *_: None)
+    whole = (checkpoint / WEIGHTS).read_bytes()
+    (checkpoint / WEIGHTS).write_bytes(whole[:-100])
+    with pytest.raises(StageError, match="was cut") as no:
+        run(drafts.adopt_config(made, tmp_path / "out", checkpoint))
+    assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
