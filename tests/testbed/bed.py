@@ -26,6 +26,8 @@ NAMESPACE = "llm"
 SYSTEM = "eagle3-system"
 VOLUMES = ("models", "data", "features", "drafts")
 CHART = images.ROOT / "helm" / "eagle3-operator"
+METRICS_PORT = 9095
+RECONCILES = "eagle3_operator_reconciles_total"
 DRAFTS = "/apis/eagle3.dev/v1alpha1/namespaces/{namespace}/eagle3drafts"
 
 
@@ -142,6 +144,26 @@ class Testbed:
         self.cluster.kubectl(
             *("--namespace", SYSTEM, "delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false")
         )
+
+    def wait_for_operator(self) -> None:
+        """Wait until a killed operator is back and has looked at every object anew."""
+        deployment = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/eagle3-eagle3-operator"
+        pods = f"/api/v1/namespaces/{SYSTEM}/pods"
+
+        def back() -> bool:
+            ready = self.cluster.request("GET", deployment)["status"].get("readyReplicas") == 1
+            return ready and len(self.cluster.request("GET", pods)["items"]) == 1
+
+        wait_for("the operator to be back", 90, back)
+        count = len(self.cluster.request("GET", DRAFTS.format(namespace=self.namespace))["items"])
+        wait_for("the operator to have looked at every object", 60, lambda: self._reconciles() >= count)
+
+    def _reconciles(self) -> float:
+        """How many reconciles the operator that runs now has ended, by its own metrics."""
+        (pod,) = self.cluster.request("GET", f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
+        path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod['metadata']['name']}:{METRICS_PORT}/proxy/metrics"
+        lines = self.cluster.request("GET", path).splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(RECONCILES))
 
 
 class UnexpectedlyStalledError(Exception):

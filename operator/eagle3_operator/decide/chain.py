@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ProbeConfig, StageName
+from eagle3_api.jobs import ProbeConfig, Report, StageName
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import times
@@ -211,7 +211,18 @@ def _running(link: Link, status: StageStatus, job: Job, view: View) -> Step:
         message=progress.message,
         time=times.text(datetime.fromtimestamp(progress.time, view.now.tzinfo)),
     )
-    return Step(_say(status, StageState.RUNNING, None, "", job).model_copy(update={"progress": shown}))
+    return Step(_say(status, StageState.RUNNING, None, _tries(job), job).model_copy(update={"progress": shown}))
+
+
+def _tries(job: Job) -> str:
+    """What became of the pods before this one: a Job that fails again and again is not simply under way."""
+    failed = [pod for pod in job.pods if pod.phase == "Failed" and pod.exit_code is not None]
+    if not failed:
+        return ""
+    last = max(failed, key=lambda pod: pod.finished_at or pod.created_at)
+    said = Report.parse(last.termination_message)
+    why = said.message if said else last.termination_message.strip()[-300:]
+    return f"pod {last.name} ended with code {last.exit_code}" + (f" ({why})" if why else "") + "; it is tried again"
 
 
 def _unschedulable(job: Job) -> tuple[Reason, str] | None:

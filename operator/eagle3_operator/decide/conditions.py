@@ -71,8 +71,8 @@ def _of_stage(stage: StageStatus | None, name: StageName) -> Said:
     if stage.reason not in (None, Reason.PENDING):
         return Said("Unknown", stage.reason, stage.message)
     progress = stage.progress
-    shown = f"{progress.done:.0%} {progress.message}".strip() if progress else stage.message
-    return Said("Unknown", _WORKING[name], shown)
+    shown = f"{progress.done:.0%} {progress.message}".strip() if progress else ""
+    return Said("Unknown", _WORKING[name], "; ".join(text for text in (shown, stage.message) if text))
 
 
 def accepted(at: Situation) -> Said | None:
@@ -165,9 +165,6 @@ def draft_healthy(at: Situation) -> Said | None:
         return Said(
             "Unknown", Reason.NOT_WATCHED, "spec.watch names no Prometheus: only the probe has judged the draft"
         )
-    if serving.status.watch_problem:
-        text = f"{serving.status.watch_problem}. Nothing is rolled back on missing metrics"
-        return Said("Unknown", Reason.METRICS_UNAVAILABLE, text)
     if verdict.failed:
         return Said("False", verdict.reason, verdict.message)
     return Said("True" if verdict.passed else "Unknown", verdict.reason, verdict.message)

@@ -29,8 +29,7 @@ _SIGNATURES: tuple[tuple[re.Pattern[str], Reason, str], ...] = (
     (
         re.compile(r"trtllm_mla backend can only be used with MLA models"),
         Reason.START_FAILED,
-        "the draft inherits an attention backend for MLA models; name one that serves both in serve.arguments "
-        "(--attention-backend flashinfer)",
+        "the draft inherits a backend for MLA models; name one that serves both: --attention-backend flashinfer",
     ),
     (
         re.compile(r"[Cc]annot find the config file for"),

@@ -94,7 +94,8 @@ class Revision:
         """The judgement of the stored windows; None for a plain revision and where nothing is watched."""
         if self.plain or self.spec.watch is None:
             return None
-        return judge_watch(self.status.windows, self.spec.watch, self.spec.probe, self.status.probe)
+        status, spec = self.status, self.spec
+        return judge_watch(status.windows, self.spec.watch, spec.probe, status.probe, problem=status.watch_problem)
 
     @property
     def dropped(self) -> bool:

@@ -239,3 +239,11 @@ def test_a_settled_object_changes_nothing() -> None:
     assert world.status == status
     assert (decision.apply, decision.delete, decision.scale, decision.events) == ((), (), (), ())
     assert len(world.created) == created
+
+
+def test_a_job_whose_pods_fail_and_are_tried_again_says_so() -> None:
+    world = World().settle().finish("inspect")
+    crashed = Pod("p", world.now, "Failed", started=True, exit_code=1, finished_at=world.now)
+    world._put_job(replace(world.job("extract"), pods=(crashed, Pod("q", world.now, "Running", started=True))))
+    world.settle()
+    assert "pod p ended with code 1; it is tried again" in world.condition("FeaturesReady").message

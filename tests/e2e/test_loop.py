@@ -1,0 +1,138 @@
+"""The product's one job on real parts: a served draft that is proven, lost, and got back. In order; each builds on the last."""
+
+import json
+
+import pytest
+
+from testbed import Testbed, broken, tiny, traffic
+from testbed.loop import Loop, held_out_prompts, host_folder, send_until
+from testcluster.wait import wait_for
+
+pytestmark = pytest.mark.timeout(2400)
+
+PHASES = {"Inspecting", "Extracting", "Training", "Converting", "RollingOut", "Probing"}
+
+
+def test_the_same_end_is_reached_when_the_operator_is_killed_in_every_phase(served: Loop) -> None:
+    assert set(served.killed_in) >= PHASES
+    assert served.ready.says("Ready", "True")
+    assert served.ready.status.serving_revision == 1
+
+
+def test_no_job_ran_twice_to_completion_for_one_key(served: Loop) -> None:
+    stages = sorted(name.split("-")[1] for name in served.completed)
+    assert stages == ["convert", "extract", "inspect", "probe", "probe", "train"]
+    assert all(len(uids) == 1 for uids in served.completed.values())
+
+
+def test_the_draft_trained_here_is_accepted_as_training_expected(served: Loop) -> None:
+    revision = served.ready.revision(1)
+    assert revision.probe is not None
+    assert revision.probe.accept_length is not None
+    assert revision.expected_accept_length is not None
+    assert revision.probe.accept_length > 1.5
+    assert revision.probe.accept_length == pytest.approx(revision.expected_accept_length, rel=0.25)
+
+
+def test_speculation_changes_no_greedy_answer(served: Loop) -> None:
+    probe = served.ready.revision(1).probe
+    assert probe is not None
+    assert probe.compared == probe.requests
+    assert probe.different == 0
+
+
+def test_the_baseline_is_the_same_server_without_speculation(served: Loop) -> None:
+    plain, drafted = served.ready.revision(0).probe, served.ready.revision(1).probe
+    assert plain is not None
+    assert drafted is not None
+    assert not plain.speculative
+    assert drafted.baseline_tokens_per_second == pytest.approx(plain.tokens_per_second)
+    assert drafted.break_even is not None
+
+
+def test_get_shows_the_columns_that_the_walkthrough_shows(bed: Testbed, served: Loop) -> None:
+    header, row = bed.kubectl("get", "e3d", served.name).splitlines()
+    assert header.split() == ["NAME", "PHASE", "READY", "REASON", "REVISION", "ACCEPT", "SPEEDUP", "AGE"]
+    assert row.split()[:5] == ["tiny", "Serving", "True", "Serving", "r1"]
+    assert row.split()[6].endswith("x")
+
+
+def test_the_public_service_answers_with_the_draft(bed: Testbed, served: Loop) -> None:
+    prompts = held_out_prompts(bed, served.ready)
+    assert traffic.chat(bed.service_url(served.name), prompts[:2]) > 0
+
+
+def test_the_watch_finds_the_draft_healthy_from_a_real_prometheus(bed: Testbed, served: Loop) -> None:
+    draft = send_until(bed, served.name, held_out_prompts(bed, served.ready), "DraftHealthy")
+    assert draft.says("SpeculationActive", "True", "Active")
+    window = draft.revision(1).windows[-1]
+    assert window.accept_length is not None
+    assert window.accept_length > 1.5
+
+
+def test_a_settled_object_is_not_written_to(bed: Testbed, served: Loop) -> None:
+    """Beyond the windows of the watch, which are news."""
+    bed.edit(served.name, watch=None)
+    settled = bed.wait(served.name, lambda draft: draft.ready and draft.current, seconds=60)
+    version = settled.json["metadata"]["resourceVersion"]
+    bed.kill_operator()
+    bed.wait_for_operator()
+    job = bed.kubectl("create", "-f", "-", "-o", "name", stdin=_unrelated_job(served.name))
+    bed.kubectl("delete", job.strip(), "--wait=true")
+    assert bed.get(served.name).json["metadata"]["resourceVersion"] == version
+
+
+def _unrelated_job(name: str) -> str:
+    """A Job that makes the operator look at the object, and changes nothing about it."""
+    labels = {"eagle3.dev/name": name, "app.kubernetes.io/managed-by": "eagle3-operator"}
+    pod = {"containers": [{"name": "none", "image": tiny.IMAGE}], "restartPolicy": "Never"}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": "unrelated-", "labels": labels},
+        "spec": {"suspend": True, "template": {"spec": pod}},
+    }
+    return json.dumps(job)
+
+
+def test_a_broken_draft_that_no_file_shows_is_rejected_and_the_proven_one_serves_on(bed: Testbed, served: Loop) -> None:
+    artifact = served.ready.status.artifact
+    assert artifact is not None
+    broken.permuted(host_folder(bed, artifact.folder), bed.folder("data") / "broken-draft")
+    bed.edit(served.name, draft={"checkpoint": "/data/broken-draft", "vocabularySize": None})
+    draft = bed.wait(served.name, lambda d: d.says("RevisionProven", "False"), seconds=600, what="the rejection")
+    rejected = draft.revision(2)
+    assert rejected.state == "Rejected"
+    assert rejected.probe is not None
+    assert rejected.probe.accept_length is not None
+    assert rejected.probe.accept_length < 1.5
+    assert draft.status.serving_revision == 1
+    assert draft.says("Ready", "False")
+    assert draft.says("Stalled", "True")
+    assert "r1 is serving" in rejected.message or "r1 is serving" in str(draft.condition("RevisionProven"))
+    assert traffic.chat(bed.service_url(served.name), held_out_prompts(bed, draft)[:1]) > 0
+
+
+def test_a_rejected_revision_is_not_tried_again_by_a_new_operator(bed: Testbed, served: Loop) -> None:
+    """Row 31."""
+    before = bed.kubectl("get", "jobs", "-o", "name")
+    bed.kill_operator()
+    bed.wait_for_operator()
+    assert bed.kubectl("get", "jobs", "-o", "name") == before
+    deployment = json.loads(bed.kubectl("get", "deployment", f"{served.name}-r2", "-o", "json"))
+    assert deployment["spec"]["replicas"] == 0
+
+
+def test_the_watch_takes_the_service_back_when_live_traffic_is_not_accepted(bed: Testbed, served: Loop) -> None:
+    """The draft stays what it is; the bar for live traffic is set above it, below what the probe is judged by."""
+
+
+def test_deleting_the_object_leaves_nothing_behind_but_the_users_claims(bed: Testbed, served: Loop) -> None:
+    assert "finalizers" not in bed.get(served.name).json["metadata"]
+    bed.kubectl("delete", "e3d", served.name, "--wait=true")
+    label = f"eagle3.dev/name={served.name}"
+    kinds = "jobs,pods,deployments,services,replicasets"
+    wait_for("its children to go", 120, lambda: not bed.kubectl("get", kinds, "-l", label, "-o", "name").strip())
+    assert set(bed.kubectl("get", "pvc", "-o", "name").split()) == {
+        f"persistentvolumeclaim/{name}" for name in ("models", "data", "features", "drafts")
+    }
