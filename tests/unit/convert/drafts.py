@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
@@ -25,7 +23,6 @@ from unit.train import corpus
 
 TRAINED_KEY, KEY = "7e" * 32, "c0" * 32
 DRAFT_VOCABULARY = 64
-TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w9{% endif %}"
 
 #: Changes a checkpoint's configuration and tensors in place.
 Fault = Callable[[dict[str, Any], dict[str, Tensor]], object]
@@ -45,7 +42,7 @@ def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
     target = corpus.new_target()
     samples = [corpus.converse(target) for _ in range(3)]
     target.to(dtype).save_pretrained(folder / "target")
-    _tokenizer().save_pretrained(folder / "target")
+    corpus.new_tokenizer().save_pretrained(folder / "target")
 
     trained = folder / "trained"
     trained.mkdir()
@@ -123,13 +120,3 @@ def copy(made: Made, folder: Path) -> Made:
     """The same draft once more, to be spoiled."""
     shutil.copytree(made.trained, folder)
     return Made(made.target, folder)
-
-
-def _tokenizer() -> Any:
-    words = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, corpus.VOCABULARY)}}
-    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    build: Any = PreTrainedTokenizerFast
-    tokenizer = build(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer

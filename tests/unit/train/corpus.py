@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eagle3_api.artifacts import PROMPTS
 from eagle3_api.jobs import ObjectReference, TrainConfig
@@ -45,6 +46,7 @@ def make(folder: Path, *, train: int = 12, held_out: int = 4, seed: int = 0, spo
     torch.manual_seed(seed)
     model = new_target()
     model.save_pretrained(folder / "target")
+    new_tokenizer().save_pretrained(folder / "target")
     samples = [converse(model, turns=1 + number % 2) for number in range(train + held_out)]
     if spoil is not None:
         samples[spoil].hidden[3, 5] = float("nan")
@@ -74,6 +76,19 @@ def new_target() -> Any:
     with torch.no_grad():
         model.lm_head.weight.mul_(10)  # a target that is sure of what it says
     return model.eval()
+
+
+def new_tokenizer() -> Any:
+    """One token a word; a chat template that ends where the assistant begins with the word w9."""
+    words = {"<unk>": 0, "<s>": 1, "</s>": END, **{f"w{i}": i for i in range(3, VOCABULARY)}}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    build: Any = PreTrainedTokenizerFast
+    tokenizer = build(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w9{% endif %}"
+    )
+    return tokenizer
 
 
 @torch.no_grad()

@@ -69,6 +69,7 @@ def test_data_from_which_nothing_can_be_learned_or_measured_is_refused(
 def test_features_of_another_target_are_refused(made: corpus.Corpus, tmp_path: Path) -> None:
     target = corpus.new_target()
     target.save_pretrained(tmp_path / "target")
+    corpus.new_tokenizer().save_pretrained(tmp_path / "target")
     with pytest.raises(StageError, match="target digest is") as refused:
         other = corpus.Corpus(tmp_path / "target", made.features)
         run(corpus.train_config(other, tmp_path))

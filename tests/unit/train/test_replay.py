@@ -74,7 +74,7 @@ def served(target: Any, draft: ServedDraft, sample: Sample, num_steps: int) -> t
 def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> None:
     torch.manual_seed(3)
     target = corpus.new_target()
-    samples = [corpus.converse(target, answer=20) for _ in range(4)]
+    samples = [corpus.converse(target, answer=14) for _ in range(3)]
     said = torch.cat([sample.input_ids[sample.loss_mask.bool()] for sample in samples]).long()
     said = torch.unique(said)
     rest = torch.tensor([token for token in range(corpus.VOCABULARY) if token not in said])
@@ -88,7 +88,7 @@ def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> No
     slow = ServedDraft(sizes, dict(draft.state_dict()), embedding, ids)
 
     lengths = []
-    for num_steps in (1, 2, 4):
+    for num_steps in (1, 3):
         walked = torch.zeros(2)
         measured = torch.zeros(2)
         for sample in samples:
@@ -99,16 +99,16 @@ def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> No
             measured += torch.tensor(served(target, slow, sample, num_steps))
         assert walked.tolist() == measured.tolist()
         lengths.append((walked[0] / walked[1]).item())
-    assert 1.1 < lengths[0] < lengths[1] < lengths[2]
+    assert 1.1 < lengths[0] < lengths[1]
 
 
 @torch.enable_grad()
 def _fit(draft: Draft, samples: list[Sample], embedding: torch.Tensor, head: torch.Tensor, ids: torch.Tensor) -> None:
     """Make a draft that is often right, and often wrong."""
     optimizer = torch.optim.AdamW(draft.parameters(), lr=3e-3)
-    batch = pack(samples[:3], 2)
+    batch = pack(samples[:2], 2)
     lesson = Teacher(head.detach(), ids).teach(batch.last)
-    for _ in range(25):
+    for _ in range(20):
         logits = draft(batch.features, embedding.detach()[batch.input_ids], batch.documents, batch.wanted)
         loss = sum(
             torch.nn.functional.cross_entropy(of_step, lesson.logits[rows].softmax(-1))
