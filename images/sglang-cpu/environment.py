@@ -103,6 +103,12 @@ def base_python() -> Path:
     return Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
+def base_of(made: Path) -> Path:
+    """The prefix of the Python that an environment rests on; whoever sees the environment must see that too."""
+    settings = dict(line.split(" = ", 1) for line in (made / "pyvenv.cfg").read_text().splitlines() if " = " in line)
+    return Path(settings["home"]).parent
+
+
 def find_uv() -> Path:
     """uv from PATH, or a private copy."""
     found = shutil.which("uv")

@@ -5,7 +5,6 @@ The environment is 2.6 GB, so the image does not hold it: a test cluster binds `
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class ImageRecipe:
 def recipe() -> ImageRecipe:
     """The CPU image's recipe; makes the environment if need be."""
     made = environment.ensure()
-    base = Path(sys.base_prefix)
+    base = environment.base_of(made)
     return ImageRecipe(
         name=NAME,
         path=(str(made / "bin"),),
