@@ -36,7 +36,7 @@ def manifest(name: str = "tiny", **changes: Any) -> dict[str, Any]:
             "speculative": {"numSteps": 3, "topK": 1, "numDraftTokens": 4},
             "arguments": list(SERVE_ARGUMENTS),
         },
-        "probe": {"minAcceptLength": 2.0, "minSpeedup": 0.3, "prompts": 16, "maxTokens": 64},
+        "probe": {"minAcceptLength": 2.0, "minSpeedup": 0.1, "prompts": 16, "maxTokens": 64},
         "watch": {"prometheus": {"name": "default"}, "window": "20s", "minTokens": 200},
         "storage": {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}},
         "placement": {

@@ -110,7 +110,7 @@ def revision_proven(at: Situation) -> Said | None:
     reason, message = newest.judgement()
     if newest.standing is Standing.PROVEN:
         return Said("True", Reason.PROVEN, message)
-    return Said("False", reason, f"{message} {_aftermath(at, newest)}")
+    return Said("False", reason, f"{message.rstrip('.')}. {_aftermath(at, newest)}")
 
 
 def _aftermath(at: Situation, newest: Revision) -> str:

@@ -45,7 +45,8 @@ def phase(at: Situation, conditions: Iterable[Condition]) -> Phase:
             return word
     if at.rollout is not None and at.rollout.candidate is not None:
         return Phase.PROBING if at.rollout.reason in _MEASURING else Phase.ROLLING_OUT
-    return Phase.DEGRADED if at.serving else Phase.ROLLING_OUT
+    moving = at.serving is None or whole.reason is Reason.ROLLING_OUT
+    return Phase.ROLLING_OUT if moving else Phase.DEGRADED
 
 
 def columns(at: Situation) -> dict[str, str]:

@@ -55,12 +55,12 @@ _NOTHING = 0.5
 
 
 def due(revision: RevisionStatus, watch: Watch, now: datetime) -> tuple[datetime, datetime] | None:
-    """Start and end of the next window to read; None while it has not ended or the revision has not been promoted.
+    """Start and end of the next window to read; None while it has not ended, or the revision has no draft or no traffic.
 
     Windows follow each other without a gap from the promotion on. After a longer absence (of the operator, of Prometheus)
     only as many are caught up on as a verdict looks at.
     """
-    if revision.promoted_at is None:
+    if revision.draft is None or revision.promoted_at is None:
         return None
     length = timedelta(seconds=seconds(watch.window))
     start = _time(revision.promoted_at)

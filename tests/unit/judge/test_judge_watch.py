@@ -276,7 +276,7 @@ def test_the_mean_of_running_requests_may_be_missing() -> None:
 
 def serving(*windows: Window, promoted: datetime | None = NOON) -> RevisionStatus:
     at = None if promoted is None else f"{promoted:%Y-%m-%dT%H:%M:%SZ}"
-    return RevisionStatus(number=1, key="k", plain_key="p", promoted_at=at, windows=list(windows))
+    return RevisionStatus(number=1, key="k", plain_key="p", draft="d", promoted_at=at, windows=list(windows))
 
 
 def minutes(span: tuple[datetime, datetime] | None) -> tuple[float, float] | None:
