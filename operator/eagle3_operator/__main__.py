@@ -16,7 +16,7 @@ from eagle3_operator.decide import decide
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import Settings
 
-SETTINGS_FILE = Path("/etc/eagle3-operator/settings.yaml")
+SETTINGS_FILE = Path("/etc/eagle3/settings.yaml")
 
 
 def main() -> None:

@@ -11,11 +11,9 @@ import kopf
 from eagle3_api import GROUP, PLURAL, VERSION
 from eagle3_operator.cluster.queue import Key, Queue
 from eagle3_operator.cluster.reconcile import Reconciler
+from eagle3_operator.cluster.watches import CHILDREN, configure
 from eagle3_operator.manifests.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
 from eagle3_operator.settings import Settings
-
-#: The kinds whose changes may matter to the object that their label names.
-CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"), ("", "v1", "services"))
 
 #: A request ends within seconds and a reconcile is a handful of them: whoever takes so long is stuck.
 STUCK_SECONDS = 300.0
@@ -33,23 +31,7 @@ class Operator:
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> None:
     """Set kopf up and start the queue."""
-    # Another operator's peering object must not freeze this one; two of us do no harm, they only work twice.
-    settings.peering.standalone = True
-    # Nothing is stored and no finalizer set; but under its default name kopf would remove those of others.
-    settings.persistence.finalizer = f"{GROUP}/finalizer"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
-    settings.posting.enabled = False
-    settings.networking.connect_timeout = 10
-    settings.networking.request_timeout = 60
-    settings.watching.server_timeout = 300
-    settings.watching.client_timeout = 310
-    settings.watching.chunk_size = 500
-    for child in CHILDREN:
-        settings.watching.label_selectors[child] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
-    # In one namespace there is no right to look at namespaces and definitions of all the cluster.
-    settings.scanning.disabled = memo.settings.namespace is not None
-    settings.process.ultimate_exiting_timeout = 30
+    configure(settings, namespaced=memo.settings.namespace is not None)
     memo.queue.start()
 
 

@@ -10,7 +10,8 @@ One object's way through it is one reconcile::
 - ``prometheus`` instant queries, with a problem text for whatever is not one plain number;
 - ``act``        a ``Decision`` carried out in a fixed order, never over what is somebody else's;
 - ``status``     one status write, if anything changed;  ``events``: what is told after it;
-- ``reconcile``  the sequence of these; ``watch`` of objects and children is kopf's, in ``handlers``.
+- ``reconcile``  the sequence of these;
+- ``watches``    how kopf watches, for ``handlers``.
 
 A reconcile is blocking code in one thread; nothing is remembered between two of them. Killed at any line and run again, it
 reaches the same end.

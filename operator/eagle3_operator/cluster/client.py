@@ -57,7 +57,7 @@ class ApiError(Exception):
 
 
 class NotFoundError(ApiError):
-    """There is no such object."""
+    """There is no such object, or its namespace is going, in which nothing can be made."""
 
 
 class ConflictError(ApiError):
@@ -262,9 +262,10 @@ def _refusal(request: str, status: int, data: bytes) -> ApiError:
     except (ValueError, TypeError):
         said = {"message": data[:200].decode(errors="replace")}
     kind: type[ApiError] = ApiError
-    if status == 404:
+    details = said.get("details") or {}
+    if status == 404 or any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or ()):
         kind = NotFoundError
     # A JSON patch whose test fails is told from one with a bad value by its lack of details.
-    elif status == 409 or (status == 422 and not said.get("details")):
+    elif status == 409 or (status == 422 and not details):
         kind = ConflictError
     return kind(request, status, str(said.get("reason", "")), str(said.get("message", "")))

@@ -16,7 +16,7 @@ from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
 from eagle3_operator.cluster.act import act
-from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError, NotFoundError
+from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError, NotFoundError
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key
 from eagle3_operator.decision import Decision, Event
@@ -98,7 +98,9 @@ class Reconciler:
             self._metrics.reconciled("conflict", time.perf_counter() - begin)
             raise
         except Exception as error:
-            logger.exception("the reconcile failed and will be tried again")
+            # What the API server refuses is said by the error; of anything else one wants to know where it was.
+            trace = None if isinstance(error, ApiError) else error
+            logger.error("the reconcile failed and will be tried again: %s", error, exc_info=trace)
             self._metrics.reconciled("failed", time.perf_counter() - begin)
             self._metrics.failed(error)
             raise

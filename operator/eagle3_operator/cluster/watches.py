@@ -1,0 +1,54 @@
+"""How kopf watches: what, through which selectors, for how long; and that it stores nothing anywhere."""
+
+from typing import Any
+
+import kopf
+
+from eagle3_api import GROUP
+from eagle3_operator.manifests.names import FIELD_MANAGER, MANAGED_BY_LABEL
+
+#: The kinds whose changes may matter to the object that their label names.
+CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"), ("", "v1", "services"))
+
+#: Objects of one answer: what is decoded at once is what costs memory.
+_PAGE = 100
+
+
+def configure(settings: kopf.OperatorSettings, *, namespaced: bool) -> None:
+    """Set kopf up.
+
+    Args:
+        settings: of the framework.
+        namespaced: one namespace is watched, without rights beyond it.
+    """
+    # Another operator's peering object must not freeze this one; two of us do no harm, they only work twice.
+    settings.peering.standalone = True
+    # No finalizer is ever set; but under its default name kopf would remove those of other operators.
+    settings.persistence.finalizer = f"{GROUP}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = NoDiffs()
+    settings.posting.enabled = False
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 60
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.chunk_size = _PAGE
+    settings.queueing.idle_timeout = 1
+    for child in CHILDREN:
+        settings.watching.label_selectors[child] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+    settings.scanning.disabled = namespaced
+    settings.process.ultimate_exiting_timeout = 30
+
+
+class NoDiffs(kopf.DiffBaseStorage):
+    """Nobody asks what changed in an object. Without this kopf copies each one deeply, several times per event."""
+
+    def build(self, **_: Any) -> Any:
+        """Nothing of an object is compared."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was stored."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is stored."""

@@ -1,0 +1,129 @@
+"""How fast and how large the operator is, against a real API server: the numbers of docs and design.
+
+    python tests/bench/bench_operator.py [--objects 1000] [--steady 60]
+
+It starts a control plane without a node and prints, for so many objects:
+
+- new: from the start of the operator's process until each has its first status and its Job, and its memory;
+- cold start: from the start of the process until each settled object was looked at, and that nothing was written;
+- steady: the operator's share of a core while nothing happens but the resync.
+
+The objects adopt a checkpoint and do not serve; their Jobs' pods are ended by a stand-in for the kubelet.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from eagle3_api import API_VERSION, GROUP, PLURAL, crd
+from operating import OperatorProcess, Site
+from testcluster import wait_for
+from testcluster.provide import provided
+from unit.decide.world import SPEC, merged
+
+OBJECT = merged(SPEC, {"watch": None, "serve": None, "draft": {"checkpoint": "/drafts/mine"}})
+SETTLED = 'reconciles_total{result="settled"}'
+WRITTEN = 'reconciles_total{result="written"}'
+
+
+def main() -> None:
+    """Run all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--objects", type=int, default=1000)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    parser.add_argument("--steady", type=int, default=60, help="seconds")
+    arguments = parser.parse_args()
+    with provided(node=False) as cluster, tempfile.TemporaryDirectory() as folder:
+        cluster.apply(crd.definition())
+        definition = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+        wait_for("the definition", 30, lambda: cluster.request("GET", definition)["status"].get("conditions"))
+        wait_for("the kind", 30, lambda: cluster.request("GET", f"/apis/{API_VERSION}"))
+        site = Site(cluster, cluster.create_namespace("bench"))
+        operator = OperatorProcess(cluster.kubeconfig, Path(folder))
+        try:
+            bench(site, operator, arguments.objects, arguments.steady)
+        finally:
+            operator.kill()
+
+
+def bench(site: Site, operator: OperatorProcess, count: int, steady: int) -> None:
+    """Print the numbers."""
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {count} objects", flush=True)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: site.create(f"object-{number}", OBJECT), range(count)))
+
+    begin = time.monotonic()
+    operator.start()
+    poll(lambda: objects_told(site) == count and len(site.all("jobs")) >= count)
+    print(f"new: each has a status and a Job after {time.monotonic() - begin:.1f} s; {cost(operator)}", flush=True)
+
+    poll(lambda: all_finished(site, count))
+    poll(lambda: operator.metric("queue_length") == 0)
+    print(f"all settled after {time.monotonic() - begin:.0f} s; {cost(operator)}", flush=True)
+    before = versions(site)
+    operator.kill()
+
+    begin = time.monotonic()
+    operator.start()
+    poll(lambda: operator.metric(SETTLED) >= count)
+    print(f"cold start: all looked at after {time.monotonic() - begin:.1f} s; {cost(operator)}", flush=True)
+    print(f"writes: {operator.metric(WRITTEN):.0f}; unchanged: {versions(site) == before}", flush=True)
+
+    used, looked = cpu_seconds(operator), operator.metric(SETTLED)
+    time.sleep(steady)
+    share = (cpu_seconds(operator) - used) / steady
+    print(
+        f"steady: {share:.2%} of a core, {operator.metric(SETTLED) - looked:.0f} looks in {steady} s; {cost(operator)}"
+    )
+
+
+def poll(check: Callable[[], bool], seconds: float = 1800) -> None:
+    """Once in half a second: the questions load the API server that is measured."""
+    end = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > end:
+            raise SystemExit("it took too long")
+        time.sleep(0.5)
+
+
+def all_finished(site: Site, count: int) -> bool:
+    """Whether all are published, after another step towards it."""
+    site.kubelet.step()
+    return objects_told(site, phase="Published") == count
+
+
+def objects_told(site: Site, *, phase: str | None = None) -> int:
+    """Objects with a status, or in a phase."""
+    phases = [obj.get("status", {}).get("phase") for obj in site.all(PLURAL)]
+    return sum(found is not None and phase in (None, found) for found in phases)
+
+
+def versions(site: Site) -> dict[str, Any]:
+    """The versions of all objects."""
+    return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in site.all(PLURAL)}
+
+
+def cost(operator: OperatorProcess) -> str:
+    """CPU time and resident memory of its process."""
+    lines = Path(f"/proc/{operator.pid}/status").read_text().splitlines()
+    sizes = {line.split()[0]: int(line.split()[1]) // 1024 for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    return f"{cpu_seconds(operator):.1f} CPU-s, memory {sizes['VmRSS:']} MiB, at most {sizes['VmHWM:']} MiB"
+
+
+def cpu_seconds(operator: OperatorProcess) -> float:
+    """User and system time of its process."""
+    fields = Path(f"/proc/{operator.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()
