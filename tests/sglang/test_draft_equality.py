@@ -1,0 +1,176 @@
+"""SGLang's draft is ours: a converted draft is accepted on a real server step by step as the replay says."""
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
+from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, TrainResult
+from eagle3_draft import artifacts
+from eagle3_draft.convert import run
+from eagle3_draft.features import Sample
+from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.model import Draft
+from eagle3_draft.model.config import draft_config
+from eagle3_draft.train.batches import pack
+from eagle3_draft.train.evaluate import right_table
+from eagle3_draft.train.launch import save_sample
+from eagle3_draft.train.loss import Teacher
+from eagle3_draft.train.replay import accepted, replay
+from eagle3_draft.train.vocabulary import Vocabulary
+from served import drafts
+from served.server import sglang
+from tiny.flags import AUXILIARY_LAYERS
+from tiny.grammar import conversations
+from tiny.make import cached
+
+pytestmark = pytest.mark.timeout(900)
+
+LAYERS = list(AUXILIARY_LAYERS)
+STEPS = 3
+#: Long enough for some dozens of verify steps, and for a draft whose cache is wrong to lose its way.
+ANSWER = 48
+
+
+class Tiny:
+    """The tiny target in Transformers, which says what SGLang's must say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.embedding: torch.Tensor = self.model.get_input_embeddings().weight.detach()
+        self.head: torch.Tensor = self.model.get_output_embeddings().weight.detach()
+
+    @torch.no_grad()
+    def sample(self, prompt: list[int], answer: list[int]) -> Sample:
+        """What Extract would store of a text."""
+        ids = torch.tensor(prompt + answer)
+        states = self.model(input_ids=ids[None], output_hidden_states=True).hidden_states
+        return Sample(
+            input_ids=ids.to(torch.int32),
+            loss_mask=torch.tensor([0] * len(prompt) + [1] * len(answer), dtype=torch.uint8),
+            hidden=torch.cat([states[layer + 1][0] for layer in LAYERS], -1),
+            last=states[-1][0],
+        )
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    return Tiny(cached() / "models" / "tiny-target")
+
+
+@pytest.fixture(scope="module")
+def prompts(tiny: Tiny) -> list[list[int]]:
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny.folder)
+    return [
+        tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
+        for messages in conversations(seed=23, count=8)
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Tiny, prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train's artifact of a draft that does not know every eleventh token, though the target says it."""
+    folder = tmp_path_factory.mktemp("trained")
+    weights = load_file(drafts.trained(cached()) / WEIGHTS)
+    size = len(tiny.embedding)
+    ids = torch.tensor([token for token in range(size) if token % 11])[: (size - size // 8) // 64 * 64]
+    weights = {name: tensor for name, tensor in weights.items() if name not in ("d2t", "t2d")}
+    weights["lm_head.weight"] = weights["lm_head.weight"][ids].contiguous()
+    save_file(weights, folder / WEIGHTS)
+    Vocabulary(ids, size).save(folder / VOCABULARY)
+    sizes = draft_config(tiny.model.config.to_dict(), layers=LAYERS, draft_vocabulary_size=len(ids))
+    (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
+    (folder / PROMPTS).write_text("{}\n")
+    save_sample(folder / HELD_OUT, [tiny.sample(prompt, prompt) for prompt in prompts])
+    result = TrainResult(
+        steps=1,
+        tokens=1,
+        loss=1.0,
+        accuracy=[1.0],
+        expected_accept_lengths=[1.0],
+        held_out=len(prompts),
+        vocabulary_size=len(ids),
+        vocabulary_coverage=0.9,
+        tokens_per_second=1.0,
+    )
+    artifacts.publish(
+        folder,
+        stage="train",
+        key="7e" * 32,
+        made_from={"target": target_digest(tiny.folder)},
+        numbers=result.to_json(),
+        provenance={},
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def converted(tiny: Tiny, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
+    folder = tmp_path_factory.mktemp("converted") / "draft"
+    config = ConvertConfig(
+        owner=ObjectReference(namespace="n", name="draft", uid="u"),
+        key="c0" * 32,
+        folder=str(folder),
+        trained=str(trained),
+        trained_key="7e" * 32,
+        target=str(tiny.folder),
+        target_digest=target_digest(tiny.folder),
+        layers=LAYERS,
+        sglang_version="0.5.21",
+        context_length=1024,
+    )
+    return folder, run(config)
+
+
+def generate(url: str, prompt: list[int]) -> Any:
+    body = {"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": ANSWER, "ignore_eos": True}}
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+@torch.no_grad()
+def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
+    tiny: Tiny, trained: Path, converted: tuple[Path, ConvertResult], prompts: list[list[int]], tmp_path: Path
+) -> None:
+    folder, result = converted
+    assert result.parity_error == 0.0
+    flags = [
+        "--speculative-algorithm",
+        "EAGLE3",
+        "--speculative-draft-model-path",
+        str(folder),
+        "--speculative-num-steps",
+        str(STEPS),
+        "--speculative-eagle-topk",
+        "1",
+        "--speculative-num-draft-tokens",
+        str(STEPS + 1),
+    ]
+    with sglang(tiny.folder, tmp_path / "server.log", *flags) as url:
+        answers = [generate(url, prompt) for prompt in prompts]
+
+    vocabulary = Vocabulary.load(trained / VOCABULARY)
+    teacher = Teacher(tiny.head, vocabulary.ids)
+    draft = Draft(draft_config(tiny.model.config.to_dict(), layers=LAYERS, draft_vocabulary_size=len(vocabulary.ids)))
+    draft.load_state_dict(load_file(trained / WEIGHTS))
+    measured, expected = [], []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        sample = tiny.sample(prompt, answer["output_ids"])
+        batch = pack([sample], STEPS)
+        logits = draft(batch.features, tiny.embedding[batch.input_ids], batch.documents, batch.wanted)
+        right = right_table(batch, logits, teacher.teach(batch.last), vocabulary.ids)
+        expected.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))
+        measured.append((len(answer["output_ids"]) - 1, answer["meta_info"]["spec_verify_ct"]))
+    assert measured == expected
+    tokens, steps = map(sum, zip(*measured, strict=True))
+    assert 1.5 < tokens / steps < STEPS + 0.5  # neither useless nor perfect, or it would show little
