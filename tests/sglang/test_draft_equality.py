@@ -38,12 +38,16 @@ STEPS = 3
 ANSWER = 48
 
 
+def transformers_model(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
 class Tiny:
     """The tiny target in Transformers, which says what SGLang's must say."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.model = transformers_model(folder)
         self.embedding: torch.Tensor = self.model.get_input_embeddings().weight.detach()
         self.head: torch.Tensor = self.model.get_output_embeddings().weight.detach()
 
