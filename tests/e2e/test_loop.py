@@ -1,5 +1,6 @@
 """The product's one job on real parts: a served draft that is proven, lost, and got back. In order; each builds on the last."""
 
+import itertools
 import json
 
 import pytest
@@ -123,8 +124,31 @@ def test_a_rejected_revision_is_not_tried_again_by_a_new_operator(bed: Testbed, 
     assert deployment["spec"]["replicas"] == 0
 
 
+def test_the_trained_draft_serves_again_without_being_trained_again(bed: Testbed, served: Loop) -> None:
+    bed.edit(served.name, draft={"checkpoint": None, "vocabularySize": 512})
+    draft = bed.wait(served.name, lambda d: d.ready, seconds=300, what="the trained draft to be wanted again")
+    assert draft.status.serving_revision == 1
+    assert draft.status.artifact == served.ready.status.artifact
+
+
 def test_the_watch_takes_the_service_back_when_live_traffic_is_not_accepted(bed: Testbed, served: Loop) -> None:
-    """The draft stays what it is; the bar for live traffic is set above it, below what the probe is judged by."""
+    """The draft passes its probe by far; what clients send now it has never seen anything like."""
+    watch = tiny.manifest()["spec"]["watch"]
+    bed.edit(served.name, probe={"minAcceptLength": 3.0}, watch=watch)
+    bed.wait(served.name, lambda d: d.ready and d.current, seconds=60, what="the higher bar to be passed")
+    url, seeds = bed.service_url(served.name), itertools.count()
+
+    def rolled_back() -> bool:
+        traffic.nonsense(url, next(seeds))
+        return bed.get(served.name).status.serving_revision == 0
+
+    wait_for("the roll-back to the plain revision", 180, rolled_back)
+    draft = bed.wait(served.name, lambda d: d.says("ServerAvailable", "True"), seconds=60)
+    assert draft.revision(1).state == "Rejected"
+    assert draft.says("RevisionProven", "False", "LowAcceptLength")
+    assert draft.says("Ready", "False", "LowAcceptLength")
+    assert "RolledBack" in bed.kubectl("get", "events", "-o", "custom-columns=R:.reason")
+    assert traffic.chat(url, held_out_prompts(bed, draft)[:1]) > 0
 
 
 def test_deleting_the_object_leaves_nothing_behind_but_the_users_claims(bed: Testbed, served: Loop) -> None:

@@ -147,20 +147,23 @@ class Testbed:
 
     def wait_for_operator(self) -> None:
         """Wait until a killed operator is back and has looked at every object anew."""
-        deployment = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/eagle3-eagle3-operator"
-        pods = f"/api/v1/namespaces/{SYSTEM}/pods"
 
         def back() -> bool:
-            ready = self.cluster.request("GET", deployment)["status"].get("readyReplicas") == 1
-            return ready and len(self.cluster.request("GET", pods)["items"]) == 1
+            pods = self._operator_pods()
+            conditions = pods[0]["status"].get("conditions", []) if len(pods) == 1 else []
+            return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
         wait_for("the operator to be back", 90, back)
         count = len(self.cluster.request("GET", DRAFTS.format(namespace=self.namespace))["items"])
         wait_for("the operator to have looked at every object", 60, lambda: self._reconciles() >= count)
 
+    def _operator_pods(self) -> list[dict[str, Any]]:
+        pods: list[dict[str, Any]] = self.cluster.request("GET", f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
+        return pods
+
     def _reconciles(self) -> float:
         """How many reconciles the operator that runs now has ended, by its own metrics."""
-        (pod,) = self.cluster.request("GET", f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
+        (pod,) = self._operator_pods()
         path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod['metadata']['name']}:{METRICS_PORT}/proxy/metrics"
         lines = self.cluster.request("GET", path).splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(RECONCILES))

@@ -244,6 +244,7 @@ def _convert_config(context: Context, key: str) -> ConvertConfig:
         data=_data(spec.data),
         target=spec.target.model,
         target_digest=facts.target_digest,
+        trust_remote_code=spec.target.trust_remote_code,
         layers=facts.auxiliary_layers,
         sglang_version=facts.sglang_version,
         context_length=facts.context_length,
