@@ -92,7 +92,13 @@ def queries(namespace: str, name: str, revision: int, seconds: float) -> dict[st
     labels = f'eagle3_namespace="{_escaped(namespace)}",eagle3_name="{_escaped(name)}",eagle3_revision="r{revision}"'
 
     def over(metric: str) -> str:
-        return f"{metric}{{{labels}}}[{seconds:.0f}s]"
+        """The metric under either of its names.
+
+        SGLang calls it ``sglang:...``. Asked for OpenMetrics, as Prometheus does, newer versions of the client library
+        that exposes it write ``sglang_...`` instead.
+        """
+        either = metric.replace(":", "[:_]")
+        return f'{{__name__=~"{either}",{labels}}}[{seconds:.0f}s]'
 
     return {
         "tokens": f"sum(increase({over(_TOKENS)}))",

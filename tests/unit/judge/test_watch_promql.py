@@ -103,6 +103,12 @@ def test_two_pods_are_summed_and_weighted_by_their_traffic(promtool: Promtool) -
     assert accept_length(expected) == pytest.approx(960 / 440)
 
 
+def test_the_metrics_are_found_under_the_names_of_newer_client_libraries(promtool: Promtool) -> None:
+    """Asked for OpenMetrics, the servers of the end-to-end tests say ``sglang_...``."""
+    renamed = {name.replace("sglang:", "sglang_"): values for name, values in STEADY.items()}
+    promtool.check(renamed, {"tokens": 800, "requests": 20, "verify_calls": 260, "running": 2})
+
+
 def test_other_revisions_and_objects_are_not_counted(promtool: Promtool) -> None:
     candidate = pod(tokens="0+99x80", requests="0+9x80", verify_calls="0+90x80", revision="r2")
     longer = {name.replace('"kimi"', '"kimi-k25"'): values for name, values in STEADY.items()}
