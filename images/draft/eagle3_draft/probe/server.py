@@ -210,7 +210,8 @@ class Server:
             return None
         sums = {_TOKENS: 0.0, _REQUESTS: 0.0}
         for line in body.decode(errors="replace").splitlines():
-            name = line.partition("{")[0].partition(" ")[0]
+            # Newer client libraries write sglang_... for some readers
+            name = line.partition("{")[0].partition(" ")[0].replace("sglang_", "sglang:", 1)
             if name in sums:
                 sums[name] += float(line.rpartition(" ")[2])
         return Counters(requests=sums[_REQUESTS], tokens=sums[_TOKENS])
