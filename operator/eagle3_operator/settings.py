@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import yaml
-from eagle3_api.base import Model
 from pydantic import Field
+
+from eagle3_api.base import Model
 
 
 class PrometheusServer(Model):

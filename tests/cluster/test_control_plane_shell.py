@@ -201,6 +201,27 @@ def test_a_strangers_object_of_a_childs_name_stops_the_whole_decision(shell: She
     assert (event["type"], event["reason"]) == ("Warning", "NameConflict")
 
 
+def test_a_job_is_created_and_never_changed(shell: Shell) -> None:
+    shell.decides(apply=lambda obj: (job(obj),)).reconcile()
+    name = f"{NAME}-train-01234567"
+    before = shell.site.get("jobs", name)["metadata"]
+    changed = {"metadata": {"labels": {names.NAME_LABEL: "hidden"}}}
+    shell.site.cluster.request("PATCH", shell.site.path("jobs", name), changed, "application/merge-patch+json")
+    shell.reconcile()
+    after = shell.site.get("jobs", name)["metadata"]
+    assert (after["uid"], after["labels"][names.NAME_LABEL]) == (before["uid"], "hidden")
+    assert condition(shell.site.object(NAME), "Stalled") == {}
+
+
+def test_a_job_of_that_name_that_is_a_strangers_is_left_alone(shell: Shell) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "theirs", "image": "kit.local/nothing:1"}]}}
+    shell.site.apply("batch/v1", "Job", f"{NAME}-train-01234567", {"template": template, "suspend": True})
+    before = shell.site.get("jobs", f"{NAME}-train-01234567")
+    shell.decides(apply=lambda obj: (job(obj),)).reconcile()
+    assert shell.site.get("jobs", f"{NAME}-train-01234567") == before
+    assert condition(shell.site.object(NAME), "Stalled")["reason"] == "NameConflict"
+
+
 def test_a_claim_that_outlives_objects_is_known_by_its_labels(shell: Shell) -> None:
     def claim(obj: Eagle3Draft) -> Manifest:
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}

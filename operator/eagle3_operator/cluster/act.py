@@ -2,12 +2,12 @@
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
 its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
-object of that name stops the whole decision.
+object of that name stops the whole decision. Jobs need no such look: they are created, which a taken name refuses.
 """
 
 from collections.abc import Iterator, Mapping
 
-from eagle3_operator.cluster.client import Client, Json, NameConflictError
+from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError
 from eagle3_operator.cluster.convert import controller_uid
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.manifests import names
@@ -26,7 +26,7 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         seen: metadata of the children as they were observed, by kind and name.
 
     Raises:
-        NameConflictError: a name is somebody else's; then nothing was done.
+        NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job of that name.
         ConflictError: a child changed since it was seen.
     """
     _refuse_strangers(client, decision, owner, seen)
@@ -34,17 +34,30 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         if child := seen.get((deletion.kind, deletion.name)):
             client.delete(deletion.kind, namespace, child)
     for manifest in decision.apply:
-        client.apply(manifest)
+        if manifest["kind"] == "Job":
+            _create(client, manifest, owner)
+        else:
+            client.apply(manifest)
     for scale in decision.scale:
         client.scale(namespace, scale.name, scale.replicas)
     for suspension in decision.suspend:
         client.suspend(namespace, suspension.name, suspension.suspend)
 
 
+def _create(client: Client, job: Manifest, owner: str) -> None:
+    """Create a Job, unless it is there: a Job is never changed."""
+    try:
+        client.create(job)
+    except ConflictError:
+        found = _look_up(client, job)
+        if found and not _ours(found, owner, retained=False):
+            raise NameConflictError("Job", job["metadata"]["name"]) from None
+
+
 def _refuse_strangers(client: Client, decision: Decision, owner: str, seen: Metadata) -> None:
     for manifest in decision.apply:
         kind, wanted = manifest["kind"], manifest["metadata"]
-        found = seen.get((kind, wanted["name"])) or _look_up(client, manifest)
+        found = seen.get((kind, wanted["name"])) or (None if kind == "Job" else _look_up(client, manifest))
         if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
             raise NameConflictError(kind, wanted["name"])
     for kind, name in _touched(decision):

@@ -45,7 +45,10 @@ def test_a_promotion_changes_the_selector_of_the_public_service_and_nothing_else
 
 
 def test_replicas_and_policies_never_touch_the_template() -> None:
-    other: dict[str, Any] = {"serve": {"replicas": 7, "bakeTime": "1h", "startRetries": 9}, "probe": {"minSpeedup": 2.0}}
+    other: dict[str, Any] = {
+        "serve": {"replicas": 7, "bakeTime": "1h", "startRetries": 9},
+        "probe": {"minSpeedup": 2.0},
+    }
     assert made(replicas=7, **other)["spec"]["template"] == made()["spec"]["template"]
 
 
