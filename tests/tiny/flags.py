@@ -3,6 +3,7 @@
 - ``--device``, ``--attention-backend``: on the CPU only the Triton backend's code can draft, once its kernels are replaced.
 - ``--dtype``: ``auto`` would make float16 of float32 weights.
 - ``--cuda-graph-backend-*``: capturing a graph needs a GPU.
+- ``--sleep-on-idle``: a server that waits would keep a core busy, which another one is being measured on.
 - ``--max-total-tokens``: SGLang would give most of the machine's memory to the KV cache.
 
 Everything else may stay at its default.
@@ -19,6 +20,7 @@ SERVE_ARGUMENTS: tuple[str, ...] = (
     "disabled",
     "--cuda-graph-backend-prefill",
     "disabled",
+    "--sleep-on-idle",
     "--max-total-tokens",
     "8192",
 )

@@ -218,11 +218,20 @@ class Rollout:
             self.message = f"pod {waiting.name} finds no node: {waiting.unschedulable}"
             since = waiting.unschedulable_since or waiting.created_at
             patience = self.view.settings.surge_patience_seconds
-            if self.serving is not None and (self.view.now - since).total_seconds() >= patience:
+            if self._end_bakes():
+                self.wake.append(0.5)
+            elif self.serving is not None and (self.view.now - since).total_seconds() >= patience:
                 self._update(candidate.number, displaces=True)
                 self.wake.append(0.5)
         elif candidate.status.start_failures:
             self.message += f"; it failed {candidate.status.start_failures} times: {candidate.status.start_problem}"
+
+    def _end_bakes(self) -> bool:
+        """What is only kept warm gives way to a candidate that finds no GPU. Whether there was anything."""
+        warm = [n for n, r in self.revisions.items() if n not in (self.serving, self.candidate) and r.replicas]
+        for number in warm:
+            self._update(number, bakes_until=None)
+        return bool(warm)
 
     # ------------------------------------------------------------------------------------------------ approval
 

@@ -178,6 +178,15 @@ def test_where_the_gpus_are_full_the_candidate_displaces_the_serving_revision() 
     assert world.replicas == {0: 0, 1: 1}
 
 
+def test_a_warm_revision_gives_way_to_a_candidate_before_the_serving_one_does() -> None:
+    world = broken_draft(serving_draft(World(room=2)))
+    assert world.replicas == {0: 0, 1: 1, 2: 1}
+    assert world.reason() == ("False", Reason.SERVER_STARTING)
+    world.later(300).settle()
+    assert world.serving == 1
+    assert world.replicas[1] == 1
+
+
 def full_node() -> World:
     """r1 serves on a node with room for one server only."""
     world = World(room=1)
