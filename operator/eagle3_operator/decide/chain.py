@@ -258,7 +258,7 @@ def _stalled(link: Link, job: Job, view: View) -> bool:
     spec = view.obj.spec
     timeouts = {StageName.EXTRACT: spec.extract.stall_timeout, StageName.TRAIN: spec.train.stall_timeout}
     running = [pod for pod in job.pods if pod.started and pod.phase == "Running"]
-    if link.stage not in timeouts or not running:
+    if link.stage not in timeouts or not running or job.progress_problem:
         return False
     since = max(pod.created_at.timestamp() for pod in running)
     heard = max(since, job.progress.time if job.progress else 0.0)

@@ -421,6 +421,7 @@ class Rollout:
             name = names.revision_name(self.name, number)
             if number in self.view.seen.deployments:
                 self.actions.delete.append(Delete("Deployment", name))
+                self.scale = [scale for scale in self.scale if scale.name != name]
             if name in self.view.seen.services:
                 self.actions.delete.append(Delete("Service", name))
             del self.revisions[number]

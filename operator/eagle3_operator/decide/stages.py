@@ -104,7 +104,8 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
     Args:
         obj: the object.
         token: the last handled retry token.
-        features_capacity: bytes of the features claim; changes when the claim grows.
+        features_capacity: bytes of the features claim. Not in the key: a claim that is bound when its first pod comes
+            has another size then, which is no news.
     """
     spec = obj.spec
     reads = {
@@ -116,7 +117,6 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
         "contextLength": spec.serve.context_length if spec.serve else None,
         "storage": changed(spec.storage),
         "volumes": [v.to_json() for v in spec.placement.volumes or []],
-        "capacity": features_capacity,
         "token": token,
     }
     key = key_of("inspect/1", reads)

@@ -182,7 +182,7 @@ def _wake(
     moments = []
     if obstacle is not None:
         moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
-    if any(stage.state in (StageState.RUNNING, StageState.WAITING) for stage in chain.values()):
+    if any(pod.started and not job.finished for job in view.seen.jobs.values() for pod in job.pods):
         moments.append(view.settings.poll_seconds)
     if outcome is not None and outcome.requeue_after is not None:
         moments.append(outcome.requeue_after)

@@ -247,3 +247,19 @@ def test_a_job_whose_pods_fail_and_are_tried_again_says_so() -> None:
     world._put_job(replace(world.job("extract"), pods=(crashed, Pod("q", world.now, "Running", started=True))))
     world.settle()
     assert "pod p ended with code 1; it is tried again" in world.condition("FeaturesReady").message
+
+
+def test_a_log_that_cannot_be_read_is_no_stalled_job() -> None:
+    world = World().settle().finish("inspect")
+    pod = Pod("p", world.now, "Running", started=True)
+    world._put_job(replace(world.job("extract"), pods=(pod,), progress_problem="the kubelet does not answer"))
+    world.later(3600).settle()
+    assert world.jobs("extract") != []
+    assert len(world.created) == 2
+
+
+def test_a_claim_that_is_bound_with_another_size_is_not_inspected_again() -> None:
+    world = World().settle()
+    world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 2 * 10**13)})
+    world.settle()
+    assert len(world.created) == 1

@@ -157,6 +157,8 @@ class World:
     served: list[int] = field(default_factory=list)
     #: Names of Jobs that were created, in order.
     created: list[str] = field(default_factory=list)
+    #: Names of Jobs that completed, in order.
+    completed: list[str] = field(default_factory=list)
     last: Decision | None = None
 
     def __post_init__(self) -> None:
@@ -249,6 +251,7 @@ class World:
         job, name = self.job(stage), StageName(stage)
         given = RESULTS[name] if result is None else result
         report = Report(stage=name, key=job.key, ok=True, result=given.to_json())
+        self.completed.append(job.name)
         self._put_job(replace(job, complete=True, finished_at=self.now, report=report))
         return self.settle()
 

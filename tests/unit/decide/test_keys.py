@@ -1,0 +1,69 @@
+"""Keys are for ever: an upgrade must not run again what is finished, nor forget a revision's proof."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_operator.decide.keys import draft_key, plain_key
+from eagle3_operator.decide.stages import after_inspection, inspect
+from unit.decide.world import FACTS, World
+
+#: Golden. A change here re-runs everybody's stages: raise the stage's version on purpose, or leave the key alone.
+GOLDEN = {
+    "inspect": "d252a82b086c441c",
+    "extract": "7dafe42d423ce977",
+    "train": "ab8f9ca8f1dcdfc5",
+    "convert": "8bfd58bb9558df3e",
+    "plain": "c07b71625e3d7638",
+    "draft": "f43e6abc4752e090",
+}
+
+
+def keys(world: World) -> dict[str, str]:
+    obj = world.obj
+    chain = {link.stage.value: link.key for link in after_inspection(obj, FACTS, {})}
+    return {
+        "inspect": inspect(obj, None, None).key,
+        **chain,
+        "plain": plain_key(obj.spec, FACTS),
+        "draft": draft_key(obj.spec, FACTS, "d" * 64),
+    }
+
+
+def changed(**edits: object) -> set[str]:
+    """Which keys an edit of the spec changes."""
+    before, after = keys(World()), keys(World().edit(**edits))
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_the_keys_are_those_of_former_versions() -> None:
+    assert keys(World()) == GOLDEN
+
+
+def test_what_does_not_change_the_output_is_in_no_key_of_a_stage() -> None:
+    chain = {"extract", "train", "convert"}
+    assert not changed(train={"gpus": 8}, extract={"gpus": 8, "retain": True}) & chain
+    assert not changed(image="lmsysorg/sglang:v0.5.23-cu130") & chain
+    assert not changed(placement={"nodeSelector": {"gpu": "h200"}}) & chain
+    assert not changed(train={"stallTimeout": "1h", "checkpointInterval": "1m"})
+
+
+def test_a_default_spelt_out_changes_no_key() -> None:
+    assert not changed(train={"epochs": 3}, probe={"prompts": 32}, extract={"dtype": "bf16"})
+
+
+def test_an_edit_changes_its_stage_and_what_follows() -> None:
+    assert changed(train={"epochs": 4}) == {"train", "convert"}
+    assert changed(data={"maxLength": 1024}) == {"inspect", "extract", "train", "convert"}
+    assert changed(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}) == {"draft"}
+    assert changed(serve={"maxRunningRequests": 8}) == {"plain", "draft"}
+
+
+def test_replicas_policy_and_patience_are_no_new_way_of_serving() -> None:
+    serve = {"replicas": 3, "bakeTime": "1m", "surge": "Never", "startRetries": 5, "startTimeout": "1h"}
+    assert not changed(serve=serve, probe={"minSpeedup": 2.0}, watch={"minTokens": 5})
+
+
+@given(st.integers(1, 1000), st.integers(0, 2**31 - 1))
+def test_the_same_wish_has_the_same_key(epochs: int, seed: int) -> None:
+    train = {"epochs": epochs, "seed": seed}
+    assert keys(World().edit(train=train)) == keys(World().edit(train=train))
