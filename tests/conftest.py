@@ -1,5 +1,6 @@
 """Fixtures for all tests, and their markers: a test has the name of the suite whose folder it lies in."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,10 @@ import pytest
 pytest_plugins = ["testcluster.pytest_plugin"]
 
 TESTS = Path(__file__).parent
+
+# Before torch is imported anywhere: threads that spin on a shared core are slower than one, and sums of several threads
+# are not the same to the bit.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
