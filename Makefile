@@ -17,7 +17,7 @@ TESTS_PATH := PYTHONPATH=tests:images/sglang-cpu
 CRD := helm/eagle3-operator/files/crd.yaml
 
 # In the order in which they run, the quick ones first.
-SUITES := lint test-unit test-cluster test-sglang test-e2e
+SUITES := lint test-unit test-stages test-cluster test-sglang test-e2e
 
 .PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long demo format crd cluster-up cluster-down clean
 
@@ -65,7 +65,10 @@ lint: $(READY) ## Check style, types and the direction of imports
 	exit $$status
 
 test-unit: $(READY) ## Run the unit tests, under a minute
-	$(PYTEST) -n auto tests/unit
+	$(PYTEST) -n auto -m "not stages and not long" tests/unit
+
+test-stages: $(READY) ## Run the stages as processes: kill them, starve them, resume them
+	$(PYTEST) -n auto -m "stages and not long" tests/stages tests/unit
 
 test-cluster: $(READY) ## Run the tests against a real API server
 	$(PYTEST) tests/cluster

@@ -243,6 +243,7 @@ def die_at(line: int, act: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
+@pytest.mark.stages
 def test_a_process_killed_at_any_line_of_publishing_leaves_work_to_do_or_a_finished_artifact(tmp_path: Path) -> None:
     seen = set()
     line, died = 0, True
