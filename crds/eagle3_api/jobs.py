@@ -232,6 +232,7 @@ class ExtractResult(Model):
     bytes: int
     dropped: dict[str, int] = Field(default_factory=dict, description="Conversations left out, by why.")
     tokens_per_second: float
+    engine: str = Field("", description="What ran the target, and its version.")
 
 
 class TrainResult(Model):

@@ -131,10 +131,13 @@ class FaultyEngine:
         self.calls = 0
         self._real, self._at, self._fault = real, at, fault
 
-    def states(self, input_ids: Sequence[int]) -> States:
-        self.calls += 1
-        states = self._real.states(input_ids)
-        return self._fault(states) if self.calls == self._at else states
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        for states in self._real.states(conversations):
+            self.calls += 1
+            yield self._fault(states) if self.calls == self._at else states
+
+    def close(self) -> None:
+        self._real.close()
 
 
 def truth(target: Path, ids: torch.Tensor) -> dict[str, torch.Tensor]:

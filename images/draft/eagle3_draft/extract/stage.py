@@ -2,9 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from platform import node
 
@@ -20,11 +22,10 @@ from eagle3_draft.data.conversations import Conversations, held_out
 from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Rendered, Renderer, UnusableError
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
-from eagle3_draft.extract.engine import Engine
+from eagle3_draft.extract.engine import Engine, States
 from eagle3_draft.extract.interruption import Interruption, interruptible
-from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import SHARD_BYTES, FeatureWriter, Header, Sample, ShardRecord, Split, plan_shards
-from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.inspect.target import context_length, target_digest
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -35,6 +36,13 @@ NON_FINITE = "hidden states not finite"
 
 
 def _load(config: ExtractConfig) -> Engine:
+    """SGLang where there is one, so that the states are those that are served."""
+    if find_spec("sglang") is not None:
+        from eagle3_draft.extract.sglang_engine import SGLangEngine
+
+        return SGLangEngine(config)
+    from eagle3_draft.extract.transformers_engine import TransformersEngine
+
     return TransformersEngine.load(
         Path(config.target),
         config.layers,
@@ -74,6 +82,23 @@ class _Usable:
     dropped: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True)
+class _Shard:
+    """The conversations that one file is to hold."""
+
+    split: Split
+    number: int
+    texts: Sequence[Rendered]
+
+    @property
+    def ids(self) -> list[Sequence[int]]:
+        return [text.input_ids for text in self.texts]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(text.input_ids) for text in self.texts)
+
+
 class _Extraction:
     def __init__(self, config: ExtractConfig, folder: Path, interruption: Interruption, shard_bytes: int) -> None:
         self.config = config
@@ -87,26 +112,33 @@ class _Extraction:
         conversations = self._unchanged_inputs()
         override = Path(config.data.chat_template) if config.data.chat_template else None
         template = chat_template(target, override)
-        renderer = Renderer.load(target, template, config.data.max_length, trust_remote_code=config.trust_remote_code)
+        longest = self._longest(target)
+        renderer = Renderer.load(target, template, longest, trust_remote_code=config.trust_remote_code)
         usable = self._render(conversations, renderer)
         parts = self._split(usable)
-        engine = load(config)
-        self._check_vocabulary(usable.texts, engine)
-        header = Header(
-            layers=config.layers,
-            hidden_size=engine.hidden_size,
-            dtype=config.dtype,
-            vocabulary_size=engine.vocabulary_size,
-            tokenizer_digest=tokenizer_digest(target),
-            chat_template_digest=template_digest(template),
-        )
-        writer = FeatureWriter(self.folder, header)
         held = [conversations[usable.indices[index]] for index in parts[Split.HELD_OUT]]
-        self._write_prompts(prompts.collect(held, renderer, config.data.max_length))
-        records, rate = self._extract(writer, engine, {s: [usable.texts[i] for i in parts[s]] for s in Split})
-        result = self._result(records, conversations.dropped | dict(usable.dropped), rate)
-        self._publish(writer, engine, result)
+        self._write_prompts(prompts.collect(held, renderer, longest))
+        with closing(load(config)) as engine:
+            self._check_vocabulary(usable.texts, engine)
+            header = Header(
+                layers=config.layers,
+                hidden_size=engine.hidden_size,
+                dtype=config.dtype,
+                vocabulary_size=engine.vocabulary_size,
+                tokenizer_digest=tokenizer_digest(target),
+                chat_template_digest=template_digest(template),
+            )
+            writer = FeatureWriter(self.folder, header)
+            records, rate = self._extract(writer, engine, {s: [usable.texts[i] for i in parts[s]] for s in Split})
+            result = self._result(records, conversations.dropped | dict(usable.dropped), rate, engine)
+            self._publish(writer, engine, result)
         return result
+
+    def _longest(self, target: Path) -> int:
+        """Tokens of a conversation at most: what a server of this target takes, which makes one more of it."""
+        context = context_length(target)
+        wanted = self.config.data.max_length
+        return wanted if context is None else min(wanted, context - 1)
 
     def _unchanged_inputs(self) -> Conversations:
         """The conversations; they and the target must be those that Inspect saw, for the key stands for those."""
@@ -175,6 +207,7 @@ class _Extraction:
                 "data.conversations: no held-out conversation has a user turn that fits data.maxLength, so no server could "
                 "be probed. Give more conversations, or raise data.holdout or data.maxLength",
             )
+        self.folder.mkdir(parents=True, exist_ok=True)
         prompts.write(self.folder / PROMPTS, found)
 
     def _extract(
@@ -182,42 +215,46 @@ class _Extraction:
     ) -> tuple[dict[Split, list[ShardRecord]], float]:
         """Write all shards; returns their records and the tokens a second of this run."""
         per_token = bytes_per_token(engine.hidden_size, len(self.config.layers), self.config.dtype)
-        total = sum(len(text.input_ids) for part in texts.values() for text in part)
-        count = sum(len(part) for part in texts.values())
-        progress = Progress(total, "tokens")
+        plan = [
+            _Shard(split, number, [part[index] for index in shard])
+            for split, part in texts.items()
+            for number, shard in enumerate(plan_shards([len(t.input_ids) for t in part], per_token, self.shard_bytes))
+        ]
+        finished = [writer.resume(shard.split, shard.number, shard.ids) for shard in plan]
+        # All that is to do, in one go: an engine may look beyond a shard
+        missing = [shard for shard, record in zip(plan, finished, strict=True) if record is None]
+        states = engine.states([ids for shard in missing for ids in shard.ids])
+        progress = Progress(sum(shard.tokens for shard in plan), "tokens")
+        count = sum(len(shard.texts) for shard in plan)
         records: dict[Split, list[ShardRecord]] = {split: [] for split in Split}
-        done, computed, skipped, seconds = 0, 0, 0, 0.0
-        for split, part in texts.items():
-            shards = plan_shards([len(text.input_ids) for text in part], per_token, self.shard_bytes)
-            for number, shard in enumerate(shards):
-                chosen = [part[index] for index in shard]
-                ids = [text.input_ids for text in chosen]
-                record = writer.resume(split, number, ids)
-                if record is None:
-                    began = time.monotonic()
-                    samples = self._samples(engine, chosen, progress, done)
-                    record = writer.write(split, number, ids, samples)
-                    seconds += time.monotonic() - began
-                    computed += sum(len(one) for one in ids)
-                records[split].append(record)
-                done += sum(len(one) for one in ids)
-                skipped += record.skipped
-                progress.update(done)
-                if skipped > NON_FINITE_BOUND * count:
-                    raise StageError(
-                        ExitCode.NON_FINITE,
-                        Reason.NON_FINITE,
-                        f"the target's hidden states are not finite in {skipped} of {count} conversations, more than "
-                        f"{NON_FINITE_BOUND:.0%}: its weights are broken, or its dtype overflows (--dtype)",
-                    )
-        return records, computed / seconds if seconds else 0.0
+        done, computed, skipped, began = 0, 0, 0, time.monotonic()
+        for shard, known in zip(plan, finished, strict=True):
+            record = known
+            if record is None:
+                samples = self._samples(states, shard.texts, progress, done)
+                record = writer.write(shard.split, shard.number, shard.ids, samples)
+                computed += shard.tokens
+            records[shard.split].append(record)
+            done += shard.tokens
+            skipped += record.skipped
+            progress.update(done)
+            if skipped > NON_FINITE_BOUND * count:
+                raise StageError(
+                    ExitCode.NON_FINITE,
+                    Reason.NON_FINITE,
+                    f"the target's hidden states are not finite in {skipped} of {count} conversations, more than "
+                    f"{NON_FINITE_BOUND:.0%}: its weights are broken, or its dtype overflows (--dtype)",
+                )
+        return records, computed / (time.monotonic() - began) if computed else 0.0
 
-    def _samples(self, engine: Engine, texts: Sequence[Rendered], progress: Progress, done: int) -> list[Sample]:
-        """Run the target over the conversations of one shard. Those with states that are not finite are left out."""
+    def _samples(
+        self, every: Iterator[States], texts: Sequence[Rendered], progress: Progress, done: int
+    ) -> list[Sample]:
+        """Take the states of the conversations of one shard. Those with states that are not finite are left out."""
         samples = []
         for text in texts:
             self.interruption.check()
-            states = engine.states(text.input_ids)
+            states = next(every)
             if bool(states.hidden.isfinite().all()) and bool(states.last.isfinite().all()):
                 ids = torch.tensor(text.input_ids.tolist(), dtype=torch.int32)
                 mask = torch.tensor(text.loss_mask.tolist(), dtype=torch.uint8)
@@ -226,7 +263,9 @@ class _Extraction:
             progress.update(done)
         return samples
 
-    def _result(self, records: dict[Split, list[ShardRecord]], dropped: dict[str, int], rate: float) -> ExtractResult:
+    def _result(
+        self, records: dict[Split, list[ShardRecord]], dropped: dict[str, int], rate: float, engine: Engine
+    ) -> ExtractResult:
         every = [record for part in records.values() for record in part]
         skipped = sum(record.skipped for record in every)
         tokens = sum(sum(record.lengths) for record in every)
@@ -238,6 +277,7 @@ class _Extraction:
             bytes=sum(path.stat().st_size for path in self.folder.glob("*.safetensors")),
             dropped=dropped | ({NON_FINITE: skipped} if skipped else {}),
             tokens_per_second=round(rate, 1),
+            engine=engine.provenance["engine"],
         )
 
     def _publish(self, writer: FeatureWriter, engine: Engine, result: ExtractResult) -> None:
