@@ -13,8 +13,6 @@ import environment
 import pytest
 import torch
 from image import recipe
-from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
-from tiny.make import cached
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Report
@@ -24,6 +22,8 @@ from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.inspect.target import target_digest
 from testcluster.wait import wait_for
+from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
+from tiny.make import cached
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -37,7 +37,8 @@ NON_FINITE = "hidden states not finite"
 
 def _load(config: ExtractConfig) -> Engine:
     """SGLang where there is one, so that the states are those that are served."""
-    if find_spec("sglang") is not None:
+    found = find_spec("sglang")
+    if found is not None and found.origin is not None:  # and no mere folder of that name
         from eagle3_draft.extract.sglang_engine import SGLangEngine
 
         return SGLangEngine(config)
