@@ -108,6 +108,7 @@ class ExtractConfig(Model):
     sglang_version: str
     arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
     tensor_parallel_size: int = 1
+    shards: int = Field(1, description="Pods that share the parts of the data; which one a pod is, its index says.")
 
 
 class TrainConfig(Model):
@@ -233,6 +234,8 @@ class ExtractResult(Model):
     dropped: dict[str, int] = Field(default_factory=dict, description="Conversations left out, by why.")
     tokens_per_second: float
     engine: str = Field("", description="What ran the target, and its version.")
+    parts: int = Field(1, description="Finished parts of the data.")
+    whole: bool = Field(True, description="These are all parts; if not, other pods were still at work.")
 
 
 class TrainResult(Model):
@@ -327,6 +330,11 @@ class Report(Model):
     reason: Reason | None = Field(None, description="Why it failed.")
     message: str = ""
     result: dict[str, object] | None = None
+
+    @property
+    def partial(self) -> bool:
+        """One of several pods succeeded, while others were still at work: not the report of the whole Job."""
+        return self.ok and self.result is not None and self.result.get("whole") is False
 
     def dump(self) -> str:
         """The JSON of the termination message, within ``REPORT_LIMIT`` bytes: an over-long message is cut."""

@@ -263,7 +263,13 @@ class Draft(Model):
 class Extract(Model):
     """Hidden states of the target over the conversations."""
 
-    gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod.")
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod.")
+    shards: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Pods that extract side by side, each with gpus GPUs. Another number goes on with what is there.",
+    )
     dtype: Literal["bf16", "fp32"] = Field(
         "bf16",
         description="How hidden states are stored: bf16 (8 bytes x hidden a token), or fp32 for a target in fp32.",

@@ -244,7 +244,7 @@ def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_p
     config = found.config(data=data, arguments=[*SERVE_ARGUMENTS, "--chunked-prefill-size", "64"])
     process = found.start(config)
     log = found.folder / "log"
-    wait_for("a line of progress in tokens", 120, lambda: " tokens" in log.read_text(errors="replace"))
+    wait_for("a stored conversation", 120, lambda: " conversations" in log.read_text(errors="replace"))
     process.send_signal(signal.SIGTERM)
     ending = found.end(process)
     assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)

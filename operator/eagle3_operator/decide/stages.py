@@ -170,6 +170,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         sglang_version=facts.sglang_version,
         arguments=list(spec.serve.arguments or []) if spec.serve else [],
         tensor_parallel_size=spec.target.tensor_parallel_size,
+        shards=spec.extract.shards,
     )
 
 

@@ -60,6 +60,11 @@ def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
     return {StageName.EXTRACT: spec.extract.gpus, StageName.TRAIN: spec.train.gpus}.get(stage, 0)
 
 
+def stage_shards(spec: Eagle3DraftSpec, stage: StageName) -> int:
+    """Pods of a stage that share its work."""
+    return spec.extract.shards if stage is StageName.EXTRACT else 1
+
+
 def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """Seconds that a stage's pod has between SIGTERM and SIGKILL."""
     return stage_placement(spec, stage).termination_grace_period_seconds or _GRACE.get(stage, _SMALL_GRACE)
@@ -77,6 +82,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
     }
     if stage not in OWN_IMAGE:
         wish["image"] = obj.spec.image
+    if (shards := stage_shards(obj.spec, stage)) > 1:
+        wish["shards"] = shards
     return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]
 
 
@@ -104,7 +111,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
             annotations=annotations,
         ),
         "spec": {
-            "backoffLimit": BACKOFF_LIMIT,
+            **_completion(stage_shards(obj.spec, stage)),
             # The next pod starts when the last is gone: two trainers never share GPUs or a folder.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
@@ -120,6 +127,18 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                 ),
             },
         },
+    }
+
+
+def _completion(shards: int) -> Manifest:
+    """How many pods, and how many failures are borne: of each, where there are several."""
+    if shards == 1:
+        return {"backoffLimit": BACKOFF_LIMIT}
+    return {
+        "completionMode": "Indexed",
+        "completions": shards,
+        "parallelism": shards,
+        "backoffLimitPerIndex": BACKOFF_LIMIT,
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_operator.observation import Claim, Pod
-from unit.decide.world import FACTS, World, converted, serving_draft, stamp, trained
+from unit.decide.world import EXTRACTED, FACTS, World, converted, serving_draft, stamp, trained
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:
@@ -263,3 +263,18 @@ def test_a_claim_that_is_bound_with_another_size_is_not_inspected_again() -> Non
     world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 2 * 10**13)})
     world.settle()
     assert len(world.created) == 1
+
+
+def test_the_number_of_pods_that_extract_changes_no_key() -> None:
+    one, four = World().settle().finish("inspect"), World().edit(extract={"shards": 4}).settle().finish("inspect")
+    assert one.job("extract").key == four.job("extract").key
+    assert one.job("extract").template != four.job("extract").template
+
+
+def test_an_extraction_of_which_no_pod_saw_the_whole_is_made_anew_and_publishes_it() -> None:
+    world = World().edit(extract={"shards": 2}).settle().finish("inspect")
+    world.finish("extract", EXTRACTED.model_copy(update={"whole": False}))
+    assert world.reason("FeaturesReady")[0] == "Unknown"
+    assert not world.jobs("train")
+    world.finish("extract")
+    assert world.reason("FeaturesReady")[0] == "True"

@@ -163,7 +163,8 @@ def test_a_published_store_that_contradicts_itself_is_corrupt(tmp_path: Path) ->
         key=KEY,
         made_from={},
         provenance={},
-        numbers=HEADER.model_dump() | {"shards": {"train": [1], "held_out": []}},
+        numbers=HEADER.model_dump()
+        | {"shards": {"train": [{"file": "train-00000.safetensors", "conversations": 1}], "held_out": []}},
     )
     with pytest.raises(StageError, match="differ on how long"):
         Features.open(tmp_path).train[0]

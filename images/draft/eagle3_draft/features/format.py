@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Literal
 
 import torch
+from pydantic import Field
 
 from eagle3_api.base import Model
 
@@ -66,6 +67,18 @@ class Header(Model):
     def torch_dtype(self) -> torch.dtype:
         """``dtype`` as torch calls it."""
         return TORCH_DTYPES[self.dtype]
+
+
+class ShardEntry(Model):
+    """A shard as the manifest's numbers list it, by split, in order.
+
+    Attributes:
+        file: relative to the artifact's folder.
+        conversations: in it.
+    """
+
+    file: str
+    conversations: int = Field(ge=0)
 
 
 def shard_name(split: Split, number: int) -> str:

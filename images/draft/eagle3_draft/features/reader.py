@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import overload
 
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from eagle3_api.artifacts import Manifest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.features.format import LENGTHS, Header, Sample, ShardEntry, Split
 from eagle3_draft.stage import StageError
+
+_SHARDS = TypeAdapter(list[ShardEntry])
 
 #: Shards that stay mapped at a time: the kernel bounds the mappings of a process.
 OPEN_SHARDS = 256
@@ -59,18 +61,16 @@ class Features:
                 "reads them after it. Extract them again",
             )
         lengths = _tensors(artifacts.verified(folder, LENGTHS))
-        shards = manifest.numbers.get("shards")
         samples = []
         for split in Split:
-            counts = shards.get(str(split)) if isinstance(shards, dict) else None
-            if (
-                split not in lengths
-                or not isinstance(counts, list)
-                or not all(isinstance(count, int) and count >= 0 for count in counts)
-                or sum(counts) != len(lengths[split])
-            ):
+            try:
+                shards = _SHARDS.validate_python(manifest.numbers["shards"][str(split)])
+                agree = sum(shard.conversations for shard in shards) == len(lengths[str(split)])
+            except (KeyError, TypeError, ValidationError):
+                agree = False
+            if not agree:
                 raise _corrupt(folder, f"{LENGTHS} and the manifest differ on the {split} conversations")
-            samples.append(Samples(folder, split, header, counts, lengths[split]))
+            samples.append(Samples(folder, shards, header, lengths[str(split)]))
         return cls(manifest, header, *samples)
 
 
@@ -81,14 +81,12 @@ class Samples(Sequence[Sample]):
         lengths: int32 (conversations,), tokens of each; known without reading a shard.
     """
 
-    def __init__(
-        self, folder: Path, split: Split, header: Header, counts: Sequence[int], lengths: torch.Tensor
-    ) -> None:
+    def __init__(self, folder: Path, shards: Sequence[ShardEntry], header: Header, lengths: torch.Tensor) -> None:
         self.lengths = lengths
         self._folder = folder
-        self._split = split
+        self._shards = shards
         self._header = header
-        self._starts = [0, *accumulate(counts)]
+        self._starts = [0, *accumulate(shard.conversations for shard in shards)]
         self._open: OrderedDict[int, list[Sample]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -112,7 +110,7 @@ class Samples(Sequence[Sample]):
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number]
-        name = shard_name(self._split, number)
+        name = self._shards[number].file
         samples = read_shard(artifacts.verified(self._folder, name), self._header)
         first, end = self._starts[number], self._starts[number + 1]
         if [len(sample) for sample in samples] != self.lengths[first:end].tolist():
