@@ -31,6 +31,7 @@ class StageName(StrEnum):
     INSPECT = "inspect"
     EXTRACT = "extract"
     TRAIN = "train"
+    CLEAN = "clean"
     CONVERT = "convert"
     PROBE = "probe"
 
@@ -137,6 +138,15 @@ class TrainConfig(Model):
     )
 
 
+class CleanConfig(Model):
+    """Clean: remove what nobody needs once a draft is trained."""
+
+    stage: Literal["clean"] = "clean"
+    owner: ObjectReference
+    key: str
+    folders: list[str] = Field(description="Of the object, under the features root.")
+
+
 class ConvertConfig(Model):
     """Convert: a trained or adopted draft to what SGLang loads, checked."""
 
@@ -183,7 +193,8 @@ class ProbeConfig(Model):
 
 
 JobConfig = Annotated[
-    InspectConfig | ExtractConfig | TrainConfig | ConvertConfig | ProbeConfig, Field(discriminator="stage")
+    InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | ProbeConfig,
+    Field(discriminator="stage"),
 ]
 
 
@@ -257,6 +268,13 @@ class TrainResult(Model):
     resumed: int = Field(0, description="How often the training was resumed.")
 
 
+class CleanResult(Model):
+    """What Clean removed."""
+
+    files: int
+    bytes: int
+
+
 class ConvertResult(Model):
     """What Convert published: ``status.artifact``."""
 
@@ -311,11 +329,12 @@ class ProbeResult(Model):
     foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
 
 
-Result = Facts | ExtractResult | TrainResult | ConvertResult | ProbeResult
-RESULTS: dict[StageName, type[Facts | ExtractResult | TrainResult | ConvertResult | ProbeResult]] = {
+Result = Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | ProbeResult
+RESULTS: dict[StageName, type[Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | ProbeResult]] = {
     StageName.INSPECT: Facts,
     StageName.EXTRACT: ExtractResult,
     StageName.TRAIN: TrainResult,
+    StageName.CLEAN: CleanResult,
     StageName.CONVERT: ConvertResult,
     StageName.PROBE: ProbeResult,
 }

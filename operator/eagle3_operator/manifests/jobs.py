@@ -27,7 +27,7 @@ CONTAINER = "stage"
 BACKOFF_LIMIT = 6
 
 #: Stages in our own image: they need neither torch nor the engine.
-OWN_IMAGE = frozenset({StageName.INSPECT, StageName.PROBE})
+OWN_IMAGE = frozenset({StageName.INSPECT, StageName.CLEAN, StageName.PROBE})
 
 #: Stages that fill the node they run on. The placement's cpu, memory and shared memory speak of them and of the servers;
 #: the others are small, and must find a place beside a server that has taken the node's memory.
@@ -37,6 +37,7 @@ _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
     StageName.EXTRACT: {},
     StageName.TRAIN: {},
+    StageName.CLEAN: {"cpu": "50m", "memory": "64Mi"},
     StageName.CONVERT: {"cpu": "200m", "memory": "1Gi"},
     StageName.PROBE: {"cpu": "100m", "memory": "256Mi"},
 }

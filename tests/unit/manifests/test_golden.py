@@ -89,6 +89,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
         StageName.TRAIN, draft(train={"gpus": 2, "placement": {"gpuResource": "nvidia.com/mig-3g.71gb"}})
     ),
     "train runs on the CPU": lambda: stage(StageName.TRAIN, draft(**ON_THE_CPU)),
+    "clean is small and runs in our image": lambda: stage(StageName.CLEAN),
     "convert sees no GPU and leaves the memory to the servers": lambda: stage(
         StageName.CONVERT, draft(placement=full_placement())
     ),
