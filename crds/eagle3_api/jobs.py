@@ -72,6 +72,7 @@ class DataConfig(Model):
     max_length: int
     holdout: float
     chat_template: str | None = None
+    expected_tokens: int | None = Field(None, description="As the user counted them.")
 
 
 class InspectConfig(Model):

@@ -215,6 +215,13 @@ class Data(Model):
     )
     max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
     max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
+    expected_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=10**15,
+        description="Tokens of the conversations, where you have counted them: for the estimate of the space, which is "
+        "otherwise reckoned from the data's bytes, rather too high.",
+    )
     holdout: float = Field(
         0.02,
         gt=0,

@@ -341,6 +341,24 @@ def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch
     assert [path.name for path in (world.folder / "features").glob("part-*")] == ["part-00000-of-00001"]
 
 
+def test_space_that_will_not_do_is_missed_before_the_target_is_loaded(world: World) -> None:
+    def no_engine(_: ExtractConfig) -> Engine:
+        raise AssertionError("the target was loaded")
+
+    with pytest.raises(StageError, match="lacks") as raised:
+        run(world.config(), load=no_engine, part_conversations=20, free_bytes=lambda _: 100_000)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    assert "60 conversations" in raised.value.message
+
+
+def test_what_is_stored_already_needs_no_space_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(world, 2, 0, monkeypatch)
+    result = extract(world, 2, 1, monkeypatch, free_bytes=lambda _: 700_000)
+    stored = sum(file.size for file in world.features().manifest.files)
+    assert result.whole
+    assert stored > 700_000
+
+
 def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: str) -> None:
     with pytest.raises(StageError) as raised:
         act()

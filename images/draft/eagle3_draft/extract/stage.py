@@ -4,6 +4,7 @@ A part is finished when it has its manifest, the stage when all parts are. Sever
 finds them all finished publishes the whole, which moves no byte.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ import torch
 from eagle3_api.artifacts import PROMPTS, REPORT, Manifest
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import bytes_per_token
+from eagle3_api.estimate import bytes_per_token, readable_bytes
 from eagle3_api.jobs import ExitCode, ExtractConfig, ExtractResult
 from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
@@ -41,7 +42,7 @@ from eagle3_draft.features import (
     plan_shards,
     publish_store,
 )
-from eagle3_draft.inspect.target import context_length, target_digest
+from eagle3_draft.inspect.target import context_length, hidden_size, target_digest
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -68,12 +69,18 @@ def _load(config: ExtractConfig) -> Engine:
     )
 
 
+def _free_bytes(folder: Path) -> int:
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize
+
+
 def run(
     config: ExtractConfig,
     *,
     load: Callable[[ExtractConfig], Engine] = _load,
     shard_bytes: int = SHARD_BYTES,
     part_conversations: int = parts.PART_CONVERSATIONS,
+    free_bytes: Callable[[Path], int] = _free_bytes,
 ) -> ExtractResult:
     """Extract the features of this pod's parts of the conversations, and publish all if none is missing.
 
@@ -82,6 +89,7 @@ def run(
         load: makes the engine.
         shard_bytes: of a shard, about.
         part_conversations: of a part.
+        free_bytes: of the file system of a folder.
 
     Returns:
         What there is of the whole; ``whole`` says whether that is all, or other pods are still at work.
@@ -94,7 +102,8 @@ def run(
     if artifacts.finished(folder, config.key) is not None:
         return _published(folder)
     with interruptible() as interruption:
-        return _Extraction(config, folder, interruption, shard_bytes, part_conversations).run(load)
+        extraction = _Extraction(config, folder, interruption, shard_bytes, part_conversations, free_bytes)
+        return extraction.run(load)
 
 
 def _published(folder: Path) -> ExtractResult:
@@ -144,12 +153,19 @@ class _Usable:
 
 class _Extraction:
     def __init__(
-        self, config: ExtractConfig, folder: Path, interruption: Interruption, shard_bytes: int, part_size: int
+        self,
+        config: ExtractConfig,
+        folder: Path,
+        interruption: Interruption,
+        shard_bytes: int,
+        part_size: int,
+        free_bytes: Callable[[Path], int],
     ) -> None:
         self.config = config
         self.folder = folder
         self.interruption = interruption
         self.shard_bytes = shard_bytes
+        self.free_bytes = free_bytes
         self.started = datetime.now(UTC)
         self.conversations = self._unchanged_inputs()
         self.target = Path(config.target)
@@ -175,7 +191,9 @@ class _Extraction:
             engine: Engine | None = None
             for part in missing:
                 usable = self._render(part, progress, done)
-                engine = engine or stack.enter_context(closing(load(self.config)))
+                if engine is None:
+                    self._check_space(usable.all, len(part.conversations))
+                    engine = stack.enter_context(closing(load(self.config)))
                 self._make(part, usable, engine, progress, done)
                 done += len(part.conversations)
         return self._publish(found)
@@ -254,6 +272,26 @@ class _Extraction:
             f"data.conversations: only {usable} conversation(s) can be used, too few to learn from and to hold out. Left "
             f"out: {why or 'none'}",
         )
+
+    def _check_space(self, texts: Sequence[Rendered], sampled: int) -> None:
+        """Estimate anew what is still to be stored, from the conversations of one part as they were rendered.
+
+        Inspect knew bytes only; these are tokens, and those that cannot be used are left out.
+        """
+        tokens = sum(len(text.input_ids) for text in texts)
+        left = sum(len(part.conversations) for part in self.parts if self._manifest(part) is None)
+        per_token = bytes_per_token(hidden_size(self.target), len(self.config.layers), self.config.dtype)
+        needed = tokens * per_token * left // max(1, sampled)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = self.free_bytes(self.folder)
+        if needed > free:
+            raise StageError(
+                ExitCode.DOES_NOT_FIT,
+                Reason.STORAGE_TOO_SMALL,
+                f"{left:,} conversations of {tokens / max(1, sampled):,.0f} tokens each, by the first {sampled:,}, need "
+                f"{readable_bytes(needed)} more; the features volume has {readable_bytes(free)} free and lacks "
+                f"{readable_bytes(needed - free)}. Free them, take a larger claim, or lower data.maxSamples",
+            )
 
     def _check_vocabulary(self, texts: Sequence[Rendered], engine: Engine) -> None:
         largest = max((max(text.input_ids) for text in texts), default=0)

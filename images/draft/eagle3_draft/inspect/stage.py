@@ -154,7 +154,14 @@ def _data(config: DataConfig, target: Path) -> _Data:
             f"data.conversations: {config.conversations} has {len(found)} distinct conversations, of which {held_out} are "
             "held out; nothing is left to learn from",
         )
-    return _Data(config, len(found), held_out, found.sha256, template, found.expected_tokens(config.max_length))
+    return _Data(
+        config,
+        len(found),
+        held_out,
+        found.sha256,
+        template,
+        config.expected_tokens or found.expected_tokens(config.max_length),
+    )
 
 
 def _space(

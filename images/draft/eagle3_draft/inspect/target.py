@@ -98,6 +98,15 @@ def context_length(folder: Path) -> int | None:
     return _positions(_language(_config(folder)))
 
 
+def hidden_size(folder: Path) -> int:
+    """The width of the target's states.
+
+    Raises:
+        StageError: there is no such target, or its configuration does not say (TargetUnreadable).
+    """
+    return _number(folder, _language(_config(folder)), "hidden_size")
+
+
 def _language(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration of the language model of a model that also sees."""
     text = config.get("text_config")
