@@ -211,7 +211,8 @@ class Data(Model):
     """The conversations that the draft learns from."""
 
     conversations: Path = Field(
-        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}.'
+        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, or '
+        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column (needs pyarrow).'
     )
     max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
     max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
