@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 #: Bytes of one stored element.
-DTYPE_BYTES = {"bf16": 2, "fp32": 4}
+DTYPE_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}
+
+#: Of a row of FP8, which is scaled as a whole.
+_SCALE_BYTES = 4
 
 #: A server may take so long before its weights are read: imports, graph capture, warm-up.
 STARTUP_BASE_SECONDS = 600.0
@@ -19,9 +22,10 @@ def bytes_per_token(hidden_size: int, layers: int, dtype: str) -> int:
     Args:
         hidden_size: of the target.
         layers: how many auxiliary layers.
-        dtype: ``bf16`` or ``fp32``.
+        dtype: ``fp8``, ``bf16`` or ``fp32``.
     """
-    return (layers + 1) * hidden_size * DTYPE_BYTES[dtype] + 9
+    scale = _SCALE_BYTES if dtype == "fp8" else 0
+    return (layers + 1) * (hidden_size * DTYPE_BYTES[dtype] + scale) + 9
 
 
 @dataclass(frozen=True)

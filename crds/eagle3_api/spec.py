@@ -278,9 +278,10 @@ class Extract(Model):
         le=64,
         description="Pods that extract side by side, each with gpus GPUs. Another number goes on with what is there.",
     )
-    dtype: Literal["bf16", "fp32"] = Field(
+    dtype: Literal["fp8", "bf16", "fp32"] = Field(
         "bf16",
-        description="How hidden states are stored: bf16 (8 bytes x hidden a token), or fp32 for a target in fp32.",
+        description="How hidden states are stored: bf16 (8 bytes x hidden a token), fp8 with a scale for each row (half of "
+        "that, rounded to 4 bits), or fp32 for a target in fp32.",
     )
     retain: bool = Field(False, description="Keep the features when training has finished.")
     stall_timeout: Period = Field(

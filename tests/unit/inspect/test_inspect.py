@@ -289,7 +289,8 @@ def test_a_volume_that_is_too_small_says_what_would_fit(world: World) -> None:
     )
     assert message == (
         "at most 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.30 MiB; the features volume has "
-        "3.81 MiB free. Use a claim of 6.62 MiB, extract.dtype bf16 (3.18 MiB) or data.maxSamples 57 (about 3,872 tokens)"
+        "3.81 MiB free. Use a claim of 6.62 MiB, extract.dtype bf16 (3.18 MiB), "
+        "extract.dtype fp8 (1.72 MiB) or data.maxSamples 57 (about 3,872 tokens)"
     )
 
 

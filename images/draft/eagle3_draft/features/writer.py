@@ -16,7 +16,7 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, quantised, shard_name
 from eagle3_draft.stage import StageError
 
 #: Large enough to be read in one piece, small enough that losing one costs seconds.
@@ -236,6 +236,9 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> None:
         "last": _joined((sample.last for sample in samples), (0, width), dtype),
         "offsets": offsets,
     }
+    if header.dtype == "fp8":
+        for name in ("hidden", "last"):
+            tensors[name], tensors[f"{name}_scale"] = quantised(tensors[name], width)
     artifacts.write_atomic(path, save(tensors))
 
 

@@ -90,7 +90,7 @@ def check_space(
     if free is None or needed <= free:
         return per_token, needed
     ways = [f"a claim of {readable_bytes(needed * 1.05)}"]
-    for smaller in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__):
+    for smaller in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__, reverse=True):
         size = tokens * bytes_per_token(hidden_size, layers, smaller)
         if size < needed:
             ways.append(f"extract.dtype {smaller} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
