@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,13 +25,14 @@ from sglang.srt.server_args import prepare_server_args
 from sglang.version import __version__
 
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import bytes_per_token
+from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points
 from eagle3_draft.extract.engine import States
 from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler, states_file
 from eagle3_draft.features import TORCH_DTYPES
 from eagle3_draft.inspect.target import read_target
+from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
 #: Bytes of states of one batch. Two are in memory at a time: one is computed while the other is stored.
@@ -38,6 +40,9 @@ BATCH_BYTES = 192 * 1024 * 1024
 
 #: Requests of one batch: the engine keeps them all in its queue.
 BATCH_CONVERSATIONS = 512
+
+#: Between two words of a start that takes long.
+WORD_SECONDS = 10.0
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -66,7 +71,8 @@ class SGLangEngine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
         plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], self._folder)
         try:
-            self._engine = self._thread.submit(_engine, plan, arguments).result()
+            starting = self._thread.submit(_engine, plan, arguments)
+            self._engine = _awaited(starting, startup_seconds(target.weight_bytes))
             self._raise_failure()
         except BaseException:
             self.close()
@@ -161,6 +167,19 @@ def _engine(plan: Plan, arguments: Any) -> ServerEngine:
         raise StageError(
             ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang does not start: {error}; the pod's log says why"
         ) from error
+
+
+def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
+    """The engine once it has started, with a word now and then: a slow start is no stall, until its budget is spent."""
+    progress, began = Progress(1, ""), time.monotonic()
+    while True:
+        try:
+            return starting.result(timeout=WORD_SECONDS)
+        except TimeoutError:
+            if starting.done():
+                raise
+            if time.monotonic() - began < budget:
+                progress.update(0, "SGLang loads the target")
 
 
 def _version(config: ExtractConfig) -> Version:
