@@ -31,6 +31,7 @@ class StageName(StrEnum):
     INSPECT = "inspect"
     EXTRACT = "extract"
     TRAIN = "train"
+    CLEAN = "clean"
     CONVERT = "convert"
     PROBE = "probe"
 
@@ -71,6 +72,7 @@ class DataConfig(Model):
     max_length: int
     holdout: float
     chat_template: str | None = None
+    expected_tokens: int | None = Field(None, description="As the user counted them.")
 
 
 class InspectConfig(Model):
@@ -108,6 +110,7 @@ class ExtractConfig(Model):
     sglang_version: str
     arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
     tensor_parallel_size: int = 1
+    shards: int = Field(1, description="Pods that share the parts of the data; which one a pod is, its index says.")
 
 
 class TrainConfig(Model):
@@ -134,6 +137,15 @@ class TrainConfig(Model):
     grace_seconds: int = Field(
         30, description="The pod's termination grace: an interrupted training writes its checkpoint within it."
     )
+
+
+class CleanConfig(Model):
+    """Clean: remove what nobody needs once a draft is trained."""
+
+    stage: Literal["clean"] = "clean"
+    owner: ObjectReference
+    key: str
+    folders: list[str] = Field(description="Of the object, under the features root.")
 
 
 class ConvertConfig(Model):
@@ -182,7 +194,8 @@ class ProbeConfig(Model):
 
 
 JobConfig = Annotated[
-    InspectConfig | ExtractConfig | TrainConfig | ConvertConfig | ProbeConfig, Field(discriminator="stage")
+    InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | ProbeConfig,
+    Field(discriminator="stage"),
 ]
 
 
@@ -232,6 +245,9 @@ class ExtractResult(Model):
     bytes: int
     dropped: dict[str, int] = Field(default_factory=dict, description="Conversations left out, by why.")
     tokens_per_second: float
+    engine: str = Field("", description="What ran the target, and its version.")
+    parts: int = Field(1, description="Finished parts of the data.")
+    whole: bool = Field(True, description="These are all parts; if not, other pods were still at work.")
 
 
 class TrainResult(Model):
@@ -251,6 +267,13 @@ class TrainResult(Model):
     vocabulary_coverage: float = Field(description="Share of supervised tokens inside the draft vocabulary.")
     tokens_per_second: float
     resumed: int = Field(0, description="How often the training was resumed.")
+
+
+class CleanResult(Model):
+    """What Clean removed."""
+
+    files: int
+    bytes: int
 
 
 class ConvertResult(Model):
@@ -307,11 +330,12 @@ class ProbeResult(Model):
     foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
 
 
-Result = Facts | ExtractResult | TrainResult | ConvertResult | ProbeResult
-RESULTS: dict[StageName, type[Facts | ExtractResult | TrainResult | ConvertResult | ProbeResult]] = {
+Result = Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | ProbeResult
+RESULTS: dict[StageName, type[Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | ProbeResult]] = {
     StageName.INSPECT: Facts,
     StageName.EXTRACT: ExtractResult,
     StageName.TRAIN: TrainResult,
+    StageName.CLEAN: CleanResult,
     StageName.CONVERT: ConvertResult,
     StageName.PROBE: ProbeResult,
 }
@@ -326,6 +350,11 @@ class Report(Model):
     reason: Reason | None = Field(None, description="Why it failed.")
     message: str = ""
     result: dict[str, object] | None = None
+
+    @property
+    def partial(self) -> bool:
+        """One of several pods succeeded, while others were still at work: not the report of the whole Job."""
+        return self.ok and self.result is not None and self.result.get("whole") is False
 
     def dump(self) -> str:
         """The JSON of the termination message, within ``REPORT_LIMIT`` bytes: an over-long message is cut."""

@@ -212,3 +212,69 @@ def draft_attention_backend(architecture: str, arguments: Sequence[str]) -> str 
         return None
     named = {value for flag in BACKEND_FLAGS for value in flag_values(arguments, flag)}
     return None if named and not named & LATENT_BACKENDS else "flashinfer"
+
+
+# ----------------------------------------------------------------------------------- what extraction takes hold of
+
+
+@dataclass(frozen=True)
+class CapturePoints:
+    """Where a release of SGLang shows what its model computes, by the names under which its hook registry finds them.
+
+    Attributes:
+        loaded: returns when the model is there: ``runner.model.set_eagle3_layers_to_capture(ids)`` is called after it.
+        logits: gets ``(processor, input_ids, hidden, lm_head, batch, aux_hidden_states)``: of every forward, the last state
+            after the final norm and the auxiliary ones, as a draft would be given them.
+    """
+
+    loaded: str = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+    logits: str = "sglang.srt.layers.logits_processor.LogitsProcessor.forward"
+
+
+#: Releases whose capture points were looked at, and how: ``compared`` with the states that transformers computes, or
+#: ``read`` in the source alone. They are the same in all of them; a release that is not here gets a warning, and a hook
+#: that is not found ends the extraction by name.
+CAPTURE_KNOWN = {
+    Version(0, 5, 17): "read",
+    Version(0, 5, 21): "compared",
+    Version(0, 5, 23): "read",
+}
+
+#: What extraction adds to a command line. A cached prefix is not computed again, so it has no rows; hooks are Python, which
+#: a replayed graph does not run; tokens come and go, no text.
+CAPTURE_FLAGS = (
+    "--skip-tokenizer-init",
+    "--disable-radix-cache",
+    "--cuda-graph-backend-prefill",
+    "disabled",
+    "--cuda-graph-backend-decode",
+    "disabled",
+)
+
+#: Flags of a server (and how many words follow) that contradict ``CAPTURE_FLAGS`` and do not change what is computed.
+_CACHE_FLAGS = {"--enable-hierarchical-cache": 0, "--enable-lmcache": 0, "--tokenizer-worker-num": 1}
+
+
+def capture_points(version: Version) -> CapturePoints:
+    """The capture points of a release.
+
+    Raises:
+        ValueError: it is older than the operator supports.
+    """
+    if version < OLDEST:
+        raise ValueError(f"SGLang {version} is older than {OLDEST}")
+    return CapturePoints()
+
+
+def capture_arguments(arguments: Sequence[str]) -> list[str]:
+    """A server's own flags as an extraction takes them: all but those of caches that it must not have, and its own."""
+    kept, skip = [], 0
+    for word in arguments:
+        flag, joined, _ = word.partition("=")
+        if skip:
+            skip -= 1
+        elif flag in _CACHE_FLAGS:
+            skip = 0 if joined else _CACHE_FLAGS[flag]
+        else:
+            kept.append(word)
+    return [*kept, *CAPTURE_FLAGS]

@@ -211,10 +211,18 @@ class Data(Model):
     """The conversations that the draft learns from."""
 
     conversations: Path = Field(
-        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}.'
+        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, or '
+        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column (needs pyarrow).'
     )
     max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
     max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
+    expected_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=10**15,
+        description="Tokens of the conversations, where you have counted them: for the estimate of the space, which is "
+        "otherwise reckoned from the data's bytes, rather too high.",
+    )
     holdout: float = Field(
         0.02,
         gt=0,
@@ -263,10 +271,17 @@ class Draft(Model):
 class Extract(Model):
     """Hidden states of the target over the conversations."""
 
-    gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod.")
-    dtype: Literal["bf16", "fp32"] = Field(
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod.")
+    shards: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Pods that extract side by side, each with gpus GPUs. Another number goes on with what is there.",
+    )
+    dtype: Literal["fp8", "bf16", "fp32"] = Field(
         "bf16",
-        description="How hidden states are stored: bf16 (8 bytes x hidden a token), or fp32 for a target in fp32.",
+        description="How hidden states are stored: bf16 (8 bytes x hidden a token), fp8 with a scale for each row (half of "
+        "that, rounded to 4 bits), or fp32 for a target in fp32.",
     )
     retain: bool = Field(False, description="Keep the features when training has finished.")
     stall_timeout: Period = Field(

@@ -53,6 +53,9 @@ class Job:
     failure_message: str = ""
     suspended: bool = False
     terminating: bool = False
+    #: Pods that are to succeed, and that have.
+    completions: int = 1
+    succeeded: int = 0
     revision: int | None = None
     owned: bool = True
     pods: tuple[Pod, ...] = ()

@@ -22,7 +22,7 @@ def test_the_same_end_is_reached_when_the_operator_is_killed_in_every_phase(serv
 
 def test_no_job_ran_twice_to_completion_for_one_key(served: Loop) -> None:
     stages = sorted(name.split("-")[1] for name in served.completed)
-    assert stages == ["convert", "extract", "inspect", "probe", "probe", "train"]
+    assert stages == ["clean", "convert", "extract", "inspect", "probe", "probe", "train"]
     assert all(len(uids) == 1 for uids in served.completed.values())
 
 

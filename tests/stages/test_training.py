@@ -141,7 +141,11 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     manifest = artifacts.finished(whole, "4e" * 32)
     assert manifest is not None
     assert {file.path for file in manifest.files} == {CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS}
-    assert manifest.made_from == {"features": corpus.FEATURES_KEY, "target": made.target_digest}
+    assert manifest.made_from == {
+        "features": corpus.FEATURES_KEY,
+        "target": made.target_digest,
+        "extraction.target": made.target_digest,
+    }
     assert manifest.numbers["layers"] == corpus.LAYERS
     assert (whole / PROMPTS).read_text() == (made.features / PROMPTS).read_text()
     weights = load_file(whole / WEIGHTS)

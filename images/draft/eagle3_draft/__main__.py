@@ -2,4 +2,6 @@
 
 from eagle3_draft.cli import main
 
-raise SystemExit(main())
+# An engine's workers that are spawned import this module too
+if __name__ == "__main__":
+    raise SystemExit(main())

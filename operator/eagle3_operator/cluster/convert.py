@@ -1,11 +1,11 @@
 """API objects, as the API server's JSON, to the plain values of an ``Observation``. Pure functions, no requests."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from eagle3_api.jobs import Report
+from eagle3_api.jobs import Progress, Report
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Claim, Deployment, Job, Pod, Service
@@ -115,6 +115,8 @@ def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
         failure_reason=(failed or {}).get("reason", ""),
         failure_message=(failed or {}).get("message", ""),
         suspended=bool(spec.get("suspend")),
+        completions=spec.get("completions", 1),
+        succeeded=status.get("succeeded", 0),
         terminating="deletionTimestamp" in metadata,
         revision=revision_number(labels),
         owned=controller_uid(metadata) == owner,
@@ -124,9 +126,36 @@ def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
 
 
 def _report(pods: Iterable[Pod]) -> Report | None:
-    """The newest report that the pods left behind."""
+    """The newest report that the pods left behind; one of the whole Job before one of a pod's share."""
     ended = sorted((pod for pod in pods if pod.finished_at), key=lambda pod: (pod.finished_at, pod.name), reverse=True)
-    return next((report for pod in ended if (report := Report.parse(pod.termination_message))), None)
+    found = [report for pod in ended if (report := Report.parse(pod.termination_message))]
+    return next((report for report in found if not report.partial), found[0] if found else None)
+
+
+def together(said: Sequence[Progress], finished: int, pods: int) -> Progress | None:
+    """The progress of a Job whose pods share its work equally.
+
+    Args:
+        said: what the running ones said last.
+        finished: those that are done.
+        pods: how many there are to be.
+
+    Returns:
+        The mean of what is done, with the time of the pod that was heard of longest ago and the words of the one that is
+        least far.
+    """
+    if not said:
+        return None
+    slowest = min(said, key=lambda progress: progress.done)
+    if pods == 1:
+        return slowest
+    left = [progress.seconds_left for progress in said if progress.seconds_left is not None]
+    return Progress(
+        done=min(1.0, (finished + sum(progress.done for progress in said)) / pods),
+        seconds_left=max(left) if left else None,
+        message=f"{len(said)} of {pods} pods at work; {slowest.message}",
+        time=min(progress.time for progress in said),
+    )
 
 
 def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> Deployment | None:

@@ -113,9 +113,15 @@ class Observer:
             return made
         if known := self._known_progress(made, status, now):
             return replace(made, progress=known)
-        newest = max(running, key=lambda pod: pod.created_at).name
-        log, problem = self._log(_named(pods, newest), PROGRESS_LINES)
-        return replace(made, progress=Progress.last(log), progress_problem=problem)
+        if made.completions == 1:  # a pod that is replaced may run on for a moment
+            running = [max(running, key=lambda pod: pod.created_at)]
+        logs = [self._log(_named(pods, pod.name), PROGRESS_LINES) for pod in running]
+        said = [progress for log, _ in logs if (progress := Progress.last(log))]
+        return replace(
+            made,
+            progress=convert.together(said, made.succeeded, made.completions),
+            progress_problem=next((problem for _, problem in logs if problem), ""),
+        )
 
     def _known_progress(self, job: Job, status: Eagle3DraftStatus, now: datetime) -> Progress | None:
         """The progress in the status while that is fresh.

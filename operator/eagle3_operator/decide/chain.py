@@ -153,6 +153,8 @@ def _completed(link: Link, status: StageStatus, job: Job) -> Step:
     report = job.report
     if report is None or report.key != link.key:
         return _replace(status, job, "it completed, but its report is lost")
+    if report.partial:
+        return _replace(status, job, "each of its pods ended before it saw the others' last part")
     finished = {
         "result": report.result,
         "progress": None,

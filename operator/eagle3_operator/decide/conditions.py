@@ -85,7 +85,16 @@ def accepted(at: Situation) -> Said | None:
 
 def features_ready(at: Situation) -> Said | None:
     """Extract's artifact; absent for an adopted checkpoint."""
-    return None if at.spec.draft.checkpoint else _of_stage(at.stages.get(StageName.EXTRACT), StageName.EXTRACT)
+    if at.spec.draft.checkpoint:
+        return None
+    said, cleaned = _of_stage(at.stages.get(StageName.EXTRACT), StageName.EXTRACT), at.stages.get(StageName.CLEAN)
+    if said.status != "True" or cleaned is None:
+        return said
+    if cleaned.state is StageState.SUCCEEDED:
+        return Said("True", Reason.ARTIFACT_PUBLISHED, "removed after training; extract.retain keeps features")
+    if cleaned.state is StageState.FAILED:
+        return Said("True", Reason.ARTIFACT_PUBLISHED, f"{said.message}; it could not be removed: {cleaned.message}")
+    return said
 
 
 def draft_trained(at: Situation) -> Said | None:

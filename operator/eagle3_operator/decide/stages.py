@@ -10,6 +10,7 @@ from typing import Any
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.jobs import (
+    CleanConfig,
     ConvertConfig,
     DataConfig,
     ExtractConfig,
@@ -25,7 +26,7 @@ from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_operator.decide.keys import changed, key_of
 from eagle3_operator.manifests.jobs import stage_grace
 
-JobConfig = InspectConfig | ExtractConfig | TrainConfig | ConvertConfig | ProbeConfig
+JobConfig = InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | ProbeConfig
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         sglang_version=facts.sglang_version,
         arguments=list(spec.serve.arguments or []) if spec.serve else [],
         tensor_parallel_size=spec.target.tensor_parallel_size,
+        shards=spec.extract.shards,
     )
 
 
@@ -249,6 +251,21 @@ def _convert_config(context: Context, key: str) -> ConvertConfig:
         sglang_version=facts.sglang_version,
         context_length=facts.context_length,
     )
+
+
+# -------------------------------------------------------------------------------------------------------- clean
+
+
+def clean(obj: Eagle3Draft, extract: Link, train: Link) -> Link:
+    """Clean belongs to no chain: it removes Extract's artifact and Train's scratch once Train is finished.
+
+    Its ``artifact`` is the one that it removes.
+    """
+    config = train.config
+    scratch = [config.scratch] if isinstance(config, TrainConfig) else []
+    key = key_of("clean/1", {"features": extract.key, "trained": train.key})
+    folders = [extract.artifact or "", *scratch]
+    return Link(StageName.CLEAN, key, CleanConfig(owner=_owner(obj), key=key, folders=folders), extract.artifact)
 
 
 EXTRACT = Stage(StageName.EXTRACT, 1, _extract_inputs, _extract_config)

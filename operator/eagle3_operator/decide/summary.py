@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from eagle3_api.conditions import Condition, Reason, Type
 from eagle3_api.estimate import readable_bytes
-from eagle3_api.jobs import ConvertResult, ExtractResult, Facts, StageName, TrainResult
+from eagle3_api.jobs import CleanResult, ConvertResult, ExtractResult, Facts, StageName, TrainResult
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import (
     Eagle3DraftStatus,
@@ -151,6 +151,9 @@ def _outcome(stage: StageStatus) -> str:
             f"expected accept length {trained.expected_accept_lengths[-1]:.2f} at {len(trained.expected_accept_lengths)} "
             f"steps on {trained.held_out} held-out conversations; report in {stage.artifact}"
         )
+    if stage.name is StageName.CLEAN:
+        cleaned = CleanResult.model_validate(stage.result)
+        return f"{readable_bytes(cleaned.bytes)} removed, {stage.artifact} and the checkpoints of its training"
     converted = ConvertResult.model_validate(stage.result)
     return f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
 

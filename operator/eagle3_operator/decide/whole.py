@@ -6,7 +6,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, Facts, StageName
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import conditions, retries, stages, summary, times
+from eagle3_operator.decide import conditions, retention, retries, stages, summary, times
 from eagle3_operator.decide.chain import Actions, View, advance, stale
 from eagle3_operator.decide.conditions import Said, Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
@@ -92,12 +92,14 @@ def _advance_chain(
     chain = {StageName.INSPECT: step.status}
     attempts = {stage.name: stage.attempt for stage in before.stages}
     links = stages.after_inspection(view.obj, facts, attempts)
+    former, view = retention.restored(links, former, view, actions)
     for link in links:
         step = advance(link, former.get(link.stage), view)
         actions.add(step)
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:
             break
+    links += retention.clean(links, chain, former, view, actions)
     actions.delete += stale(view, _named(view, [first, *links]))
     return chain, facts
 

@@ -27,7 +27,7 @@ CONTAINER = "stage"
 BACKOFF_LIMIT = 6
 
 #: Stages in our own image: they need neither torch nor the engine.
-OWN_IMAGE = frozenset({StageName.INSPECT, StageName.PROBE})
+OWN_IMAGE = frozenset({StageName.INSPECT, StageName.CLEAN, StageName.PROBE})
 
 #: Stages that fill the node they run on. The placement's cpu, memory and shared memory speak of them and of the servers;
 #: the others are small, and must find a place beside a server that has taken the node's memory.
@@ -37,6 +37,7 @@ _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
     StageName.EXTRACT: {},
     StageName.TRAIN: {},
+    StageName.CLEAN: {"cpu": "50m", "memory": "64Mi"},
     StageName.CONVERT: {"cpu": "200m", "memory": "1Gi"},
     StageName.PROBE: {"cpu": "100m", "memory": "256Mi"},
 }
@@ -60,6 +61,11 @@ def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
     return {StageName.EXTRACT: spec.extract.gpus, StageName.TRAIN: spec.train.gpus}.get(stage, 0)
 
 
+def stage_shards(spec: Eagle3DraftSpec, stage: StageName) -> int:
+    """Pods of a stage that share its work."""
+    return spec.extract.shards if stage is StageName.EXTRACT else 1
+
+
 def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """Seconds that a stage's pod has between SIGTERM and SIGKILL."""
     return stage_placement(spec, stage).termination_grace_period_seconds or _GRACE.get(stage, _SMALL_GRACE)
@@ -77,6 +83,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
     }
     if stage not in OWN_IMAGE:
         wish["image"] = obj.spec.image
+    if (shards := stage_shards(obj.spec, stage)) > 1:
+        wish["shards"] = shards
     return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]
 
 
@@ -104,7 +112,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
             annotations=annotations,
         ),
         "spec": {
-            "backoffLimit": BACKOFF_LIMIT,
+            **_completion(stage_shards(obj.spec, stage)),
             # The next pod starts when the last is gone: two trainers never share GPUs or a folder.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
@@ -120,6 +128,18 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                 ),
             },
         },
+    }
+
+
+def _completion(shards: int) -> Manifest:
+    """How many pods, and how many failures are borne: of each, where there are several."""
+    if shards == 1:
+        return {"backoffLimit": BACKOFF_LIMIT}
+    return {
+        "completionMode": "Indexed",
+        "completions": shards,
+        "parallelism": shards,
+        "backoffLimitPerIndex": BACKOFF_LIMIT,
     }
 
 

@@ -13,6 +13,7 @@ def test_the_kimi_extraction_needs_four_and_a_half_tebibytes() -> None:
 def test_three_layers_and_the_last_take_eight_bytes_a_hidden_number_in_bf16() -> None:
     assert bytes_per_token(4096, 3, "bf16") == 8 * 4096 + 9
     assert bytes_per_token(4096, 3, "fp32") == 16 * 4096 + 9
+    assert bytes_per_token(4096, 3, "fp8") == 4 * 4096 + 4 * 4 + 9
 
 
 def test_the_start_up_budget_grows_with_the_weights_to_be_read() -> None:

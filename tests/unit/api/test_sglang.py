@@ -7,11 +7,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from eagle3_api.sglang import (
+    CAPTURE_KNOWN,
     PLUS_ONE,
     RAW_UNLESS_FIRST_IS_ONE,
     UnsupportedLayersError,
     Version,
+    capture_arguments,
     capture_ids,
+    capture_points,
     convention,
     default_layers,
     log_ids,
@@ -136,3 +139,22 @@ def test_without_a_version_the_user_is_told_to_name_it(text: str) -> None:
 
 def test_versions_are_ordered_as_numbers() -> None:
     assert Version(0, 5, 9) < Version(0, 5, 16) < Version(0, 5, 16, 1) < Version(0, 6, 0)
+
+
+def test_extraction_keeps_the_servers_flags_but_not_its_caches_and_graphs() -> None:
+    given = ["--dtype", "bfloat16", "--enable-hierarchical-cache", "--tokenizer-worker-num", "4", "--quantization=fp8"]
+    made = capture_arguments(given)
+    assert made[:3] == ["--dtype", "bfloat16", "--quantization=fp8"]
+    assert "--disable-radix-cache" in made
+    assert made.count("disabled") == 2
+    assert capture_arguments(["--tokenizer-worker-num=4", "--page-size", "1"])[:2] == ["--page-size", "1"]
+
+
+@pytest.mark.parametrize("version", CAPTURE_KNOWN)
+def test_every_known_release_has_its_capture_points(version: Version) -> None:
+    assert capture_points(version).logits.startswith("sglang.")
+
+
+def test_a_release_without_the_counters_is_not_extracted_with() -> None:
+    with pytest.raises(ValueError, match=r"0\.5\.16"):
+        capture_points(Version(0, 5, 16))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_api.jobs import Report, StageName
+from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_operator.cluster.convert import (
     claim_from,
     controller_uid,
@@ -15,6 +15,7 @@ from eagle3_operator.cluster.convert import (
     quantity,
     revision_number,
     service_from,
+    together,
 )
 from eagle3_operator.manifests import names
 
@@ -285,3 +286,32 @@ def test_a_claims_capacity_is_what_it_was_given_and_until_then_what_it_asks_for(
 )  # fmt: skip
 def test_quantities_as_kubernetes_writes_them(text: str, number: int) -> None:
     assert quantity(text) == number
+
+
+def shared(name: str, *, whole: bool, ended: str) -> Json:
+    report = Report(stage=StageName.EXTRACT, key="k", ok=True, result={"whole": whole, "parts": 1})
+    ending = {"exitCode": 0, "finishedAt": ended, "message": report.dump()}
+    return pod(name, status={"containerStatuses": [{"name": "stage", "state": {"terminated": ending}}]})
+
+
+def test_of_pods_that_share_the_work_the_one_that_published_the_whole_speaks_for_the_job() -> None:
+    pods = [shared("a", whole=True, ended=LATER), shared("b", whole=False, ended=LAST)]
+    found = job_from({"metadata": metadata("j"), "spec": {"completions": 2}}, pods, owner=UID)
+    assert found.report is not None
+    assert not found.report.partial
+    assert found.completions == 2
+    alone = job_from({"metadata": metadata("j"), "spec": {}}, pods[1:], owner=UID)
+    assert alone.report is not None
+    assert alone.report.partial
+
+
+def test_pods_that_share_the_work_are_as_far_as_all_of_them_and_as_fresh_as_the_oldest_word() -> None:
+    slow = Progress(done=0.2, seconds_left=90, message="20 of 100", time=100)
+    fast = Progress(done=0.6, seconds_left=30, message="60 of 100", time=200)
+    found = together([fast, slow], 1, 4)
+    assert found is not None
+    assert found.done == pytest.approx(0.45)
+    assert (found.seconds_left, found.time) == (90, 100)
+    assert found.message == "2 of 4 pods at work; 20 of 100"
+    assert together([slow], 0, 1) == slow
+    assert together([], 1, 2) is None

@@ -3,12 +3,15 @@
 import hashlib
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -102,7 +105,9 @@ def refused(read: Callable[[], object], *words: str) -> None:
         ('{"messages": []}', "'messages' is missing"),
         ('{"messages": "hi"}', "'messages' is missing"),
         ('{"messages": ["hi"]}', "messages[0] is no object"),
-        ('{"conversations": [{"from": "human", "value": "hi"}]}', "rename from/value"),
+        ('{"conversations": [{"from": "tool", "value": "hi"}]}', "role is 'tool'"),
+        ('{"conversations": [{"from": "human"}]}', "content is no string"),
+        ('{"conversations": "hi"}', "'messages' is missing"),
         ('{"messages": [{"role": "user"}]}', "messages[0].content is no string"),
         ('{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "only text"),
         (
@@ -135,3 +140,47 @@ def test_a_file_that_changes_while_it_is_used_is_named(tmp_path: Path) -> None:
     found = Conversations.read(write(tmp_path / "x.jsonl", talk("a")))
     write(tmp_path / "x.jsonl", talk("b"))
     refused(lambda: found[0], "changed while")
+
+
+def sharegpt(text: str, answer: str = "yes") -> dict[str, object]:
+    turns = [{"from": "human", "value": text}, {"from": "gpt", "value": answer}]
+    return {"id": "x", "conversations": turns}
+
+
+def test_the_same_conversation_is_the_same_in_either_form(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", talk("one"), sharegpt("one"), sharegpt("two"))
+    found = Conversations.read(path)
+    assert found.dropped == {"duplicate": 1}
+    assert sorted(c.messages[0]["content"] for c in found) == ["one", "two"]
+    assert all([m["role"] for m in c.messages] == ["user", "assistant"] for c in found)
+
+
+@pytest.mark.parametrize("form", [talk, sharegpt])
+def test_parquet_is_read_like_the_lines_of_the_same_conversations(
+    tmp_path: Path, form: Callable[[str], dict[str, object]]
+) -> None:
+    rows = [form(f"question {i}") for i in range(100)]
+    table = pyarrow.Table.from_pylist([{**row, "source": "web"} for row in rows])
+    parquet.write_table(table, tmp_path / "train.parquet", row_group_size=7)
+    found = Conversations.read(tmp_path / "train.parquet")
+    lines = Conversations.read(write(tmp_path / "train.jsonl", *rows))
+    assert [c.messages for c in found] == [c.messages for c in lines]
+    assert found.sha256 == hashlib.sha256((tmp_path / "train.parquet").read_bytes()).hexdigest()
+
+
+def test_parquet_without_conversations_or_cut_short_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a"]}), path)
+    with pytest.raises(StageError, match="no column messages or conversations, but text") as raised:
+        Conversations.read(path)
+    assert raised.value.reason == Reason.DATA_UNREADABLE
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(StageError, match="no whole Parquet file"):
+        Conversations.read(path)
+
+
+def test_parquet_without_pyarrow_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(StageError, match="needs pyarrow"):
+        Conversations.read(tmp_path / "train.parquet")

@@ -1,13 +1,14 @@
 """The stages before serving."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_operator.observation import Claim, Pod
-from unit.decide.world import FACTS, World, converted, serving_draft, stamp, trained
+from unit.decide.world import EXTRACTED, FACTS, World, converted, measured, serving_draft, stamp, trained
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:
@@ -263,3 +264,71 @@ def test_a_claim_that_is_bound_with_another_size_is_not_inspected_again() -> Non
     world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 2 * 10**13)})
     world.settle()
     assert len(world.created) == 1
+
+
+def test_the_number_of_pods_that_extract_changes_no_key() -> None:
+    one, four = World().settle().finish("inspect"), World().edit(extract={"shards": 4}).settle().finish("inspect")
+    assert one.job("extract").key == four.job("extract").key
+    assert one.job("extract").template != four.job("extract").template
+
+
+def test_an_extraction_of_which_no_pod_saw_the_whole_is_made_anew_and_publishes_it() -> None:
+    world = World().edit(extract={"shards": 2}).settle().finish("inspect")
+    world.finish("extract", EXTRACTED.model_copy(update={"whole": False}))
+    assert world.reason("FeaturesReady")[0] == "Unknown"
+    assert not world.jobs("train")
+    world.finish("extract")
+    assert world.reason("FeaturesReady")[0] == "True"
+
+
+def test_features_go_when_training_has_finished_while_the_draft_is_converted() -> None:
+    world = World().settle()
+    for stage in ("inspect", "extract"):
+        world.finish(stage)
+    assert not world.jobs("clean")
+    world.finish("train")
+    assert world.job("clean")
+    assert world.job("convert")
+    world.finish("clean")
+    assert "removed after training" in world.condition("FeaturesReady").message
+    created = list(world.created)
+    world.finish("convert").later(3600).settle()
+    assert [name for name in world.created if name not in created and "-r" not in name and "probe" not in name] == []
+    world.now += timedelta(days=1)
+    world.seen = replace(world.seen, jobs={})
+    world.settle()
+    assert not world.jobs("clean") and not world.jobs("extract")
+
+
+def test_features_stay_where_they_are_to_be_retained() -> None:
+    world = trained(World().edit(extract={"retain": True}))
+    assert not world.jobs("clean")
+
+
+def test_a_training_that_needs_features_that_are_gone_has_them_extracted_again() -> None:
+    world = trained()
+    extract = world.job("extract").name
+    world.finish("clean").edit(train={"epochs": 9}).settle()
+    assert world.created.count(extract) == 2
+    assert not world.jobs("train") or world.job("train").complete
+    world.finish("extract")
+    assert world.job("train").key != trained().job("train").key
+    world.finish("train")
+    assert world.job("clean")
+
+
+def test_a_training_does_not_wait_for_features_that_are_just_being_removed() -> None:
+    world = trained()
+    extract = world.job("extract").name
+    assert world.job("clean")
+    world.edit(train={"epochs": 9}).settle()
+    assert not [job for job in world.jobs("clean") if not job.finished]
+    assert world.created.count(extract) == 2
+
+
+def test_what_cannot_be_removed_hinders_nothing() -> None:
+    world = trained().fail("clean", Reason.STORAGE_UNAVAILABLE, "read-only file system")
+    assert world.reason("FeaturesReady")[0] == "True"
+    assert "read-only" in world.condition("FeaturesReady").message
+    world.ready(0).finish("probe", measured())
+    assert world.serving == 0

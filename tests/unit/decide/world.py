@@ -11,7 +11,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from eagle3_api.conditions import Condition, Reason
-from eagle3_api.jobs import ConvertResult, ExtractResult, Facts, ProbeResult, Report, StageName, TrainResult
+from eagle3_api.jobs import (
+    CleanResult,
+    ConvertResult,
+    ExtractResult,
+    Facts,
+    ProbeResult,
+    Report,
+    StageName,
+    TrainResult,
+)
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, Window
 from eagle3_operator.decide import decide
@@ -122,6 +131,7 @@ RESULTS: dict[StageName, Any] = {
     StageName.INSPECT: FACTS,
     StageName.EXTRACT: EXTRACTED,
     StageName.TRAIN: TRAINED,
+    StageName.CLEAN: CleanResult(files=12, bytes=13 * 10**9),
     StageName.CONVERT: converted(),
 }
 

@@ -131,10 +131,13 @@ class FaultyEngine:
         self.calls = 0
         self._real, self._at, self._fault = real, at, fault
 
-    def states(self, input_ids: Sequence[int]) -> States:
-        self.calls += 1
-        states = self._real.states(input_ids)
-        return self._fault(states) if self.calls == self._at else states
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        for states in self._real.states(conversations):
+            self.calls += 1
+            yield self._fault(states) if self.calls == self._at else states
+
+    def close(self) -> None:
+        self._real.close()
 
 
 def truth(target: Path, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -276,10 +279,84 @@ def test_a_killed_extraction_leaves_no_artifact_and_goes_on(world: World) -> Non
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert artifacts.finished(world.folder / "features", KEY) is None
-    assert len(list((world.folder / "features").glob("train-*.safetensors"))) > 1
+    assert len(list((world.folder / "features").rglob("train-*.safetensors"))) > 1
     rest = FaultyEngine(real, 0, killed)
     assert run(config, load=lambda _: rest, shard_bytes=20_000).conversations == 60
     assert 30 < rest.calls < 60
+
+
+def extract(world: World, shards: int, index: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> ExtractResult:
+    """One pod of an Indexed Job, with parts of ten conversations."""
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+    return run(world.config(shards=shards), part_conversations=10, **changes)
+
+
+def files(features: Features) -> dict[str, str]:
+    return {file.path: file.sha256 for file in features.manifest.files if file.path.endswith(".safetensors")}
+
+
+def test_pods_share_the_parts_and_the_last_one_publishes_the_whole(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alone").mkdir()
+    alone = World(tmp_path / "alone", world.target)
+    whole = extract(alone, 1, 0, monkeypatch)
+    assert (whole.whole, whole.parts, whole.conversations) == (True, 6, 60)
+
+    first = extract(world, 2, 0, monkeypatch)
+    assert (first.whole, first.parts) == (False, 3)
+    assert artifacts.finished(world.folder / "features", KEY) is None
+    second = extract(world, 2, 1, monkeypatch)
+    assert second.whole
+    assert files(world.features()) == files(alone.features())
+    assert [len(sample) for sample in every(world.features())] == [len(sample) for sample in every(alone.features())]
+    assert (second.conversations, second.held_out, second.tokens) == (60, whole.held_out, whole.tokens)
+    assert extract(world, 2, 0, monkeypatch) == second
+
+
+def test_another_number_of_pods_goes_on_with_the_same_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(world, 3, 1, monkeypatch)
+    counting = FaultyEngine(engine(world.config()), 0, infinite)
+    result = extract(world, 1, 0, monkeypatch, load=lambda _: counting)
+    assert result.whole
+    assert counting.calls == 40
+
+
+def test_the_whole_is_published_though_every_pod_left_before_it_saw_the_last_part(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in (0, 1):
+        extract(world, 2, index, monkeypatch)
+    (world.folder / "features" / "manifest.json").unlink()
+
+    def no_engine(_: ExtractConfig) -> Engine:
+        raise AssertionError("the target was loaded")
+
+    assert extract(world, 2, 0, monkeypatch, load=no_engine).whole
+
+
+def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(world, 2, 0, monkeypatch)
+    assert run(world.config()).parts == 1
+    assert [path.name for path in (world.folder / "features").glob("part-*")] == ["part-00000-of-00001"]
+
+
+def test_space_that_will_not_do_is_missed_before_the_target_is_loaded(world: World) -> None:
+    def no_engine(_: ExtractConfig) -> Engine:
+        raise AssertionError("the target was loaded")
+
+    with pytest.raises(StageError, match="lacks") as raised:
+        run(world.config(), load=no_engine, part_conversations=20, free_bytes=lambda _: 100_000)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    assert "60 conversations" in raised.value.message
+
+
+def test_what_is_stored_already_needs_no_space_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(world, 2, 0, monkeypatch)
+    result = extract(world, 2, 1, monkeypatch, free_bytes=lambda _: 700_000)
+    stored = sum(file.size for file in world.features().manifest.files)
+    assert result.whole
+    assert stored > 700_000
 
 
 def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: str) -> None:

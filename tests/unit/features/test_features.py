@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
+from eagle3_api.estimate import bytes_per_token
 from eagle3_draft import artifacts
 from eagle3_draft.features import Features, FeatureWriter, Header, Sample, Split, plan_shards, read_shard, write_shard
 from eagle3_draft.stage import StageError
@@ -163,7 +164,8 @@ def test_a_published_store_that_contradicts_itself_is_corrupt(tmp_path: Path) ->
         key=KEY,
         made_from={},
         provenance={},
-        numbers=HEADER.model_dump() | {"shards": {"train": [1], "held_out": []}},
+        numbers=HEADER.model_dump()
+        | {"shards": {"train": [{"file": "train-00000.safetensors", "conversations": 1}], "held_out": []}},
     )
     with pytest.raises(StageError, match="differ on how long"):
         Features.open(tmp_path).train[0]
@@ -183,3 +185,35 @@ def test_every_conversation_is_in_one_shard_and_shards_are_of_about_the_size_ask
     for shard in shards[:-1]:
         size = 3 * sum(lengths[index] for index in shard)
         assert shard_bytes <= size < shard_bytes + 3 * 50 + 1
+
+
+def test_fp8_is_half_the_bytes_and_within_its_rounding_of_each_row(tmp_path: Path) -> None:
+    header = HEADER.model_copy(update={"dtype": "fp8"})
+    one = sample(50)
+    one.hidden[3, :8] *= 1000  # a row of another size must not cost the others their bits
+    one.last[7] = 0
+    writer = FeatureWriter(tmp_path, header)
+    writer.write(Split.TRAIN, 0, ids([one, sample(4)]), [one, sample(4)])
+    writer.publish(key=KEY, made_from={}, numbers={}, provenance={})
+    found = Features.open(tmp_path).train[0]
+    assert found.hidden.dtype == torch.bfloat16
+    for mine, theirs in (
+        (found.hidden.reshape(50, 2, 8), one.hidden.reshape(50, 2, 8)),
+        (found.last, one.last),
+    ):
+        bound = theirs.float().abs().amax(-1, keepdim=True) * 2**-18 + theirs.float().abs() * 2**-4
+        assert bool(((mine.float() - theirs.float()).abs() <= bound + 1e-6).all())
+    assert torch.equal(found.last[7], torch.zeros(8, dtype=torch.bfloat16))
+
+
+def test_fp8_without_its_scales_is_corrupt(tmp_path: Path) -> None:
+    write_shard(tmp_path / "x.safetensors", [sample(3)], HEADER)
+    with pytest.raises(StageError, match="hidden_scale"):
+        read_shard(tmp_path / "x.safetensors", HEADER.model_copy(update={"dtype": "fp8"}))
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16", "fp32"])
+def test_a_store_takes_what_was_estimated(tmp_path: Path, dtype: str) -> None:
+    write_shard(tmp_path / "x.safetensors", [sample(2000)], HEADER.model_copy(update={"dtype": dtype}))
+    size = (tmp_path / "x.safetensors").stat().st_size
+    assert abs(size - 2000 * bytes_per_token(8, 2, dtype)) < 8000

@@ -12,7 +12,7 @@ from eagle3_api.checkpoint_rules import expected_tensors
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, ObjectReference, Report, StageName
 from eagle3_draft import artifacts
-from eagle3_draft.data.inputs import extraction_inputs
+from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
 from eagle3_draft.stage import StageError
 
@@ -67,6 +67,7 @@ class World:
         self.data = folder / "train.jsonl"
         self.talk(100)
         self.features = folder / "features"
+        self.drafts = folder / "drafts"
         self.features.mkdir()
         self.checkpoint = folder / "draft"
         self.checkpoint.mkdir()
@@ -104,7 +105,7 @@ class World:
         )
 
     def inspect(self, **changes: Any) -> Facts:
-        return run(self.config(**changes), features_root=self.features)
+        return run(self.config(**changes), features_root=self.features, drafts_root=self.drafts)
 
     def refused(self, code: ExitCode, reason: Reason, *words: str, **changes: Any) -> str:
         with pytest.raises(StageError) as raised:
@@ -288,7 +289,8 @@ def test_a_volume_that_is_too_small_says_what_would_fit(world: World) -> None:
     )
     assert message == (
         "at most 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.30 MiB; the features volume has "
-        "3.81 MiB free. Use a claim of 6.62 MiB, extract.dtype bf16 (3.18 MiB) or data.maxSamples 57 (about 3,872 tokens)"
+        "3.81 MiB free. Use a claim of 6.62 MiB, extract.dtype bf16 (3.18 MiB), "
+        "extract.dtype fp8 (1.72 MiB) or data.maxSamples 57 (about 3,872 tokens)"
     )
 
 
@@ -319,6 +321,25 @@ def test_features_that_this_object_has_already_are_not_needed_twice(world: World
             assert world.inspect(features_capacity=4_000_000)
         else:
             world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
+
+
+def test_features_that_are_gone_are_not_needed_again_by_a_draft_that_is_trained(world: World) -> None:
+    facts = world.inspect()
+    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1)
+    made_from = extraction_inputs(
+        data,
+        target_digest=facts.target_digest,
+        data_digest=facts.data_digest or "",
+        chat_template_digest=facts.chat_template_digest or "",
+        layers=facts.auxiliary_layers,
+        dtype="bf16",
+    )
+    trained = world.drafts / "llm" / "kimi" / "train" / "key"
+    trained.mkdir(parents=True)
+    world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=1000)
+    artifacts.publish(trained, stage="train", key="key", made_from=inherited(made_from), numbers={}, provenance={})
+    assert world.inspect(features_capacity=1000).feature_bytes == facts.feature_bytes
+    world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=1000, auxiliary_layers=[0, 1])
 
 
 def test_the_file_system_itself_may_be_too_small(world: World) -> None:

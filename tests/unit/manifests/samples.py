@@ -3,6 +3,7 @@
 from typing import Any
 
 from eagle3_api.jobs import (
+    CleanConfig,
     ConvertConfig,
     DataConfig,
     ExtractConfig,
@@ -130,6 +131,7 @@ def config(
             seed=0,
             checkpoint_interval=600.0,
         ),
+        StageName.CLEAN: CleanConfig(**common, folders=[f"{features}/extract/eeee", f"{features}/train/tttt"]),
         StageName.CONVERT: ConvertConfig(
             **common,
             **target,

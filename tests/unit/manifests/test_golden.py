@@ -17,6 +17,7 @@ from eagle3_operator.manifests.servers import deployment, public_service, servic
 from unit.manifests.samples import DRAFT, FACTS, KIMI, MODELS, SETTINGS, config, draft, full_placement
 
 GOLDEN = Path(__file__).parent / "golden"
+SHARDED: dict[str, Any] = {"extract": {"gpus": 8, "shards": 4}}
 PLAIN = {"plain": "5e5e5e5e5e5e5e5e"}
 DRAFTED = {"artifact": DRAFT, "digest": "sha256:4444", "plain": "5e5e5e5e5e5e5e5e"}
 
@@ -76,6 +77,7 @@ OWN_CLAIMS = {
 CASES: dict[str, Callable[[], Manifest]] = {
     "inspect runs in our image and only looks at the volumes": lambda: stage(StageName.INSPECT),
     "extract runs in the serving image on its GPUs": lambda: stage(StageName.EXTRACT),
+    "extract shares its parts among the pods of an Indexed Job": lambda: stage(StageName.EXTRACT, draft(**SHARDED)),
     "train follows its own placement before that of the object": lambda: stage(
         StageName.TRAIN,
         draft(
@@ -87,6 +89,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
         StageName.TRAIN, draft(train={"gpus": 2, "placement": {"gpuResource": "nvidia.com/mig-3g.71gb"}})
     ),
     "train runs on the CPU": lambda: stage(StageName.TRAIN, draft(**ON_THE_CPU)),
+    "clean is small and runs in our image": lambda: stage(StageName.CLEAN),
     "convert sees no GPU and leaves the memory to the servers": lambda: stage(
         StageName.CONVERT, draft(placement=full_placement())
     ),

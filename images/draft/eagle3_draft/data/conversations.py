@@ -1,4 +1,4 @@
-"""Reading conversations: JSON Lines, one ``{"messages": [{"role": ..., "content": ...}, ...]}`` a line.
+"""Reading conversations: JSON Lines, one ``{"messages": [{"role": ..., "content": ...}, ...]}`` a line (``forms`` has others).
 
 A conversation's digest, sha256 over the canonical JSON of its messages, decides everything that a shuffle would decide
 elsewhere, so that it does not depend on the order of the lines: its first half says whether the conversation is held
@@ -11,10 +11,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import IO, Any, overload
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.artifacts import file_digest
+from eagle3_draft.data import forms
 from eagle3_draft.stage import StageError
 
 ROLES = ("system", "user", "assistant")
@@ -59,11 +61,16 @@ class Conversations(Sequence[Conversation]):
         dropped: how many were left out, by why.
     """
 
-    def __init__(self, path: Path, lines: list[_Line], sha256: str, dropped: dict[str, int]) -> None:
+    def __init__(
+        self, path: Path, lines: list[_Line], sha256: str, dropped: dict[str, int], spelled_out: IO[bytes] | None = None
+    ) -> None:
         self.path = path
         self.sha256 = sha256
         self.dropped = dropped
         self._lines = lines
+        # Held open: it goes with this object
+        self._spelled_out = spelled_out
+        self._source = Path(spelled_out.name) if spelled_out else path
 
     @classmethod
     def read(cls, path: Path, max_samples: int | None = None) -> "Conversations":
@@ -79,7 +86,8 @@ class Conversations(Sequence[Conversation]):
         found: dict[bytes, _Line] = {}
         whole = hashlib.sha256()
         duplicates = 0
-        for number, offset, text in _lines(path):
+        spelled_out = _spelled_out(path)
+        for number, offset, text in _lines(Path(spelled_out.name) if spelled_out else path):
             whole.update(text)
             if not text.strip():
                 continue
@@ -89,7 +97,8 @@ class Conversations(Sequence[Conversation]):
             else:
                 found[conversation.digest] = _Line(conversation.digest, offset, _tokens(conversation.messages))
         lines = sorted(found.values(), key=lambda line: line.digest[16:])[:max_samples]
-        return cls(path, lines, whole.hexdigest(), {DUPLICATE: duplicates} if duplicates else {})
+        digest = file_digest(path) if spelled_out else whole.hexdigest()
+        return cls(path, lines, digest, {DUPLICATE: duplicates} if duplicates else {}, spelled_out)
 
     def held_out(self, share: float) -> list[bool]:
         """Which conversations are kept out of training, in order; at least one if there are any.
@@ -118,7 +127,7 @@ class Conversations(Sequence[Conversation]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         line = self._lines[index]
-        with self.path.open("rb") as file:
+        with self._source.open("rb") as file:
             file.seek(line.offset)
             text = file.readline(LINE_LIMIT + 1)
         conversation = _parse(self.path, None, text)
@@ -134,6 +143,18 @@ def held_out(digests: Sequence[bytes], share: float) -> list[bool]:
     if marks and not any(chosen):
         chosen[marks.index(min(marks))] = True
     return chosen
+
+
+def _spelled_out(path: Path) -> IO[bytes] | None:
+    """A file of another form as JSON Lines; None where it is that already, or cannot be read, which is told later."""
+    try:
+        other = forms.is_parquet(path)
+    except OSError:
+        return None
+    try:
+        return forms.spelled_out(path) if other else None
+    except forms.FormError as error:
+        raise _unreadable(path, None, str(error)) from None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -159,7 +180,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 def _parse(path: Path, number: int | None, text: bytes) -> Conversation:
     try:
-        value = json.loads(text)
+        value = forms.as_messages(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, number, f"no JSON: {error}") from None
     problem = _problem(value)
@@ -178,8 +199,6 @@ def _problem(value: Any) -> str | None:
     if not isinstance(value, dict):
         return 'it is no object; one conversation is {"messages": [...]}'
     messages = value.get("messages")
-    if messages is None and "conversations" in value:
-        return "it has 'conversations' instead of 'messages'; rename from/value to role/content (human: user, gpt: assistant)"
     if not isinstance(messages, list) or not messages:
         return "'messages' is missing or no list with at least one message"
     for position, message in enumerate(messages):

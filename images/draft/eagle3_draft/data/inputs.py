@@ -1,9 +1,17 @@
 """What determines an extraction's output, as it stands in its manifest."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from eagle3_api.jobs import DataConfig
+
+#: Before the names of an extraction's inputs, in the manifest of a training from it: the features may be gone by then.
+_INHERITED = "extraction."
+
+
+def inherited(extraction: Mapping[str, str]) -> dict[str, str]:
+    """An extraction's inputs as they stand in the manifest of a training from it."""
+    return {f"{_INHERITED}{name}": value for name, value in extraction.items()}
 
 
 def extraction_inputs(

@@ -1,6 +1,6 @@
 """What Extract needs of whatever runs the target."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,13 @@ class Engine(Protocol):
     vocabulary_size: int
     provenance: dict[str, str]
 
-    def states(self, input_ids: Sequence[int]) -> States:
-        """The states over one conversation, from an empty cache, on the CPU."""
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        """The states over each conversation, in order, each computed from an empty cache; on the CPU.
+
+        An engine may run several at a time and ahead of what was taken, within bounds of its own.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what the engine started. It is not used afterwards."""
         ...

@@ -1,30 +1,48 @@
-"""The stage Extract: render, plan, run the target, publish."""
+"""The stage Extract: cut the conversations into parts; render, run the target and publish each; and then the whole.
 
+A part is finished when it has its manifest, the stage when all parts are. Several pods may share the parts; whichever
+finds them all finished publishes the whole, which moves no byte.
+"""
+
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from platform import node
 
 import torch
 
-from eagle3_api.artifacts import PROMPTS, REPORT
+from eagle3_api.artifacts import PROMPTS, REPORT, Manifest
+from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import bytes_per_token
+from eagle3_api.estimate import bytes_per_token, readable_bytes
 from eagle3_api.jobs import ExitCode, ExtractConfig, ExtractResult
 from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
-from eagle3_draft.data.conversations import Conversations, held_out
+from eagle3_draft.data.conversations import Conversation, Conversations
 from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Rendered, Renderer, UnusableError
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
-from eagle3_draft.extract.engine import Engine
+from eagle3_draft.extract import parts
+from eagle3_draft.extract.engine import Engine, States
 from eagle3_draft.extract.interruption import Interruption, interruptible
-from eagle3_draft.extract.transformers_engine import TransformersEngine
-from eagle3_draft.features import SHARD_BYTES, FeatureWriter, Header, Sample, ShardRecord, Split, plan_shards
-from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.extract.parts import Part
+from eagle3_draft.features import (
+    SHARD_BYTES,
+    FeatureWriter,
+    Header,
+    Sample,
+    ShardRecord,
+    Split,
+    plan_shards,
+    publish_store,
+)
+from eagle3_draft.inspect.target import context_length, hidden_size, target_digest
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -35,6 +53,14 @@ NON_FINITE = "hidden states not finite"
 
 
 def _load(config: ExtractConfig) -> Engine:
+    """SGLang where there is one, so that the states are those that are served."""
+    found = find_spec("sglang")
+    if found is not None and found.origin is not None:  # and no mere folder of that name
+        from eagle3_draft.extract.sglang_engine import SGLangEngine
+
+        return SGLangEngine(config)
+    from eagle3_draft.extract.transformers_engine import TransformersEngine
+
     return TransformersEngine.load(
         Path(config.target),
         config.layers,
@@ -43,15 +69,30 @@ def _load(config: ExtractConfig) -> Engine:
     )
 
 
+def _free_bytes(folder: Path) -> int:
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize
+
+
 def run(
-    config: ExtractConfig, *, load: Callable[[ExtractConfig], Engine] = _load, shard_bytes: int = SHARD_BYTES
+    config: ExtractConfig,
+    *,
+    load: Callable[[ExtractConfig], Engine] = _load,
+    shard_bytes: int = SHARD_BYTES,
+    part_conversations: int = parts.PART_CONVERSATIONS,
+    free_bytes: Callable[[Path], int] = _free_bytes,
 ) -> ExtractResult:
-    """Extract the features of all usable conversations.
+    """Extract the features of this pod's parts of the conversations, and publish all if none is missing.
 
     Args:
         config: of the stage.
         load: makes the engine.
         shard_bytes: of a shard, about.
+        part_conversations: of a part.
+        free_bytes: of the file system of a folder.
+
+    Returns:
+        What there is of the whole; ``whole`` says whether that is all, or other pods are still at work.
 
     Raises:
         StageError: inputs that cannot be used or changed since Inspect; too many states that are not finite; or SIGTERM
@@ -59,54 +100,111 @@ def run(
     """
     folder = Path(config.folder)
     if artifacts.finished(folder, config.key) is not None:
-        return ExtractResult.model_validate_json(artifacts.verified(folder, REPORT).read_bytes())
+        return _published(folder)
     with interruptible() as interruption:
-        return _Extraction(config, folder, interruption, shard_bytes).run(load)
+        extraction = _Extraction(config, folder, interruption, shard_bytes, part_conversations, free_bytes)
+        return extraction.run(load)
+
+
+def _published(folder: Path) -> ExtractResult:
+    return ExtractResult.model_validate_json(artifacts.verified(folder, REPORT).read_bytes())
+
+
+class _PartNumbers(Model):
+    """What stands in a part's manifest for the sum over all parts."""
+
+    conversations: int
+    held_out: int
+    tokens: int
+    supervised_tokens: int
+    dropped: dict[str, int]
+    computed_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """The conversations that one file is to hold."""
+
+    split: Split
+    number: int
+    texts: Sequence[Rendered]
+
+    @property
+    def ids(self) -> list[Sequence[int]]:
+        return [text.input_ids for text in self.texts]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(text.input_ids) for text in self.texts)
 
 
 @dataclass
 class _Usable:
-    """The conversations that can be learned from, and why the others cannot."""
+    """The conversations of a part that can be learned from, and why the others cannot."""
 
-    texts: list[Rendered] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
+    texts: dict[Split, list[Rendered]] = field(default_factory=lambda: {split: [] for split in Split})
     dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def all(self) -> list[Rendered]:
+        return [text for part in self.texts.values() for text in part]
 
 
 class _Extraction:
-    def __init__(self, config: ExtractConfig, folder: Path, interruption: Interruption, shard_bytes: int) -> None:
+    def __init__(
+        self,
+        config: ExtractConfig,
+        folder: Path,
+        interruption: Interruption,
+        shard_bytes: int,
+        part_size: int,
+        free_bytes: Callable[[Path], int],
+    ) -> None:
         self.config = config
         self.folder = folder
         self.interruption = interruption
         self.shard_bytes = shard_bytes
+        self.free_bytes = free_bytes
         self.started = datetime.now(UTC)
+        self.conversations = self._unchanged_inputs()
+        self.target = Path(config.target)
+        override = Path(config.data.chat_template) if config.data.chat_template else None
+        template = chat_template(self.target, override)
+        self.template_digest = template_digest(template)
+        self.longest = self._longest()
+        self.renderer = Renderer.load(self.target, template, self.longest, trust_remote_code=config.trust_remote_code)
+        self.held_out = self.conversations.held_out(config.data.holdout)
+        self.parts = parts.cut(len(self.conversations), part_size)
+        self.skipped = 0
 
     def run(self, load: Callable[[ExtractConfig], Engine]) -> ExtractResult:
-        config, target = self.config, Path(self.config.target)
-        conversations = self._unchanged_inputs()
-        override = Path(config.data.chat_template) if config.data.chat_template else None
-        template = chat_template(target, override)
-        renderer = Renderer.load(target, template, config.data.max_length, trust_remote_code=config.trust_remote_code)
-        usable = self._render(conversations, renderer)
-        parts = self._split(usable)
-        engine = load(config)
-        self._check_vocabulary(usable.texts, engine)
-        header = Header(
-            layers=config.layers,
-            hidden_size=engine.hidden_size,
-            dtype=config.dtype,
-            vocabulary_size=engine.vocabulary_size,
-            tokenizer_digest=tokenizer_digest(target),
-            chat_template_digest=template_digest(template),
-        )
-        writer = FeatureWriter(self.folder, header)
-        held = [conversations[usable.indices[index]] for index in parts[Split.HELD_OUT]]
-        self._write_prompts(prompts.collect(held, renderer, config.data.max_length))
-        records, rate = self._extract(writer, engine, {s: [usable.texts[i] for i in parts[s]] for s in Split})
-        result = self._result(records, conversations.dropped | dict(usable.dropped), rate)
-        self._publish(writer, engine, result)
-        return result
+        own = parts.own(self.parts, parts.index(), self.config.shards)
+        missing = [part for part in own if self._manifest(part) is None]
+        progress = Progress(sum(len(part.conversations) for part in own), "conversations")
+        done = sum(len(part.conversations) for part in own if part not in missing)
+        if len(self.parts) == 1 and missing:
+            usable = self._render(missing[0], progress, done)
+            self._require_train(len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
+        found = self._prompts()
+        with ExitStack() as stack:
+            engine: Engine | None = None
+            for part in missing:
+                usable = self._render(part, progress, done)
+                if engine is None:
+                    self._check_space(usable.all, len(part.conversations))
+                    engine = stack.enter_context(closing(load(self.config)))
+                self._make(part, usable, engine, progress, done)
+                done += len(part.conversations)
+        return self._publish(found)
+
+    # ------------------------------------------------------------------------------------------------------- inputs
+
+    def _longest(self) -> int:
+        """Tokens of a conversation at most: what a server of this target takes, which makes one more of it."""
+        context = context_length(self.target)
+        wanted = self.config.data.max_length
+        return wanted if context is None else min(wanted, context - 1)
 
     def _unchanged_inputs(self) -> Conversations:
         """The conversations; they and the target must be those that Inspect saw, for the key stands for those."""
@@ -127,38 +225,76 @@ class _Extraction:
             )
         return conversations
 
-    def _render(self, conversations: Conversations, renderer: Renderer) -> _Usable:
-        usable, progress = _Usable(), Progress(1, "")
-        for index, conversation in enumerate(conversations):
-            self.interruption.check()
-            progress.update(0, f"rendered {index:,} of {len(conversations):,} conversations")
-            try:
-                usable.texts.append(renderer.conversation(conversation.messages))
-            except UnusableError as why:
-                usable.dropped[str(why)] += 1
-            else:
-                usable.indices.append(index)
-                usable.digests.append(conversation.digest)
-        return usable
+    def _prompts(self) -> list[prompts.Prompt]:
+        """The probe's prompts, of the first usable conversations that are held out."""
 
-    def _split(self, usable: _Usable) -> dict[Split, list[int]]:
-        """Which of the usable conversations go where."""
-        chosen = held_out(usable.digests, self.config.data.holdout)
-        parts: dict[Split, list[int]] = {split: [] for split in Split}
-        for index, out in enumerate(chosen):
-            parts[Split.HELD_OUT if out else Split.TRAIN].append(index)
-        if not parts[Split.TRAIN]:
-            why = ", ".join(f"{count} {reason}" for reason, count in usable.dropped.most_common(3))
+        def usable() -> Iterator[Conversation]:
+            for index, out in enumerate(self.held_out):
+                if not out:
+                    continue
+                conversation = self.conversations[index]
+                try:
+                    self.renderer.conversation(conversation.messages)
+                except UnusableError:
+                    continue
+                yield conversation
+
+        found = prompts.collect(usable(), self.renderer, self.longest)
+        if not found:
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.NO_USABLE_DATA,
-                f"data.conversations: only {len(usable.texts)} conversation(s) can be used, too few to learn from and to "
-                f"hold out. Left out: {why or 'none'}",
+                "data.conversations: no held-out conversation has a user turn that fits data.maxLength, so no server could "
+                "be probed. Give more conversations, or raise data.holdout or data.maxLength",
             )
-        return parts
+        return found
+
+    def _render(self, part: Part, progress: Progress, done: int) -> _Usable:
+        usable = _Usable()
+        for index in part.conversations:
+            self.interruption.check()
+            progress.update(done, f"rendering part {part.number + 1} of {part.count}")
+            try:
+                text = self.renderer.conversation(self.conversations[index].messages)
+            except UnusableError as why:
+                usable.dropped[str(why)] += 1
+            else:
+                usable.texts[Split.HELD_OUT if self.held_out[index] else Split.TRAIN].append(text)
+        return usable
+
+    def _require_train(self, train: int, usable: int, dropped: Counter[str]) -> None:
+        if train:
+            return
+        why = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common(3))
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.NO_USABLE_DATA,
+            f"data.conversations: only {usable} conversation(s) can be used, too few to learn from and to hold out. Left "
+            f"out: {why or 'none'}",
+        )
+
+    def _check_space(self, texts: Sequence[Rendered], sampled: int) -> None:
+        """Estimate anew what is still to be stored, from the conversations of one part as they were rendered.
+
+        Inspect knew bytes only; these are tokens, and those that cannot be used are left out.
+        """
+        tokens = sum(len(text.input_ids) for text in texts)
+        left = sum(len(part.conversations) for part in self.parts if self._manifest(part) is None)
+        per_token = bytes_per_token(hidden_size(self.target), len(self.config.layers), self.config.dtype)
+        needed = tokens * per_token * left // max(1, sampled)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = self.free_bytes(self.folder)
+        if needed > free:
+            raise StageError(
+                ExitCode.DOES_NOT_FIT,
+                Reason.STORAGE_TOO_SMALL,
+                f"{left:,} conversations of {tokens / max(1, sampled):,.0f} tokens each, by the first {sampled:,}, need "
+                f"{readable_bytes(needed)} more; the features volume has {readable_bytes(free)} free and lacks "
+                f"{readable_bytes(needed - free)}. Free them, take a larger claim, or lower data.maxSamples",
+            )
 
     def _check_vocabulary(self, texts: Sequence[Rendered], engine: Engine) -> None:
-        largest = max(max(text.input_ids) for text in texts)
+        largest = max((max(text.input_ids) for text in texts), default=0)
         if largest >= engine.vocabulary_size:
             raise StageError(
                 ExitCode.BAD_INPUT,
@@ -167,98 +303,165 @@ class _Extraction:
                 f"{engine.vocabulary_size}: they are not of one model",
             )
 
-    def _write_prompts(self, found: Sequence[prompts.Prompt]) -> None:
-        if not found:
-            raise StageError(
-                ExitCode.BAD_INPUT,
-                Reason.NO_USABLE_DATA,
-                "data.conversations: no held-out conversation has a user turn that fits data.maxLength, so no server could "
-                "be probed. Give more conversations, or raise data.holdout or data.maxLength",
-            )
-        prompts.write(self.folder / PROMPTS, found)
+    # ------------------------------------------------------------------------------------------------------- a part
+
+    def _manifest(self, part: Part) -> Manifest | None:
+        return artifacts.finished(self.folder / part.name, self.config.key)
+
+    def _make(self, part: Part, usable: _Usable, engine: Engine, progress: Progress, done: int) -> None:
+        self._check_vocabulary(usable.all, engine)
+        header = Header(
+            layers=self.config.layers,
+            hidden_size=engine.hidden_size,
+            dtype=self.config.dtype,
+            vocabulary_size=engine.vocabulary_size,
+            tokenizer_digest=tokenizer_digest(self.target),
+            chat_template_digest=self.template_digest,
+        )
+        writer = FeatureWriter(self.folder / part.name, header)
+        began = time.monotonic()
+        records, computed = self._extract(writer, engine, usable.texts, progress, done)
+        every = [record for of_split in records.values() for record in of_split]
+        skipped = sum(record.skipped for record in every)
+        numbers = _PartNumbers(
+            conversations=sum(len(record.lengths) for record in every),
+            held_out=sum(len(record.lengths) for record in records[Split.HELD_OUT]),
+            tokens=sum(sum(record.lengths) for record in every),
+            supervised_tokens=sum(record.supervised_tokens for record in every),
+            dropped=dict(usable.dropped) | ({NON_FINITE: skipped} if skipped else {}),
+            computed_tokens=computed,
+            seconds=time.monotonic() - began,
+        )
+        writer.publish(
+            key=self.config.key,
+            made_from=self._made_from(),
+            numbers=numbers.model_dump(),
+            provenance=self._provenance(engine),
+        )
 
     def _extract(
-        self, writer: FeatureWriter, engine: Engine, texts: dict[Split, list[Rendered]]
-    ) -> tuple[dict[Split, list[ShardRecord]], float]:
-        """Write all shards; returns their records and the tokens a second of this run."""
+        self,
+        writer: FeatureWriter,
+        engine: Engine,
+        texts: dict[Split, list[Rendered]],
+        progress: Progress,
+        done: int,
+    ) -> tuple[dict[Split, list[ShardRecord]], int]:
+        """Write all shards of a part; returns their records and the tokens that were computed."""
         per_token = bytes_per_token(engine.hidden_size, len(self.config.layers), self.config.dtype)
-        total = sum(len(text.input_ids) for part in texts.values() for text in part)
-        count = sum(len(part) for part in texts.values())
-        progress = Progress(total, "tokens")
+        plan = [
+            _Shard(split, number, [part[index] for index in shard])
+            for split, part in texts.items()
+            for number, shard in enumerate(plan_shards([len(t.input_ids) for t in part], per_token, self.shard_bytes))
+        ]
+        finished = [writer.resume(shard.split, shard.number, shard.ids) for shard in plan]
+        # All that is to do, in one go: an engine may look beyond a shard
+        missing = [shard for shard, record in zip(plan, finished, strict=True) if record is None]
+        states = engine.states([ids for shard in missing for ids in shard.ids])
         records: dict[Split, list[ShardRecord]] = {split: [] for split in Split}
-        done, computed, skipped, seconds = 0, 0, 0, 0.0
-        for split, part in texts.items():
-            shards = plan_shards([len(text.input_ids) for text in part], per_token, self.shard_bytes)
-            for number, shard in enumerate(shards):
-                chosen = [part[index] for index in shard]
-                ids = [text.input_ids for text in chosen]
-                record = writer.resume(split, number, ids)
-                if record is None:
-                    began = time.monotonic()
-                    samples = self._samples(engine, chosen, progress, done)
-                    record = writer.write(split, number, ids, samples)
-                    seconds += time.monotonic() - began
-                    computed += sum(len(one) for one in ids)
-                records[split].append(record)
-                done += sum(len(one) for one in ids)
-                skipped += record.skipped
-                progress.update(done)
-                if skipped > NON_FINITE_BOUND * count:
-                    raise StageError(
-                        ExitCode.NON_FINITE,
-                        Reason.NON_FINITE,
-                        f"the target's hidden states are not finite in {skipped} of {count} conversations, more than "
-                        f"{NON_FINITE_BOUND:.0%}: its weights are broken, or its dtype overflows (--dtype)",
-                    )
-        return records, computed / seconds if seconds else 0.0
+        computed = 0
+        for shard, known in zip(plan, finished, strict=True):
+            record = known
+            if record is None:
+                samples = self._samples(states, shard.texts, progress, done)
+                record = writer.write(shard.split, shard.number, shard.ids, samples)
+                computed += shard.tokens
+            records[shard.split].append(record)
+            done += len(shard.texts)
+            self._check_skipped(record.skipped)
+            progress.update(done)
+        return records, computed
 
-    def _samples(self, engine: Engine, texts: Sequence[Rendered], progress: Progress, done: int) -> list[Sample]:
-        """Run the target over the conversations of one shard. Those with states that are not finite are left out."""
+    def _samples(
+        self, every: Iterator[States], texts: Sequence[Rendered], progress: Progress, done: int
+    ) -> list[Sample]:
+        """Take the states of the conversations of one shard. Those with states that are not finite are left out."""
         samples = []
-        for text in texts:
+        for count, text in enumerate(texts, start=1):
             self.interruption.check()
-            states = engine.states(text.input_ids)
+            states = next(every)
             if bool(states.hidden.isfinite().all()) and bool(states.last.isfinite().all()):
                 ids = torch.tensor(text.input_ids.tolist(), dtype=torch.int32)
                 mask = torch.tensor(text.loss_mask.tolist(), dtype=torch.uint8)
                 samples.append(Sample(ids, mask, states.hidden, states.last))
-            done += len(text.input_ids)
-            progress.update(done)
+            progress.update(done + count)
         return samples
 
-    def _result(self, records: dict[Split, list[ShardRecord]], dropped: dict[str, int], rate: float) -> ExtractResult:
-        every = [record for part in records.values() for record in part]
-        skipped = sum(record.skipped for record in every)
-        tokens = sum(sum(record.lengths) for record in every)
+    def _check_skipped(self, skipped: int) -> None:
+        self.skipped += skipped
+        if self.skipped > NON_FINITE_BOUND * len(self.conversations):
+            raise StageError(
+                ExitCode.NON_FINITE,
+                Reason.NON_FINITE,
+                f"the target's hidden states are not finite in {self.skipped} of {len(self.conversations)} conversations, "
+                f"more than {NON_FINITE_BOUND:.0%}: its weights are broken, or its dtype overflows (--dtype)",
+            )
+
+    # ---------------------------------------------------------------------------------------------------- the whole
+
+    def _publish(self, found: Sequence[prompts.Prompt]) -> ExtractResult:
+        """Publish the whole if no part is missing; says what there is either way."""
+        manifests = [manifest for part in self.parts if (manifest := self._manifest(part)) is not None]
+        result = self._result(manifests)
+        if not result.whole:
+            return result
+        self._require_train(result.conversations - result.held_out, result.conversations, Counter(result.dropped))
+        try:
+            prompts.write(self.folder / PROMPTS, found)
+            artifacts.write_atomic(self.folder / REPORT, result.model_dump_json(by_alias=True).encode())
+            publish_store(
+                self.folder,
+                [part.name for part in self.parts],
+                key=self.config.key,
+                made_from=self._made_from(),
+                numbers=result.model_dump(),
+                provenance=manifests[0].provenance | {"finished": _now()},
+            )
+        except FileNotFoundError:
+            # Another pod finished its last part at the same time, published the same, and cleaned up
+            if artifacts.finished(self.folder, self.config.key) is None:
+                raise
+        return result
+
+    def _result(self, manifests: Sequence[Manifest]) -> ExtractResult:
+        numbers = [_PartNumbers.model_validate(manifest.numbers) for manifest in manifests]
+        dropped = Counter(self.conversations.dropped)
+        for part in numbers:
+            dropped.update(part.dropped)
+        seconds = sum(part.seconds for part in numbers)
+        computed = sum(part.computed_tokens for part in numbers)
         return ExtractResult(
-            conversations=sum(len(record.lengths) for record in every),
-            held_out=sum(len(record.lengths) for record in records[Split.HELD_OUT]),
-            tokens=tokens,
-            supervised_tokens=sum(record.supervised_tokens for record in every),
-            bytes=sum(path.stat().st_size for path in self.folder.glob("*.safetensors")),
-            dropped=dropped | ({NON_FINITE: skipped} if skipped else {}),
-            tokens_per_second=round(rate, 1),
+            conversations=sum(part.conversations for part in numbers),
+            held_out=sum(part.held_out for part in numbers),
+            tokens=sum(part.tokens for part in numbers),
+            supervised_tokens=sum(part.supervised_tokens for part in numbers),
+            bytes=sum(file.size for manifest in manifests for file in manifest.files),
+            dropped=dict(dropped),
+            tokens_per_second=round(computed / seconds, 1) if seconds else 0.0,
+            engine=manifests[0].provenance["engine"] if manifests else "",
+            parts=len(manifests),
+            whole=len(manifests) == len(self.parts),
         )
 
-    def _publish(self, writer: FeatureWriter, engine: Engine, result: ExtractResult) -> None:
+    def _made_from(self) -> dict[str, str]:
         config = self.config
-        artifacts.write_atomic(self.folder / REPORT, result.model_dump_json(by_alias=True).encode())
-        writer.publish(
-            key=config.key,
-            made_from=extraction_inputs(
-                config.data,
-                target_digest=config.target_digest,
-                data_digest=config.data_digest,
-                chat_template_digest=writer.header.chat_template_digest,
-                layers=config.layers,
-                dtype=config.dtype,
-            ),
-            numbers=result.model_dump(),
-            provenance=engine.provenance
-            | {
-                "sglang": config.sglang_version,
-                "node": node(),
-                "started": self.started.isoformat(timespec="seconds"),
-                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            },
+        return extraction_inputs(
+            config.data,
+            target_digest=config.target_digest,
+            data_digest=config.data_digest,
+            chat_template_digest=self.template_digest,
+            layers=config.layers,
+            dtype=config.dtype,
         )
+
+    def _provenance(self, engine: Engine) -> dict[str, str]:
+        return engine.provenance | {
+            "sglang": self.config.sglang_version,
+            "node": node(),
+            "started": self.started.isoformat(timespec="seconds"),
+            "finished": _now(),
+        }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

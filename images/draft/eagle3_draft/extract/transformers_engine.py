@@ -1,7 +1,10 @@
-"""The target run by transformers: one forward a conversation, all states of it."""
+"""The target run by transformers: one forward a conversation, all states of it.
+
+It is the independent check of the other engine, and runs where there is no SGLang.
+"""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +86,19 @@ class TransformersEngine:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device).eval(), layers)
 
-    @torch.no_grad()
-    def states(self, input_ids: Sequence[int]) -> States:
-        """The states over one conversation.
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        """The states over each conversation.
 
         Raises:
             StageError: the last state is not what the head reads (FeatureMismatch), told by the first conversation.
         """
+        return map(self._states, conversations)
+
+    def close(self) -> None:
+        """It started nothing."""
+
+    @torch.no_grad()
+    def _states(self, input_ids: Sequence[int]) -> States:
         if not self._head_tried:
             self._try_head(input_ids[:_TRIED_TOKENS])
             self._head_tried = True

@@ -14,12 +14,20 @@ states are (``Header``). ``FeatureWriter`` writes a store so that an interrupted
 ``Features.open`` reads it, memory-mapped.
 """
 
-from eagle3_draft.features.format import Header, Sample, Split
+from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split
 from eagle3_draft.features.reader import Features, Samples, read_shard
-from eagle3_draft.features.writer import SHARD_BYTES, FeatureWriter, ShardRecord, plan_shards, write_shard
+from eagle3_draft.features.writer import (
+    SHARD_BYTES,
+    FeatureWriter,
+    ShardRecord,
+    plan_shards,
+    publish_store,
+    write_shard,
+)
 
 __all__ = [
     "SHARD_BYTES",
+    "TORCH_DTYPES",
     "FeatureWriter",
     "Features",
     "Header",
@@ -28,6 +36,7 @@ __all__ = [
     "ShardRecord",
     "Split",
     "plan_shards",
+    "publish_store",
     "read_shard",
     "write_shard",
 ]

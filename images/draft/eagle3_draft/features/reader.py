@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import overload
 
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from eagle3_api.artifacts import Manifest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.features.format import FP8, LENGTHS, Header, Sample, ShardEntry, Split, restored
 from eagle3_draft.stage import StageError
+
+_SHARDS = TypeAdapter(list[ShardEntry])
 
 #: Shards that stay mapped at a time: the kernel bounds the mappings of a process.
 OPEN_SHARDS = 256
@@ -59,18 +61,16 @@ class Features:
                 "reads them after it. Extract them again",
             )
         lengths = _tensors(artifacts.verified(folder, LENGTHS))
-        shards = manifest.numbers.get("shards")
         samples = []
         for split in Split:
-            counts = shards.get(str(split)) if isinstance(shards, dict) else None
-            if (
-                split not in lengths
-                or not isinstance(counts, list)
-                or not all(isinstance(count, int) and count >= 0 for count in counts)
-                or sum(counts) != len(lengths[split])
-            ):
+            try:
+                shards = _SHARDS.validate_python(manifest.numbers["shards"][str(split)])
+                agree = sum(shard.conversations for shard in shards) == len(lengths[str(split)])
+            except (KeyError, TypeError, ValidationError):
+                agree = False
+            if not agree:
                 raise _corrupt(folder, f"{LENGTHS} and the manifest differ on the {split} conversations")
-            samples.append(Samples(folder, split, header, counts, lengths[split]))
+            samples.append(Samples(folder, shards, header, lengths[str(split)]))
         return cls(manifest, header, *samples)
 
 
@@ -81,15 +81,13 @@ class Samples(Sequence[Sample]):
         lengths: int32 (conversations,), tokens of each; known without reading a shard.
     """
 
-    def __init__(
-        self, folder: Path, split: Split, header: Header, counts: Sequence[int], lengths: torch.Tensor
-    ) -> None:
+    def __init__(self, folder: Path, shards: Sequence[ShardEntry], header: Header, lengths: torch.Tensor) -> None:
         self.lengths = lengths
         self._folder = folder
-        self._split = split
+        self._shards = shards
         self._header = header
-        self._starts = [0, *accumulate(counts)]
-        self._open: OrderedDict[int, list[Sample]] = OrderedDict()
+        self._starts = [0, *accumulate(shard.conversations for shard in shards)]
+        self._open: OrderedDict[int, _Shard] = OrderedDict()
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -105,26 +103,26 @@ class Samples(Sequence[Sample]):
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        shard = bisect_right(self._starts, index) - 1
-        return self._shard(shard)[index - self._starts[shard]]
+        number = bisect_right(self._starts, index) - 1
+        return self._shard(number).sample(index - self._starts[number])
 
-    def _shard(self, number: int) -> list[Sample]:
+    def _shard(self, number: int) -> "_Shard":
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number]
-        name = shard_name(self._split, number)
-        samples = read_shard(artifacts.verified(self._folder, name), self._header)
+        name = self._shards[number].file
+        shard = _Shard.read(artifacts.verified(self._folder, name), self._header)
         first, end = self._starts[number], self._starts[number + 1]
-        if [len(sample) for sample in samples] != self.lengths[first:end].tolist():
+        if shard.lengths != self.lengths[first:end].tolist():
             raise _corrupt(self._folder, f"{name} and {LENGTHS} differ on how long its conversations are")
-        self._open[number] = samples
+        self._open[number] = shard
         if len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)
-        return samples
+        return shard
 
 
 def read_shard(path: Path, header: Header) -> list[Sample]:
-    """The conversations of one shard; their tensors are views into the file.
+    """The conversations of one shard; their tensors are views into the file, or made from them where it is in FP8.
 
     Args:
         path: of the shard, which the caller has verified.
@@ -133,24 +131,54 @@ def read_shard(path: Path, header: Header) -> list[Sample]:
     Raises:
         StageError: the file is none of this header (CorruptArtifact).
     """
-    tensors = _tensors(path)
-    offsets = tensors.get("offsets", torch.empty(0, dtype=torch.int64))
-    tokens, width = len(tensors.get("input_ids", ())), header.hidden_size
-    expected = {
-        "input_ids": (torch.int32, (tokens,)),
-        "loss_mask": (torch.uint8, (tokens,)),
-        "hidden": (header.torch_dtype, (tokens, len(header.layers) * width)),
-        "last": (header.torch_dtype, (tokens, width)),
-        "offsets": (torch.int64, (len(offsets),)),
-    }
-    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-    if found != expected:
-        raise _corrupt(path, f"it holds {found}, not {expected}")
-    bounds = offsets.tolist()
-    if not bounds or bounds[0] != 0 or bounds[-1] != tokens or bounds != sorted(bounds):
-        raise _corrupt(path, "its offsets do not divide its tokens into conversations")
-    parts = [tensors[name] for name in ("input_ids", "loss_mask", "hidden", "last")]
-    return [Sample(*(part[start:end] for part in parts)) for start, end in pairwise(bounds)]
+    shard = _Shard.read(path, header)
+    return [shard.sample(index) for index in range(len(shard.lengths))]
+
+
+class _Shard:
+    """A shard's tensors, mapped, and where in them its conversations lie."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], bounds: list[int], dtype: torch.dtype) -> None:
+        self.lengths = [end - start for start, end in pairwise(bounds)]
+        self._tensors = tensors
+        self._bounds = bounds
+        self._dtype = dtype
+
+    @classmethod
+    def read(cls, path: Path, header: Header) -> "_Shard":
+        tensors = _tensors(path)
+        offsets = tensors.get("offsets", torch.empty(0, dtype=torch.int64))
+        tokens, width, layers = len(tensors.get("input_ids", ())), header.hidden_size, len(header.layers)
+        stored = FP8 if header.dtype == "fp8" else header.torch_dtype
+        expected = {
+            "input_ids": (torch.int32, (tokens,)),
+            "loss_mask": (torch.uint8, (tokens,)),
+            "hidden": (stored, (tokens, layers * width)),
+            "last": (stored, (tokens, width)),
+            "offsets": (torch.int64, (len(offsets),)),
+        }
+        if header.dtype == "fp8":
+            expected |= {
+                "hidden_scale": (torch.float32, (tokens, layers)),
+                "last_scale": (torch.float32, (tokens, 1)),
+            }
+        found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+        if found != expected:
+            raise _corrupt(path, f"it holds {found}, not {expected}")
+        bounds = offsets.tolist()
+        if not bounds or bounds[0] != 0 or bounds[-1] != tokens or bounds != sorted(bounds):
+            raise _corrupt(path, "its offsets do not divide its tokens into conversations")
+        return cls(tensors, bounds, header.torch_dtype)
+
+    def sample(self, index: int) -> Sample:
+        """One conversation."""
+        rows = slice(self._bounds[index], self._bounds[index + 1])
+        ids, mask = self._tensors["input_ids"][rows], self._tensors["loss_mask"][rows]
+        return Sample(ids, mask, self._states("hidden", rows), self._states("last", rows))
+
+    def _states(self, name: str, rows: slice) -> torch.Tensor:
+        stored, scale = self._tensors[name][rows], self._tensors.get(f"{name}_scale")
+        return stored if scale is None else restored(stored, scale[rows], self._dtype)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -2,20 +2,21 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
 from eagle3_api.artifacts import Manifest
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, quantised, shard_name
 from eagle3_draft.stage import StageError
 
 #: Large enough to be read in one piece, small enough that losing one costs seconds.
@@ -107,7 +108,10 @@ class FeatureWriter:
         for split, records in self._records.items():
             ordered = [records[number] for number in sorted(records)]
             lengths[str(split)] = torch.tensor([n for record in ordered for n in record.lengths], dtype=torch.int32)
-            shards[str(split)] = [len(record.lengths) for record in ordered]
+            shards[str(split)] = [
+                {"file": shard_name(split, number), "conversations": len(records[number].lengths)}
+                for number in sorted(records)
+            ]
         artifacts.write_atomic(self.folder / LENGTHS, save(lengths))
         self._remove_strays()
         return artifacts.publish(
@@ -137,6 +141,57 @@ class FeatureWriter:
             for path in self.folder.glob(f"{split}-*.safetensors"):
                 if path.name not in wanted:
                     path.unlink()
+
+
+def publish_store(
+    folder: Path,
+    parts: Sequence[str],
+    *,
+    key: str,
+    made_from: Mapping[str, str],
+    numbers: Mapping[str, Any],
+    provenance: Mapping[str, str],
+) -> Manifest:
+    """Publish the stores in subfolders as one. No file of theirs is moved or read again.
+
+    Args:
+        folder: holds them.
+        parts: their names, in order; other parts in the folder are of another cut, and go.
+        key: Extract's key, theirs too.
+        made_from, provenance: as of ``artifacts.publish``.
+        numbers: further ones, beside the header's.
+
+    Raises:
+        StageError: a part is not finished, or its states are others than the first one's (CorruptArtifact).
+    """
+    manifests = {part: artifacts.read(folder / part) for part in parts}
+    headers = [Header.model_validate(manifest.numbers) for manifest in manifests.values()]
+    if any(header != headers[0] for header in headers):
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.CORRUPT_ARTIFACT,
+            f"the parts in {folder} hold states of different kinds. Delete the folder and set eagle3.dev/retry",
+        )
+    shards: dict[str, list[dict[str, Any]]] = {str(split): [] for split in Split}
+    lengths: dict[str, list[torch.Tensor]] = {str(split): [] for split in Split}
+    for part, manifest in manifests.items():
+        of_part = load_file(artifacts.verified(folder / part, LENGTHS))
+        for split, entries in shards.items():
+            lengths[split].append(of_part[split])
+            entries += [{**entry, "file": f"{part}/{entry['file']}"} for entry in manifest.numbers["shards"][split]]
+    artifacts.write_atomic(folder / LENGTHS, save({split: torch.cat(every) for split, every in lengths.items()}))
+    for path in folder.glob("part-*"):
+        if path.name not in manifests:
+            shutil.rmtree(path)
+    return artifacts.publish(
+        folder,
+        stage="extract",
+        key=key,
+        made_from=made_from,
+        numbers=headers[0].model_dump() | {"shards": shards} | dict(numbers),
+        provenance=provenance,
+        digests={f"{part}/{file.path}": file.sha256 for part, manifest in manifests.items() for file in manifest.files},
+    )
 
 
 def plan_shards(lengths: Sequence[int], bytes_per_token: int, shard_bytes: int = SHARD_BYTES) -> list[range]:
@@ -181,6 +236,9 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> None:
         "last": _joined((sample.last for sample in samples), (0, width), dtype),
         "offsets": offsets,
     }
+    if header.dtype == "fp8":
+        for name in ("hidden", "last"):
+            tensors[name], tensors[f"{name}_scale"] = quantised(tensors[name], width)
     artifacts.write_atomic(path, save(tensors))
 
 

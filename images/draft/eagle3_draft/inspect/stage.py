@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from eagle3_api.artifacts import FEATURES_ROOT, folder
+from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.checkpoint_rules import Target
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, StageName
 from eagle3_api.sglang import OLDEST, UnsupportedLayersError, Version, capture_ids, convention, default_layers
 from eagle3_draft.data.conversations import Conversations
-from eagle3_draft.data.inputs import extraction_inputs
+from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
 from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest
-from eagle3_draft.inspect.storage import check_space, free_bytes
+from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from
 from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.stage import StageError
 
@@ -30,12 +30,12 @@ class _Data:
     expected_tokens: int
 
 
-def run(config: InspectConfig, *, features_root: Path | None = None) -> Facts:
+def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root: Path | None = None) -> Facts:
     """Look at everything that the object names.
 
     Args:
         config: of the stage.
-        features_root: where the features volume is mounted; elsewhere in tests.
+        features_root, drafts_root: where the volumes are mounted; elsewhere in tests.
 
     Raises:
         StageError: the first thing that is wrong, with what to do about it.
@@ -54,7 +54,9 @@ def run(config: InspectConfig, *, features_root: Path | None = None) -> Facts:
     data = _data(config.data, Path(config.target)) if config.data is not None else None
     per_token, size = None, None
     if data is not None and checkpoint is None:
-        per_token, size = _space(config, data, target, layers, features_root or Path(FEATURES_ROOT))
+        per_token, size = _space(
+            config, data, target, layers, features_root or Path(FEATURES_ROOT), drafts_root or Path(DRAFTS_ROOT)
+        )
     return Facts(
         architecture=target.architecture,
         num_layers=target.num_layers,
@@ -152,13 +154,23 @@ def _data(config: DataConfig, target: Path) -> _Data:
             f"data.conversations: {config.conversations} has {len(found)} distinct conversations, of which {held_out} are "
             "held out; nothing is left to learn from",
         )
-    return _Data(config, len(found), held_out, found.sha256, template, found.expected_tokens(config.max_length))
+    return _Data(
+        config,
+        len(found),
+        held_out,
+        found.sha256,
+        template,
+        config.expected_tokens or found.expected_tokens(config.max_length),
+    )
 
 
-def _space(config: InspectConfig, data: _Data, target: TargetFacts, layers: list[int], root: Path) -> tuple[int, int]:
-    """Bytes of a token's features and of all, which fit."""
+def _space(
+    config: InspectConfig, data: _Data, target: TargetFacts, layers: list[int], features: Path, drafts: Path
+) -> tuple[int, int]:
+    """Bytes of a token's features and of all, which fit, or which a draft was trained from already."""
     owner, dtype = config.owner, config.feature_dtype
-    extractions = Path(folder(PurePosixPath(root), owner.namespace, owner.name, StageName.EXTRACT, ""))
+    extractions = Path(folder(PurePosixPath(features), owner.namespace, owner.name, StageName.EXTRACT, ""))
+    trainings = Path(folder(PurePosixPath(drafts), owner.namespace, owner.name, StageName.TRAIN, ""))
     made_from = extraction_inputs(
         data.config,
         target_digest=target.digest,
@@ -173,7 +185,9 @@ def _space(config: InspectConfig, data: _Data, target: TargetFacts, layers: list
         layers=len(layers),
         hidden_size=target.hidden_size,
         dtype=dtype,
-        free=free_bytes(root, config.features_capacity, extractions, made_from),
+        free=None
+        if any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*"))
+        else free_bytes(features, config.features_capacity, extractions, made_from),
     )
 
 

@@ -39,6 +39,14 @@ def free_bytes(root: Path, capacity: int | None, extractions: Path, made_from: M
     return max(0, free + sum(held_bytes(path) for path in own))
 
 
+def is_made_from(artifact: Path, inputs: Mapping[str, str]) -> bool:
+    """Whether a finished artifact lies in a folder that was made from these inputs, among others."""
+    try:
+        return inputs.items() <= artifacts.read(artifact).made_from.items()
+    except StageError:
+        return False
+
+
 def _is_reusable(extraction: Path, made_from: Mapping[str, str]) -> bool:
     try:
         return artifacts.read(extraction).made_from == made_from
@@ -59,7 +67,7 @@ def held_bytes(folder: Path) -> int:
 
 
 def check_space(
-    *, tokens: int, conversations: int, layers: int, hidden_size: int, dtype: str, free: int
+    *, tokens: int, conversations: int, layers: int, hidden_size: int, dtype: str, free: int | None
 ) -> tuple[int, int]:
     """Set the features' size against the free space.
 
@@ -69,7 +77,7 @@ def check_space(
         layers: how many auxiliary layers.
         hidden_size: of the target.
         dtype: of the stored states.
-        free: bytes.
+        free: bytes; None where no space is needed, because the work is done.
 
     Returns:
         Bytes of a token's features, and of all of them.
@@ -79,10 +87,10 @@ def check_space(
     """
     per_token = bytes_per_token(hidden_size, layers, dtype)
     needed = tokens * per_token
-    if needed <= free:
+    if free is None or needed <= free:
         return per_token, needed
     ways = [f"a claim of {readable_bytes(needed * 1.05)}"]
-    for smaller in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__):
+    for smaller in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__, reverse=True):
         size = tokens * bytes_per_token(hidden_size, layers, smaller)
         if size < needed:
             ways.append(f"extract.dtype {smaller} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")

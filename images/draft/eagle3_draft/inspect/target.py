@@ -66,9 +66,7 @@ def read_target(folder: Path) -> TargetFacts:
             f"known way ({known})",
         )
     headers = _weights(folder)
-    text = config.get("text_config")
-    language = {**config, **text} if isinstance(text, dict) else config
-    positions = language.get("max_position_embeddings")
+    language = _language(config)
     return TargetFacts(
         architecture=architecture,
         num_layers=_number(folder, language, "num_hidden_layers"),
@@ -76,7 +74,7 @@ def read_target(folder: Path) -> TargetFacts:
         vocabulary_size=_number(folder, language, "vocab_size"),
         dtype=_dtype(language, headers),
         weight_bytes=sum(header.size for header in headers),
-        context_length=positions if isinstance(positions, int) and positions > 0 else None,
+        context_length=_positions(language),
         digest=_digest(folder, headers),
         own_code="auto_map" in config,
     )
@@ -89,6 +87,35 @@ def target_digest(folder: Path) -> str:
         StageError: the target is not there, incomplete or broken (TargetUnreadable).
     """
     return _digest(folder, _weights(folder))
+
+
+def context_length(folder: Path) -> int | None:
+    """What the positions of the target in a folder reach, if its configuration says.
+
+    Raises:
+        StageError: there is no such target (TargetUnreadable).
+    """
+    return _positions(_language(_config(folder)))
+
+
+def hidden_size(folder: Path) -> int:
+    """The width of the target's states.
+
+    Raises:
+        StageError: there is no such target, or its configuration does not say (TargetUnreadable).
+    """
+    return _number(folder, _language(_config(folder)), "hidden_size")
+
+
+def _language(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of the language model of a model that also sees."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, dict) else config
+
+
+def _positions(language: dict[str, Any]) -> int | None:
+    positions = language.get("max_position_embeddings")
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _digest(folder: Path, headers: list[Header]) -> str:

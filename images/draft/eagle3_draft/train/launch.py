@@ -20,6 +20,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.child import Outcome
+from eagle3_draft.data.inputs import inherited
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
@@ -178,7 +179,8 @@ def _publish(
         folder,
         stage=config.stage,
         key=config.key,
-        made_from={"features": config.features_key, "target": config.target_digest},
+        made_from={"features": config.features_key, "target": config.target_digest}
+        | inherited(features.manifest.made_from),
         numbers=result.to_json() | {"layers": config.layers},
         provenance={
             "torch": torch.__version__,

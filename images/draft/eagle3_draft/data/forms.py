@@ -1,0 +1,89 @@
+"""The forms in which conversations come, made into one: ``{"messages": [{"role": ..., "content": ...}, ...]}``.
+
+- OpenAI's messages, which is that form;
+- ShareGPT's ``{"conversations": [{"from": "human", "value": ...}, ...]}``;
+- Parquet with one such list a row, in the column ``messages`` or ``conversations``. It needs pyarrow, which many images have
+  and ours does not bring.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+PARQUET_MAGIC = b"PAR1"
+
+COLUMNS = ("messages", "conversations")
+
+#: Who speaks, by what ShareGPT's files call them.
+_SPEAKERS = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+}
+
+
+class FormError(ValueError):
+    """A file in a form that cannot be read here; its text is why."""
+
+
+def as_messages(value: Any) -> Any:
+    """A line's value, of ShareGPT's form turned into messages. What is of neither form is left as it is, to be judged."""
+    if not isinstance(value, dict) or "messages" in value or not isinstance(value.get("conversations"), list):
+        return value
+    return {"messages": [_message(turn) for turn in value["conversations"]]}
+
+
+def _message(turn: Any) -> Any:
+    if not isinstance(turn, dict) or "from" not in turn:
+        return turn  # some files have role and content under the other name
+    return {"role": _SPEAKERS.get(str(turn["from"]), turn["from"]), "content": turn.get("value")}
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is of this form, by how it begins.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+
+
+def spelled_out(path: Path) -> IO[bytes]:
+    """A Parquet file as JSON Lines, one row a line, in a file of the pod's scratch that goes when it is closed.
+
+    Conversations are read in another order than they lie in, which a row group at a time would be read for each.
+
+    Raises:
+        FormError: there is no pyarrow, or no column of conversations, or the file is broken.
+    """
+    made = tempfile.NamedTemporaryFile(prefix="eagle3-conversations-", suffix=".jsonl")  # noqa: SIM115 - outlives this
+    for row in _rows(path):
+        made.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    made.flush()
+    return made
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise FormError(
+            "Parquet needs pyarrow, which this image does not hold; write the conversations as JSON Lines, or use an image "
+            "with it"
+        ) from None
+    try:
+        file = parquet.ParquetFile(path)
+        column = next((name for name in COLUMNS if name in file.schema_arrow.names), None)
+        if column is None:
+            raise FormError(f"it has no column {' or '.join(COLUMNS)}, but {', '.join(file.schema_arrow.names[:8])}")
+        for batch in file.iter_batches(batch_size=1024, columns=[column]):
+            yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise FormError(f"no whole Parquet file: {error}") from error

@@ -1,0 +1,50 @@
+"""How an extraction is cut: into parts of a fixed number of conversations, in the order that their content decides.
+
+The cut does not depend on how many pods share the work, so that any number of them can go on with what others began.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Conversations of a part. A killed pod loses less than one: some tens of gigabytes of a large target.
+PART_CONVERSATIONS = 512
+
+#: Which of the pods this one is; Kubernetes sets it in the pods of an Indexed Job.
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the conversations.
+
+    Attributes:
+        number: counted from 0.
+        count: how many parts there are.
+        conversations: their positions.
+    """
+
+    number: int
+    count: int
+    conversations: range
+
+    @property
+    def name(self) -> str:
+        """Of its folder. The count is in it: a store that was cut otherwise is another one."""
+        return f"part-{self.number:05d}-of-{self.count:05d}"
+
+
+def cut(conversations: int, size: int = PART_CONVERSATIONS) -> list[Part]:
+    """All parts, in order; one of them even where there is no conversation."""
+    count = max(1, -(-conversations // size))
+    return [Part(i, count, range(i * size, min((i + 1) * size, conversations))) for i in range(count)]
+
+
+def own(parts: Sequence[Part], index: int, shards: int) -> list[Part]:
+    """The parts that one of several pods makes: every ``shards``-th."""
+    return [part for part in parts if part.number % shards == index]
+
+
+def index() -> int:
+    """Which of the pods of its Job this one is."""
+    return int(os.environ.get(INDEX_VARIABLE, "0"))

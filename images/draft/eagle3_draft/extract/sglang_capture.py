@@ -1,0 +1,232 @@
+"""What runs inside SGLang's scheduler processes: it takes the states out of each forward and hands them over as files.
+
+SGLang's sources are not touched. Its ``Engine`` lets a subclass choose what a scheduler process runs; there ``Capture``
+registers two hooks with SGLang's own registry and goes on to SGLang's scheduler. The hooks call the same method with the
+same layer ids as a server with a draft does, and see the same concatenation as that draft would.
+
+The rank that has the rows writes them, one file a conversation, before the forward goes on: when the engine answers, the
+files are there. A hook that raised would have SGLang kill every process, the client with its exit code included. So it
+notes what is wrong in ``FAILURE`` instead, takes nothing more, and the client raises it by name.
+"""
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
+from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
+from sglang.srt.managers.scheduler import run_scheduler_process
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_parallel
+
+from eagle3_api.conditions import Reason
+from eagle3_api.sglang import CapturePoints
+
+FAILURE = "failure.json"
+
+#: Of request ids: ``eagle3:<number of the file>:<tokens>``. Others are the engine's own (warm-up, health).
+_MARK = "eagle3"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is taken, and where it goes.
+
+    Attributes:
+        points: where to take it from.
+        ids: the layers, in SGLang's notation.
+        dtype: in which the states are handed over.
+        folder: for the files; emptied by whoever reads them.
+    """
+
+    points: CapturePoints
+    ids: tuple[int, ...]
+    dtype: torch.dtype
+    folder: Path
+
+
+def request_id(number: int, tokens: int) -> str:
+    """The id of the request whose states go to ``states_file(number)``; a hook cannot know how long a request is."""
+    return f"{_MARK}:{number}:{tokens}"
+
+
+def states_file(folder: Path, number: int) -> Path:
+    """The file of one conversation: ``input_ids``, ``hidden``, ``last``."""
+    return folder / f"{number}.safetensors"
+
+
+def run_scheduler(plan: Plan, *args: Any, **kwargs: Any) -> None:
+    """The body of a scheduler process."""
+    _leave_signals_to_the_stage()
+    Capture(plan).install()
+    run_scheduler_process(*args, **kwargs)
+
+
+def run_detokenizer(*args: Any, **kwargs: Any) -> None:
+    """The body of the detokenizer process."""
+    _leave_signals_to_the_stage()
+    run_detokenizer_process(*args, **kwargs)
+
+
+def _leave_signals_to_the_stage() -> None:
+    """SIGTERM reaches the whole group; the stage ends between two conversations, and then the engine with it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class CaptureError(Exception):
+    """What was computed is not what was asked for."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass
+class _Rows:
+    """A conversation of which some tokens were computed."""
+
+    input_ids: list[torch.Tensor] = field(default_factory=list)
+    hidden: list[torch.Tensor] = field(default_factory=list)
+    last: list[torch.Tensor] = field(default_factory=list)
+    count: int = 0
+
+
+class Capture:
+    """The hooks. A conversation that is computed in several chunks is gathered until it is whole.
+
+    Args:
+        plan: what to take.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._open: dict[str, _Rows] = {}
+        self._failed = False
+
+    def install(self) -> None:
+        """Register the hooks in this process.
+
+        Raises:
+            RuntimeError: this SGLang has no such functions; its registry would only log that.
+        """
+        targets = (self._plan.points.loaded, self._plan.points.logits)
+        HookRegistry.register(targets[0], self._loaded, HookType.AFTER)
+        HookRegistry.register(targets[1], self._forward, HookType.BEFORE)
+        HookRegistry.apply_hooks()
+        if missing := [target for target in targets if target not in HookRegistry._patched]:
+            raise RuntimeError(f"this SGLang has no {' and no '.join(missing)} to take hidden states from")
+
+    def _loaded(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            if not hasattr(runner.model, "set_eagle3_layers_to_capture"):
+                raise CaptureError(
+                    Reason.TARGET_UNSUPPORTED,
+                    f"target.model: SGLang's {type(runner.model).__name__} cannot capture auxiliary hidden states",
+                )
+            runner.model.set_eagle3_layers_to_capture(list(self._plan.ids))
+        except Exception as error:
+            self._note(error)
+
+    def _forward(
+        self,
+        processor: Any,
+        input_ids: Any,
+        hidden: Any,
+        lm_head: Any,
+        batch: Any,
+        aux_hidden_states: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        requests = getattr(batch, "rids", None) or []
+        if self._failed or not any(_is_ours(request) for request in requests):
+            return
+        try:
+            self._take(processor, input_ids, hidden, batch, aux_hidden_states)
+        except Exception as error:
+            self._note(error)
+
+    def _take(self, processor: Any, input_ids: Any, hidden: Any, batch: Any, aux: Any) -> None:
+        if batch.forward_mode.is_idle():
+            return
+        if not batch.forward_mode.is_extend_without_speculative():
+            raise CaptureError(
+                Reason.FEATURES_MISALIGNED, f"a forward of mode {batch.forward_mode.name} has other rows"
+            )
+        if getattr(processor, "logit_scale", None) not in (None, 1.0) or getattr(
+            processor, "final_logit_softcapping", None
+        ):
+            raise CaptureError(
+                Reason.FEATURE_MISMATCH,
+                "the target's logits are changed after its head. A draft cannot be trained on it",
+            )
+        aux = pack_aux_hidden_states(aux) if aux is not None else hidden[:, :0]
+        expected = len(self._plan.ids) * hidden.shape[-1]
+        if aux.shape != (hidden.shape[0], expected):
+            raise CaptureError(
+                Reason.FEATURES_MISALIGNED,
+                f"SGLang gave auxiliary states of shape {tuple(aux.shape)} for {len(self._plan.ids)} layers beside last "
+                f"states of shape {tuple(hidden.shape)}",
+            )
+        if get_parallel().attn_tp_rank != 0:  # every rank of the attention's group has all rows whole; one writes them
+            return
+        # Copies: the engine uses its buffers again
+        ids = input_ids.to("cpu", copy=True)
+        states, last = aux.to("cpu", self._plan.dtype, copy=True), hidden.to("cpu", self._plan.dtype, copy=True)
+        end = 0
+        for request, start, count in zip(
+            batch.rids, batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True
+        ):
+            rows, end = slice(end, end + count), end + count
+            if _is_ours(request):
+                self._add(request, start, ids[rows], states[rows], last[rows])
+
+    def _add(self, request: str, start: int, ids: torch.Tensor, hidden: torch.Tensor, last: torch.Tensor) -> None:
+        _, number, tokens = request.split(":")
+        if start == 0:  # the first chunk, also of a request that was put back and begins anew
+            self._open[request] = _Rows()
+        rows = self._open.get(request, _Rows())
+        if rows.count != start:
+            raise CaptureError(
+                Reason.FEATURES_MISALIGNED,
+                f"rows from token {start} on, after {rows.count} tokens: the engine took the others from its prefix cache",
+            )
+        rows.input_ids.append(ids)
+        rows.hidden.append(hidden)
+        rows.last.append(last)
+        rows.count += len(ids)
+        if rows.count == int(tokens):
+            path = states_file(self._plan.folder, int(number))
+            save_file(
+                {
+                    "input_ids": torch.cat(rows.input_ids),
+                    "hidden": torch.cat(rows.hidden),
+                    "last": torch.cat(rows.last),
+                },
+                path,
+            )
+            del self._open[request]
+
+    def _note(self, error: Exception) -> None:
+        """Leave word for the client and take nothing more; the first one counts."""
+        self._failed = True
+        self._open.clear()
+        path = self._plan.folder / FAILURE
+        if path.exists():
+            return
+        known = isinstance(error, CaptureError)
+        note = {
+            "reason": error.reason if isinstance(error, CaptureError) else None,
+            "errno": error.errno if isinstance(error, OSError) else None,
+            "message": str(error) if known else f"{type(error).__name__}: {error}",
+        }
+        path.write_text(json.dumps(note))
+
+
+def _is_ours(request: Sequence[str] | str) -> bool:
+    return isinstance(request, str) and request.startswith(f"{_MARK}:")

@@ -1,0 +1,241 @@
+"""The target run by SGLang, in this pod, as it will be served: the same code, the same flags, the same layer ids.
+
+All of SGLang's ``Engine`` lives in one thread of ours. In the main thread it would replace the handler of SIGTERM, by which
+the stage learns that its pod is to end. The engine computes a batch of conversations ahead while the stage stores the
+batch before.
+"""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from sglang.srt.entrypoints.engine import Engine as ServerEngine
+from sglang.srt.server_args import prepare_server_args
+from sglang.version import __version__
+
+from eagle3_api.conditions import Reason
+from eagle3_api.estimate import bytes_per_token, startup_seconds
+from eagle3_api.jobs import ExitCode, ExtractConfig
+from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points
+from eagle3_draft.extract.engine import States
+from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler, states_file
+from eagle3_draft.features import TORCH_DTYPES
+from eagle3_draft.inspect.target import read_target
+from eagle3_draft.progress import Progress
+from eagle3_draft.stage import StageError
+
+#: Bytes of states of one batch. Two are in memory at a time: one is computed while the other is stored.
+BATCH_BYTES = 192 * 1024 * 1024
+
+#: Requests of one batch: the engine keeps them all in its queue.
+BATCH_CONVERSATIONS = 512
+
+#: Between two words of a start that takes long.
+WORD_SECONDS = 10.0
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+
+
+class SGLangEngine:
+    """Runs a target with SGLang.
+
+    Args:
+        config: of the stage.
+
+    Raises:
+        StageError: another SGLang than the object says (VersionUnsupported); flags that SGLang refuses
+            (InvalidConfiguration); a target that it cannot capture (TargetUnsupported).
+    """
+
+    def __init__(self, config: ExtractConfig) -> None:
+        version = _version(config)
+        target = read_target(Path(config.target))
+        ids = capture_ids(config.layers, target.architecture, target.num_layers, version)
+        arguments = _server_arguments(config)
+        self.hidden_size = target.hidden_size
+        self.vocabulary_size = target.vocabulary_size
+        self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype)
+        self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
+        self._handed_over = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
+        plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], self._folder)
+        try:
+            starting = self._thread.submit(_engine, plan, arguments)
+            self._engine = _awaited(starting, startup_seconds(target.weight_bytes))
+            self._raise_failure()
+        except BaseException:
+            self.close()
+            raise
+        self.provenance = {
+            "engine": f"sglang {__version__}",
+            "capture": CAPTURE_KNOWN.get(version, "unknown"),
+            "captureIds": json.dumps(ids),
+            "torch": str(torch.__version__),
+            "device": str(arguments.device),
+            "dtype": str(arguments.dtype),
+            "tensorParallelSize": str(config.tensor_parallel_size),
+        }
+
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        """The states over each conversation.
+
+        Raises:
+            StageError: rows are missing or of other tokens (FeaturesMisaligned).
+            OSError: the states cannot be handed over: no space.
+        """
+        waiting: Future[list[Path]] | None = None
+        before: list[Sequence[int]] = []
+        for batch in (*_batches(conversations, self._token_bytes), []):
+            ahead = self._thread.submit(self._compute, batch) if batch else None
+            if waiting is not None:
+                for ids, path in zip(before, waiting.result(), strict=True):
+                    yield self._taken(ids, path)
+            waiting, before = ahead, batch
+
+    def close(self) -> None:
+        """End SGLang's processes."""
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            self._thread.submit(engine.shutdown).result()
+        self._thread.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _compute(self, batch: Sequence[Sequence[int]]) -> list[Path]:
+        first = self._handed_over
+        self._handed_over += len(batch)
+        numbers = range(first, self._handed_over)
+        try:
+            answers = self._engine.generate(
+                input_ids=[list(ids) for ids in batch],
+                # No token: SGLang then neither samples nor decodes
+                sampling_params={"max_new_tokens": 0, "temperature": 0.0},
+                rid=[request_id(number, len(ids)) for number, ids in zip(numbers, batch, strict=True)],
+            )
+        except ValueError as error:
+            raise _misaligned(f"SGLang refuses a conversation: {error}") from error
+        self._raise_failure()
+        paths = [states_file(self._folder, number) for number in numbers]
+        for path, ids, answer in zip(paths, batch, answers, strict=True):
+            if not path.exists():
+                why = answer["meta_info"].get("finish_reason")
+                raise _misaligned(f"SGLang gave no states of a conversation of {len(ids)} tokens ({why})")
+        return paths
+
+    def _taken(self, ids: Sequence[int], path: Path) -> States:
+        tensors = load_file(path)  # mapped: the memory is free again when the states are
+        path.unlink()
+        if tensors["input_ids"].tolist() != list(ids):
+            raise _misaligned(f"SGLang's rows of a conversation of {len(ids)} tokens are of other tokens")
+        return States(hidden=tensors["hidden"], last=tensors["last"])
+
+    def _raise_failure(self) -> None:
+        try:
+            note = json.loads((self._folder / FAILURE).read_bytes())
+        except FileNotFoundError:
+            return
+        if note["errno"] is not None:
+            raise OSError(note["errno"], note["message"])
+        if note["reason"] is None:
+            raise StageError(ExitCode.INTERNAL_ERROR, Reason.INTERNAL_ERROR, f"in SGLang's process: {note['message']}")
+        raise StageError(ExitCode.REFUSED, Reason(note["reason"]), note["message"])
+
+
+class _CapturingEngine(ServerEngine):  # type: ignore[misc]
+    """SGLang's engine, whose processes begin with ours."""
+
+    def __init__(self, plan: Plan, arguments: Any) -> None:
+        self.run_scheduler_process_func = functools.partial(run_scheduler, plan)
+        self.run_detokenizer_process_func = run_detokenizer
+        super().__init__(server_args=arguments)
+
+
+def _engine(plan: Plan, arguments: Any) -> ServerEngine:
+    try:
+        return _CapturingEngine(plan, arguments)
+    except RuntimeError as error:
+        raise StageError(
+            ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang does not start: {error}; the pod's log says why"
+        ) from error
+
+
+def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
+    """The engine once it has started, with a word now and then: a slow start is no stall, until its budget is spent."""
+    progress, began = Progress(1, ""), time.monotonic()
+    while True:
+        try:
+            return starting.result(timeout=WORD_SECONDS)
+        except TimeoutError:
+            if starting.done():
+                raise
+            if time.monotonic() - began < budget:
+                progress.update(0, "SGLang loads the target")
+
+
+def _version(config: ExtractConfig) -> Version:
+    found, said = Version.parse(__version__), Version.parse(config.sglang_version)
+    if (found.major, found.minor, found.patch) != (said.major, said.minor, said.patch):
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.VERSION_UNSUPPORTED,
+            f"image holds SGLang {__version__}, the object says {said}: layers have other names in other versions. Set "
+            "sglangVersion to what the image holds",
+        )
+    return found
+
+
+def _server_arguments(config: ExtractConfig) -> Any:
+    """The engine's settings, made of command line words by SGLang's own parser, as a server makes them."""
+    words = ["--model-path", config.target, "--tp-size", str(config.tensor_parallel_size), "--log-level", "warning"]
+    if config.trust_remote_code:
+        words.append("--trust-remote-code")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return prepare_server_args([*words, *capture_arguments(config.arguments)])
+    except (SystemExit, ValueError, AssertionError) as error:
+        last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"serve.arguments: SGLang {__version__} does not take them for the extraction: {last}",
+        ) from error
+
+
+def _handover(folder: Path, longest: int) -> Path:
+    """Where states are handed over: in memory where there is room for two batches, or else beside the artifact."""
+    needed = 2 * max(BATCH_BYTES, longest)
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        system = os.statvfs(SHARED_MEMORY)
+        if system.f_bavail * system.f_frsize >= needed:
+            return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=".handover-", dir=folder))
+
+
+def _batches(conversations: Sequence[Sequence[int]], token_bytes: int) -> Iterator[list[Sequence[int]]]:
+    """Conversations in order, as many at a time as the bounds allow; a longer one stands alone."""
+    batch: list[Sequence[int]] = []
+    size = 0
+    for ids in conversations:
+        if batch and (size + len(ids) * token_bytes > BATCH_BYTES or len(batch) == BATCH_CONVERSATIONS):
+            yield batch
+            batch, size = [], 0
+        batch.append(ids)
+        size += len(ids) * token_bytes
+    if batch:
+        yield batch
+
+
+def _misaligned(what: str) -> StageError:
+    return StageError(ExitCode.REFUSED, Reason.FEATURES_MISALIGNED, what)

@@ -1,0 +1,74 @@
+"""What the commands print."""
+
+from eagle3_api.estimate import DTYPE_BYTES, Estimate, Shape, estimate, readable_bytes
+from eagle3_api.sglang import default_layers
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_operator.cluster.convert import quantity
+
+
+def estimate_table(spec: Eagle3DraftSpec, shape: Shape, tokens_per_second: float) -> str:
+    """The estimate of an object's extraction, one line a fact.
+
+    Args:
+        spec: of the object.
+        shape: of its target.
+        tokens_per_second: of one pod.
+    """
+    data = spec.data
+    if spec.draft.checkpoint is not None or data is None:
+        return "nothing is extracted: draft.checkpoint adopts a draft that was trained elsewhere"
+    layers = spec.draft.auxiliary_layers or default_layers(shape.layers)
+    if layers is None:
+        return f"a target of {shape.layers} layers has no default ones; name draft.auxiliaryLayers"
+
+    def of(dtype: str) -> Estimate | None:
+        return estimate(
+            hidden_size=shape.hidden_size,
+            layers=len(layers),
+            dtype=dtype,
+            expected_tokens=data.expected_tokens,
+            max_samples=data.max_samples,
+            max_length=data.max_length,
+        )
+
+    chosen = of(spec.extract.dtype)
+    if chosen is None:
+        return (
+            "nothing bounds the data: count its tokens into data.expectedTokens or set data.maxSamples. Inspect counts in "
+            "any case before a GPU is taken"
+        )
+    rows = [
+        ("target", f"{spec.target.model}: hidden {shape.hidden_size:,}, {shape.layers} layers"),
+        ("states", f"layers {', '.join(map(str, layers))} and the last, {spec.extract.dtype}"),
+        ("tokens", f"{chosen.tokens / 1e6:,.1f} M ({chosen.source})"),
+        ("a token", f"{chosen.per_token:,} bytes"),
+        ("features", f"{readable_bytes(chosen.bytes)}{_against_claim(spec, chosen)}"),
+        *(
+            (f"in {dtype}", readable_bytes(other.bytes))
+            for dtype in DTYPE_BYTES
+            if dtype != spec.extract.dtype and (other := of(dtype))
+        ),
+        (
+            "time",
+            _time(spec, chosen, tokens_per_second),
+        ),
+        ("kept", "as extract.retain says" if spec.extract.retain else "until the draft is trained"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float) -> str:
+    pods = spec.extract.shards
+    hours = chosen.hours(tokens_per_second, pods)
+    each = f"{spec.extract.gpus} GPUs at {tokens_per_second:,.0f} tokens/s"
+    return f"{hours:.1f} h on " + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
+
+
+def _against_claim(spec: Eagle3DraftSpec, chosen: Estimate) -> str:
+    """Whether a claim that the operator is to make is large enough; a user's own is not known here."""
+    size = spec.storage.features.size
+    if size is None:
+        return f"; claim {spec.storage.features.claim} must have them free"
+    missing = chosen.bytes - quantity(size)
+    return f"; storage.features.size {size} " + (f"lacks {readable_bytes(missing)}" if missing > 0 else "holds them")

@@ -1,0 +1,64 @@
+"""Retention: the features go once a draft is trained from them, and come back if another training needs them.
+
+What later stages need of them lies with the drafts. ``retain`` keeps them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from eagle3_api.jobs import StageName
+from eagle3_api.status import StageState, StageStatus
+from eagle3_operator.decide import stages
+from eagle3_operator.decide.chain import Actions, View, advance
+from eagle3_operator.decide.stages import Link
+from eagle3_operator.decision import Delete
+
+
+def clean(
+    links: Sequence[Link],
+    chain: dict[StageName, StageStatus],
+    former: Mapping[StageName, StageStatus],
+    view: View,
+    actions: Actions,
+) -> list[Link]:
+    """Clean, one step further, where Train is finished; puts its status into ``chain``.
+
+    Returns:
+        What it wants a Job for. That the features are gone stays known also where nothing more is to be cleaned.
+    """
+    by_name = {link.stage: link for link in links}
+    trained, before = chain.get(StageName.TRAIN), former.get(StageName.CLEAN)
+    if StageName.EXTRACT not in by_name:
+        return []
+    link = stages.clean(view.obj, by_name[StageName.EXTRACT], by_name[StageName.TRAIN])
+    if before is not None and before.artifact == link.artifact and before.state is StageState.SUCCEEDED:
+        chain[StageName.CLEAN] = before
+        return [link]
+    if view.obj.spec.extract.retain or trained is None or trained.state is not StageState.SUCCEEDED:
+        return []
+    step = advance(link, before, view)
+    actions.add(step)
+    chain[StageName.CLEAN] = step.status
+    return [link]
+
+
+def restored(
+    links: Sequence[Link], former: Mapping[StageName, StageStatus], view: View, actions: Actions
+) -> tuple[dict[StageName, StageStatus], View]:
+    """The former stages, without Extract where its features are going or gone and a training needs them again.
+
+    The Jobs that made and removed them go too, so that Extract begins anew under its key; the returned view knows that.
+    """
+    by_name = {link.stage: link for link in links}
+    extract, train = by_name.get(StageName.EXTRACT), by_name.get(StageName.TRAIN)
+    cleaned, trained = former.get(StageName.CLEAN), former.get(StageName.TRAIN)
+    whole = cleaned is None or cleaned.state is StageState.WAITING
+    if extract is None or train is None or cleaned is None or whole or cleaned.artifact != extract.artifact:
+        return dict(former), view
+    if trained is not None and trained.key == train.key and trained.state is StageState.SUCCEEDED:
+        return dict(former), view
+    renewed = (StageName.EXTRACT, StageName.CLEAN)
+    going = {name: replace(job, terminating=True) for name, job in view.seen.jobs.items() if job.stage in renewed}
+    actions.delete += [Delete("Job", name) for name in going if not view.seen.jobs[name].terminating]
+    seen = replace(view.seen, jobs={**view.seen.jobs, **going})
+    return {name: status for name, status in former.items() if name not in renewed}, replace(view, seen=seen)

@@ -1,0 +1,251 @@
+"""What SGLang hands over is what the target computes: compared with transformers, layer by layer, on the tiny target."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import environment
+import pytest
+import torch
+from image import recipe
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Report
+from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.extract import run
+from eagle3_draft.extract.transformers_engine import TransformersEngine
+from eagle3_draft.features import Features, Sample
+from eagle3_draft.inspect.target import target_digest
+from testcluster.wait import wait_for
+from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
+from tiny.make import cached
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Between two ways of adding up the same numbers in fp32; the states themselves are about 1 to 100.
+TOLERANCE = 1e-3
+
+CONVERSATIONS = 60
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a stage's container ended, and what it said."""
+
+    code: int
+    report: Report
+    log: str
+
+    @property
+    def result(self) -> ExtractResult:
+        assert self.report.ok, f"{self.report.reason}: {self.report.message}\n{self.log}"
+        return ExtractResult.model_validate(self.report.result)
+
+
+@dataclass
+class Extraction:
+    """One extraction of the tiny target in the environment of SGLang, as a container runs it."""
+
+    folder: Path
+    target: Path
+    data: Path
+
+    def config(self, **changes: Any) -> ExtractConfig:
+        return ExtractConfig(
+            **{
+                "owner": ObjectReference(namespace="llm", name="tiny", uid="u"),
+                "key": "e" * 16,
+                "folder": str(self.folder / "features"),
+                "target": str(self.target),
+                "target_digest": target_digest(self.target),
+                "data": DataConfig(
+                    conversations=str(self.data), max_length=256, holdout=0.1, max_samples=CONVERSATIONS
+                ),
+                "data_digest": Conversations.read(self.data).sha256,
+                "layers": list(AUXILIARY_LAYERS),
+                "dtype": "fp32",
+                "sglang_version": "0.5.21",
+                "arguments": list(SERVE_ARGUMENTS),
+                **changes,
+            }
+        )
+
+    def start(self, config: ExtractConfig, **environment_: str) -> "subprocess.Popen[bytes]":
+        self.folder.mkdir(exist_ok=True)
+        file = self.folder / "config.json"
+        file.write_text(json.dumps({"config": config.to_json()}))
+        image = recipe()
+        variables = {
+            "PATH": f"{image.path[0]}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}",
+            "EAGLE3_CONFIG": str(file),
+            "EAGLE3_TERMINATION_LOG": str(self.folder / "message"),
+            **image.env,
+            **environment_,
+        }
+        with (self.folder / "log").open("wb") as log:
+            command = [str(environment.ensure() / "bin" / "python3"), "-m", "eagle3_draft", "extract"]
+            return subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
+
+    def end(self, process: "subprocess.Popen[bytes]") -> Ending:
+        code = process.wait(240)
+        log = (self.folder / "log").read_text(errors="replace")
+        report = Report.parse((self.folder / "message").read_text())
+        assert report is not None, log
+        return Ending(code, report, log)
+
+    def run(self, config: ExtractConfig, **environment_: str) -> Ending:
+        return self.end(self.start(config, **environment_))
+
+    def features(self) -> Features:
+        return Features.open(self.folder / "features")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Path:
+    return cached(environment.ensure() / "bin" / "python3")
+
+
+def extraction(folder: Path, tiny: Path) -> Extraction:
+    return Extraction(folder, tiny / "models" / "tiny-target", tiny / "data" / "train.jsonl")
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Extraction:
+    """An extraction by SGLang, with chunks so small that most conversations are computed in several."""
+    found = extraction(tmp_path_factory.mktemp("sglang"), tiny)
+    arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "64"]
+    result = found.run(found.config(arguments=arguments)).result
+    assert result.engine == "sglang 0.5.21"
+    assert result.conversations == CONVERSATIONS
+    return found
+
+
+def computed(tiny: Path, folder: Path, layers: Sequence[int]) -> Features:
+    """The same conversations by transformers."""
+    checked = extraction(folder, tiny)
+    config = checked.config(layers=list(layers))
+
+    def load(config: ExtractConfig) -> TransformersEngine:
+        return TransformersEngine.load(Path(config.target), config.layers, arguments=["--dtype", "float32"])
+
+    torch.set_num_threads(1)
+    run(config, load=load)
+    return checked.features()
+
+
+def every(features: Features) -> Iterator[Sample]:
+    yield from features.train
+    yield from features.held_out
+
+
+def differences(ours: Features, theirs: Features) -> list[float]:
+    """The largest difference of each auxiliary layer's states, and last of the last ones."""
+    count = len(AUXILIARY_LAYERS)
+    worst = [0.0] * (count + 1)
+    for mine, other in zip(every(ours), every(theirs), strict=True):
+        assert torch.equal(mine.input_ids, other.input_ids)
+        assert torch.equal(mine.loss_mask, other.loss_mask)
+        states = [*zip(mine.hidden.chunk(count, -1), other.hidden.chunk(count, -1), strict=True)]
+        for index, (a, b) in enumerate([*states, (mine.last, other.last)]):
+            worst[index] = max(worst[index], float((a - b).abs().max()))
+    return worst
+
+
+def test_both_engines_compute_the_same_states_in_every_layer(made: Extraction, tiny: Path, tmp_path: Path) -> None:
+    found = differences(made.features(), computed(tiny, tmp_path, AUXILIARY_LAYERS))
+    assert max(found) < TOLERANCE, f"layers {AUXILIARY_LAYERS} and the last differ by {found}"
+
+
+def test_a_layer_that_is_off_by_one_does_not_pass_for_the_same(made: Extraction, tiny: Path, tmp_path: Path) -> None:
+    shifted = differences(made.features(), computed(tiny, tmp_path, [layer - 1 for layer in AUXILIARY_LAYERS]))
+    assert min(shifted[:-1]) > 100 * TOLERANCE, f"shifted layers differ by {shifted} only"
+    assert shifted[-1] < TOLERANCE
+
+
+def test_there_is_one_row_a_token_though_conversations_share_beginnings_and_are_cut_into_chunks(
+    made: Extraction,
+) -> None:
+    result = Report.parse((made.folder / "message").read_text())
+    assert result is not None
+    samples = list(every(made.features()))
+    assert any(len(sample) > 64 for sample in samples)
+    beginnings = {tuple(sample.input_ids[:4].tolist()) for sample in samples}
+    assert len(beginnings) < len(samples)
+    assert ExtractResult.model_validate(result.result).tokens == sum(len(sample) for sample in samples)
+    manifest = made.features().manifest
+    assert manifest.provenance["captureIds"] == "[0, 1, 2]"
+    assert manifest.provenance["capture"] == "compared"
+
+
+def test_flags_that_sglang_does_not_know_are_named(tiny: Path, tmp_path: Path) -> None:
+    found = extraction(tmp_path, tiny)
+    ending = found.run(found.config(arguments=[*SERVE_ARGUMENTS, "--no-such-flag"]))
+    assert ending.code == ExitCode.BAD_CONFIGURATION
+    assert ending.report.reason == Reason.INVALID_CONFIGURATION
+    assert "--no-such-flag" in ending.report.message
+
+
+def test_another_version_than_the_object_says_is_refused(tiny: Path, tmp_path: Path) -> None:
+    found = extraction(tmp_path, tiny)
+    ending = found.run(found.config(sglang_version="0.5.19"))
+    assert (ending.code, ending.report.reason) == (ExitCode.BAD_CONFIGURATION, Reason.VERSION_UNSUPPORTED)
+    assert "0.5.21" in ending.report.message
+
+
+def test_a_prefix_cache_that_comes_back_is_features_misaligned(tiny: Path, tmp_path: Path) -> None:
+    """By a site customisation that takes our flag away, to inject the fault."""
+    found = extraction(tmp_path, tiny)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import eagle3_api.sglang as rules\n"
+        "rules.CAPTURE_FLAGS = tuple(f for f in rules.CAPTURE_FLAGS if f != '--disable-radix-cache')\n"
+    )
+    arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "256"]
+    ending = found.run(
+        found.config(arguments=arguments),
+        PYTHONPATH=f"{tmp_path / 'site'}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}",
+    )
+    assert (ending.code, ending.report.reason) == (ExitCode.REFUSED, Reason.FEATURES_MISALIGNED)
+    assert "prefix cache" in ending.report.message
+
+
+def scheduler_of(process: "subprocess.Popen[bytes]") -> list[int]:
+    """The processes of SGLang's scheduler below the container's first one."""
+    found, waiting = [], [process.pid]
+    while waiting:
+        pid = waiting.pop()
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            waiting += [int(child) for child in task.read_text().split()]
+        if b"scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            found.append(pid)
+    return found
+
+
+def test_an_engine_that_is_killed_ends_resumably_and_the_next_run_goes_on(tiny: Path, tmp_path: Path) -> None:
+    found = extraction(tmp_path, tiny)
+    config = found.config()
+    process = found.start(config)
+    schedulers = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
+    os.kill(schedulers[0], signal.SIGKILL)
+    ending = found.end(process)
+    assert ending.code == ExitCode.ENGINE_CRASHED
+    assert found.run(config).result.conversations == CONVERSATIONS
+
+
+def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_path: Path) -> None:
+    found = extraction(tmp_path, tiny)
+    data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.1)
+    config = found.config(data=data, arguments=[*SERVE_ARGUMENTS, "--chunked-prefill-size", "64"])
+    process = found.start(config)
+    log = found.folder / "log"
+    wait_for("a stored conversation", 120, lambda: " conversations" in log.read_text(errors="replace"))
+    process.send_signal(signal.SIGTERM)
+    ending = found.end(process)
+    assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    assert "last words" not in ending.report.message

@@ -1,0 +1,85 @@
+"""``kubectl eagle3 estimate``: what a person is told before terabytes are written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eagle3_operator.cli.main import main
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    """The table, by its first column."""
+    assert main(["estimate", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return {name.strip(): text for name, _, text in (line.partition("  ") for line in lines)}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["estimate", *arguments]) == 1
+    return capsys.readouterr().err
+
+
+def edited(folder: Path, **data: object) -> str:
+    """The Kimi example with another data section."""
+    document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
+    document["spec"]["data"] |= data
+    document["spec"]["data"] = {name: value for name, value in document["spec"]["data"].items() if value is not None}
+    path = folder / "draft.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.CaptureFixture[str]) -> None:
+    table = told(capsys, "-f", str(EXAMPLES / "kimi-k25.yaml"))
+    assert table["features"].strip().startswith("4.58 TiB")
+    assert "87.8 M (data.expectedTokens)" in table["tokens"]
+    assert "2.4 h" in table["time"]
+
+
+def test_another_size_is_another_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = told(capsys, "-f", edited(tmp_path, expectedTokens=10_000_000), "--tokens-per-second", "1000")
+    assert table["features"].strip().startswith("534.14 GiB")
+    assert "2.8 h" in table["time"]
+
+
+def test_without_a_count_the_upper_bound_is_called_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = told(capsys, "-f", edited(tmp_path, expectedTokens=None))
+    assert "upper bound: data.maxSamples 37,312 x data.maxLength 4,096" in table["tokens"]
+    assert table["features"].strip().startswith("7.97 TiB")
+
+
+def test_without_any_bound_the_user_is_told_what_to_give(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["estimate", "-f", edited(tmp_path, expectedTokens=None, maxSamples=None)]) == 0
+    assert "data.expectedTokens" in capsys.readouterr().out
+
+
+def test_a_claim_that_is_to_be_made_is_set_against_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
+    document["spec"]["storage"]["features"] = {"size": "4Ti"}
+    (tmp_path / "draft.yaml").write_text(yaml.safe_dump(document))
+    assert "lacks 593." in told(capsys, "-f", str(tmp_path / "draft.yaml"))["features"]
+
+
+def test_an_unknown_target_needs_its_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
+    document["spec"]["target"]["model"] = "/models/our-own"
+    path = tmp_path / "draft.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert "--target-config" in refused(capsys, "-f", str(path))
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"text_config": {"hidden_size": 3584, "num_hidden_layers": 28}}))
+    table = told(capsys, "-f", str(path), "--target-config", str(config))
+    assert table["features"].strip().startswith("2.29 TiB")
+    assert "layers 1, 13, 24 and the last" in table["states"]
+
+
+def test_a_file_without_an_object_and_a_spec_with_a_fault_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "x.yaml").write_text("kind: ConfigMap")
+    assert "holds 0 Eagle3Drafts" in refused(capsys, "-f", str(tmp_path / "x.yaml"))
+    assert "spec.data.maxLength" in refused(capsys, "-f", edited(tmp_path, maxLength=1))
