@@ -87,6 +87,7 @@ class Rollout:
         blocked = self._blocked()
         if self.candidate is not None and not blocked:
             self._drive(self.revisions[self.candidate])
+            blocked = self._blocked()  # it may just have turned out that it must displace what serves
         goal = self._goal()
         self._set_replicas(goal, blocked=blocked)
         if goal is not None:
@@ -227,11 +228,11 @@ class Rollout:
             self.message += f"; it failed {candidate.status.start_failures} times: {candidate.status.start_problem}"
 
     def _end_bakes(self) -> bool:
-        """What is only kept warm gives way to a candidate that finds no GPU. Whether there was anything."""
-        warm = [n for n, r in self.revisions.items() if n not in (self.serving, self.candidate) and r.replicas]
-        for number in warm:
-            self._update(number, bakes_until=None)
-        return bool(warm)
+        """What is only kept warm gives way to a candidate that finds no GPU. Whether any of it still holds one."""
+        others = [r for n, r in self.revisions.items() if n not in (self.serving, self.candidate)]
+        for revision in others:
+            self._update(revision.number, bakes_until=None)
+        return any(r.deployment is not None and (r.replicas or r.deployment.pods) for r in others)
 
     # ------------------------------------------------------------------------------------------------ approval
 

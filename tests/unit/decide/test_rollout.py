@@ -187,6 +187,21 @@ def test_a_warm_revision_gives_way_to_a_candidate_before_the_serving_one_does() 
     assert world.replicas[1] == 1
 
 
+def test_a_warm_revision_that_is_still_going_is_waited_for_before_the_serving_one_is_displaced() -> None:
+    world = broken_draft(serving_draft(World(room=2)))
+    going = Pod("old", world.now, "Running", started=True, terminating=True)
+    waiting = Pod("new", world.now, unschedulable="Insufficient nvidia.com/gpu", unschedulable_since=world.now)
+    world._put(replace(world.seen.deployments[0], pods=(going,)))
+    world.pods(2, waiting)
+    world.later(121).settle()
+    assert world.outages == 0
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    world._put(replace(world.seen.deployments[0], pods=()))
+    world.settle()
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert world.outages == 0
+
+
 def full_node() -> World:
     """r1 serves on a node with room for one server only."""
     world = World(room=1)
@@ -196,7 +211,9 @@ def full_node() -> World:
 
 def test_once_ready_an_outage_waits_for_approval() -> None:
     world = broken_draft(full_node())
+    before = world.outages
     world.later(121).settle()
+    assert world.outages == before
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert world.serving == 1
     assert world.replicas == {0: 0, 1: 1, 2: 0}

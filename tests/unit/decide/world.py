@@ -169,6 +169,8 @@ class World:
     created: list[str] = field(default_factory=list)
     #: Names of Jobs that completed, in order.
     completed: list[str] = field(default_factory=list)
+    #: How often the serving revision was scaled to nothing.
+    outages: int = 0
     last: Decision | None = None
 
     def __post_init__(self) -> None:
@@ -364,6 +366,8 @@ class World:
 
     def _scale(self, name: str, replicas: int) -> None:
         deployment = next(d for d in self.seen.deployments.values() if d.name == name)
+        if deployment.revision == self.serving and replicas == 0:
+            self.outages += 1
         self._put(replace(deployment, replicas=replicas, pods=(), ready_replicas=0))
         for number in self.seen.deployments:
             self._schedule(number)
