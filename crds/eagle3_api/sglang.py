@@ -73,6 +73,9 @@ class Version:
 #: The oldest release whose counters, loader and flags the operator relies on (sglang:spec_verify_calls_total).
 OLDEST = Version(0, 5, 17)
 
+#: The newest release whose loader was read for these facts.
+NEWEST = Version(0, 5, 23)
+
 #: Draft architectures of SGLang 0.5.16 and later.
 LLAMA_DRAFT = "LlamaForCausalLMEagle3"
 LATENT_DRAFT = "Eagle3DeepseekV2ForCausalLM"

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagle3_api.artifacts import CONFIG, REPORT, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, REPORT, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ExitCode
 from eagle3_draft.convert import parity, run
@@ -18,7 +18,6 @@ from eagle3_draft.convert.sglang_config import read_config
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, SILENT, Original
 from unit.convert import drafts
 from unit.train import corpus
@@ -31,27 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
 
 @pytest.fixture(scope="module")
 def original(made: drafts.Made) -> Original:
-    return original_of(made)
-
-
-def original_of(made: drafts.Made) -> Original:
-    """The trained draft, in neutral terms."""
-    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())
-    return Original(
-        weights=load_file(made.trained / WEIGHTS),
-        ids=Vocabulary.load(made.trained / VOCABULARY).ids,
-        sizes={
-            "hidden_size": sizes.hidden_size,
-            "intermediate_size": sizes.intermediate_size,
-            "num_attention_heads": sizes.heads,
-            "num_key_value_heads": sizes.kv_heads,
-            "hidden_act": "silu",
-            "rms_norm_eps": sizes.rms_norm_eps,
-            "max_position_embeddings": sizes.max_position_embeddings,
-            "vocab_size": sizes.vocabulary_size,
-        },
-        layers=tuple(sizes.layers),
-    )
+    return drafts.original_of(made)
 
 
 @torch.no_grad()
