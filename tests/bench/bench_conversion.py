@@ -4,12 +4,13 @@
 
 A draft for Kimi-K2.5 (2.6 billion parameters: hidden size 7168, a head for all 163,840 tokens) with random weights is written,
 converted in a process of its own, and thrown away. Memory is the most that process held beyond what it held before the
-conversion; the disk's speed is that of copying the same file in the same pieces.
+conversion; the disk's speed is that of copying the same file in the same pieces. Both are over when the disk has it all.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from math import prod
@@ -93,10 +94,12 @@ def make(root: Path, scale: float) -> int:
 
 def copy(source: Path, to: Path) -> float:
     """Seconds that the disk takes for the same bytes."""
+    os.sync()
     begin = time.perf_counter()
     with source.open("rb", buffering=0) as file, to.open("wb", buffering=0) as out:
         while piece := file.read(PIECE):
             out.write(piece)
+        os.fsync(out.fileno())
     seconds = time.perf_counter() - begin
     to.unlink()
     return seconds
@@ -116,6 +119,7 @@ def convert(root: Path) -> tuple[float, int]:
         tuple(LAYERS),
         262144,
     )
+    os.sync()
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
     before, begin = _memory("VmRSS"), time.perf_counter()
     form = read_form(read_folder(root / "draft"))
@@ -123,6 +127,8 @@ def convert(root: Path) -> tuple[float, int]:
     assert report.refusal(findings) is None, report.table(findings)
     (root / "out").mkdir()
     emit(form, served, [layer + 1 for layer in LAYERS], root / "target", "bfloat16", root / "out")
+    with (root / "out" / "model.safetensors").open("rb") as file:
+        os.fsync(file.fileno())
     return time.perf_counter() - begin, _memory("VmHWM") - before
 
 

@@ -55,6 +55,11 @@ def said(draft: Draft, ids: Tensor, made: drafts.Made) -> Tensor:
 
 
 @pytest.fixture(scope="module")
+def trained(made: drafts.Made, tmp_path_factory: pytest.TempPathFactory) -> ConvertResult:
+    return run(drafts.convert_config(made, tmp_path_factory.mktemp("trained") / "out"))
+
+
+@pytest.fixture(scope="module")
 def reference(made: drafts.Made, original: Original) -> Tensor:
     draft = Draft(DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()))
     draft.load_state_dict(dict(original.weights))
@@ -82,6 +87,16 @@ def test_a_published_draft_says_after_conversion_what_it_said_before(
     assert report["family"] != "unknown"
     mended = any(check["verdict"] == "mended" for check in report["checks"])
     assert mended == (name not in ("SpecForge", "SpecForge, sharded"))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ("EAGLE official", "ModelOpt")])
+def test_a_published_draft_becomes_byte_for_byte_what_the_trained_one_does(
+    made: drafts.Made, original: Original, trained: ConvertResult, tmp_path: Path, name: str
+) -> None:
+    checkpoint = tmp_path / "published"
+    checkpoint.mkdir()
+    LAYOUTS[name](original, checkpoint)
+    assert convert(made, checkpoint, tmp_path / "out").digest == trained.digest
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
