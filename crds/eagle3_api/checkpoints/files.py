@@ -157,7 +157,7 @@ def inside(folder: Path, path: Path) -> Path:
     """The path, if it really lies in the folder, or in the blobs of the hub's cache that the folder is a snapshot of.
 
     Raises:
-        UnreadableError: it leads elsewhere.
+        UnreadableError: it leads elsewhere, or is a pipe or a device, which could be read for ever.
     """
     try:
         real, root = path.resolve(), folder.resolve()
@@ -166,6 +166,8 @@ def inside(folder: Path, path: Path) -> Path:
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
     if not real.is_relative_to(root) and not (blobs is not None and real.is_relative_to(blobs)):
         raise UnreadableError(f"{path} leads out of {folder}: it is a link to {real}")
+    if real.exists() and not real.is_file():
+        raise UnreadableError(f"{path} is no regular file")
     return path
 
 

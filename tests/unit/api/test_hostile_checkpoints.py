@@ -151,6 +151,13 @@ def test_config_json_may_be_no_link_to_elsewhere(folder: Path) -> None:
     refused(folder, "config.json leads out of")
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    refused(folder, "is no regular file")
+
+
 def test_the_hubs_own_cache_is_read_through_its_links(folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "models--a--draft"
     (cache / "blobs").mkdir(parents=True)

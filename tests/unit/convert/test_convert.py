@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from eagle3_api.artifacts import CONFIG, PROMPTS, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, PROMPTS, PROVENANCE, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
 from eagle3_draft import artifacts
@@ -71,6 +71,21 @@ def test_the_report_says_what_was_made(made: drafts.Made, converted: tuple[Path,
     assert result.warnings == []
     assert artifacts.finished(folder, drafts.KEY) is not None
     assert run(drafts.convert_config(made, folder, trained="gone")) == result
+
+
+def test_the_provenance_names_what_was_made_from_what(made: drafts.Made, converted: tuple[Path, ConvertResult]) -> None:
+    folder, _ = converted
+    said = json.loads((folder / PROVENANCE).read_text())
+    assert said["_type"] == "https://in-toto.io/Statement/v1"
+    assert said["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert {subject["name"]: subject["digest"]["sha256"] for subject in said["subject"]} == {
+        name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)
+    }
+    target, trained = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert target["digest"] == {"eagle3Digest": drafts.convert_config(made, folder).target_digest}
+    assert trained["digest"] == {"eagle3Key": drafts.TRAINED_KEY}
+    manifest = artifacts.read(folder)
+    assert PROVENANCE in {file.path for file in manifest.files}
 
 
 def test_the_draft_of_a_bfloat16_target_is_rounded_and_still_the_same_draft(tmp_path: Path) -> None:
@@ -180,6 +195,8 @@ def test_our_own_output_is_adopted_unchanged(
     config = drafts.adopt_config(made, tmp_path / "out", folder, checkpoint_digest=before.digest)
     result = run(config)
     assert result.digest == before.digest
+    said = json.loads((tmp_path / "out" / PROVENANCE).read_text())["predicate"]["buildDefinition"]
+    assert said["resolvedDependencies"][1]["digest"] == {"eagle3Digest": before.digest}
     assert result.expected_accept_lengths is None
     assert result.parity_error is None
     # Without data the built-in questions are asked, rendered for this target

@@ -9,6 +9,7 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     sglang_config config.json, written and read
     weights       tensors, streamed
     values        values that no trained draft has
+    provenance    where the draft comes from, as others read it
     parity        the converted draft's forward against the trainer's
     prompts       what the probe will send
 """

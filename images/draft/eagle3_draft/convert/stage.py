@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from eagle3_api.artifacts import CONFIG, PROMPTS, REPORT, WEIGHTS
+from eagle3_api.artifacts import CONFIG, PROMPTS, PROVENANCE, REPORT, WEIGHTS
 from eagle3_api.checkpoints import Finding, Form, Level, Served, check, read_folder, read_form, report
 from eagle3_api.checkpoints.rules import read_map
 from eagle3_api.conditions import Reason
@@ -18,6 +18,7 @@ from eagle3_api.jobs import ConvertConfig, ConvertResult, ExitCode, TrainResult
 from eagle3_api.sglang import UnsupportedLayersError, Version, capture_ids, log_ids
 from eagle3_draft import artifacts
 from eagle3_draft.convert import parity, prompts
+from eagle3_draft.convert.provenance import statement
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.convert.values import judge
@@ -254,6 +255,17 @@ def _publish(
         "config": config.to_json(),
     }
     artifacts.write_atomic(folder / REPORT, json.dumps(full, indent=1).encode())
+    run = {
+        "sglang": config.sglang_version,
+        "torch": torch.__version__,
+        "node": platform.node(),
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    made = {name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)}
+    artifacts.write_atomic(
+        folder / PROVENANCE, json.dumps(statement(config, form.family, made, run), indent=1).encode()
+    )
     artifacts.publish(
         folder,
         stage=config.stage,
@@ -264,12 +276,7 @@ def _publish(
             **({"checkpoint": config.checkpoint_digest} if config.checkpoint_digest else {}),
         },
         numbers=result.to_json(),
-        provenance={
-            "sglang": config.sglang_version,
-            "torch": torch.__version__,
-            "node": platform.node(),
-            "started": started.isoformat(timespec="seconds"),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
+        provenance=run,
+        digests=made,
     )
     return result

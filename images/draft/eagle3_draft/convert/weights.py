@@ -1,6 +1,7 @@
 """The weights, piece by piece: never a whole tensor in memory, unless its values do not lie in order."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from eagle3_api.checkpoints.files import Stored
 from eagle3_api.checkpoints.safetensors import BITS
+from eagle3_draft import artifacts
 from eagle3_draft.convert.values import Values
 
 #: As safetensors calls them.
@@ -47,7 +49,7 @@ def write(sources: Mapping[str, Source], path: Path, dtype: torch.dtype) -> Iter
         dtype: of the weights. Integers and truth values keep theirs.
 
     Yields:
-        Each tensor, once it is written. The file is whole after the last one.
+        Each tensor, once it is written. The file is whole, durable and readable by all when there is no further one.
     """
     names = sorted(sources)
     types = {name: dtype if _type(sources[name]).is_floating_point else _type(sources[name]) for name in names}
@@ -60,6 +62,9 @@ def write(sources: Mapping[str, Source], path: Path, dtype: torch.dtype) -> Iter
                     values.add(piece)
                 file.write(piece.to(types[name]).view(torch.uint8).numpy().data)
             yield Written(name, values)
+        file.flush()
+        os.fchmod(file.fileno(), artifacts.FILE_MODE)
+        os.fsync(file.fileno())
 
 
 def pieces(source: Source) -> Iterator[Tensor]:
