@@ -25,6 +25,7 @@ VOCABULARY = "vocabulary.safetensors"
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 REPORT = "report.json"
+PROVENANCE = "provenance.json"
 HELD_OUT = "held_out.safetensors"
 ANSWERS = "answers.jsonl"
 

@@ -73,8 +73,17 @@ class Version:
 #: The oldest release whose counters, loader and flags the operator relies on (sglang:spec_verify_calls_total).
 OLDEST = Version(0, 5, 17)
 
+#: The newest release whose loader was read for these facts.
+NEWEST = Version(0, 5, 23)
+
 #: Draft architectures of SGLang 0.5.16 and later.
 LLAMA_DRAFT = "LlamaForCausalLMEagle3"
+LATENT_DRAFT = "Eagle3DeepseekV2ForCausalLM"
+
+#: From here on drafts may have a norm for each auxiliary state and feed back the normalised one (EAGLE-3.1), and from the
+#: second on a norm before fc.
+FC_NORM_SINCE = Version(0, 5, 16)
+NORM_BEFORE_FC_SINCE = Version(0, 5, 17)
 
 #: Since 0.5.16 these read the ids raw unless the first is 1 (SGLang PR 25454); before, they too added one.
 RAW_UNLESS_FIRST_IS_ONE = frozenset(
@@ -183,6 +192,12 @@ def capture_ids(layers: list[int], architecture: str, num_layers: int, version: 
             "output of layer 0 cannot be named; choose another first layer"
         )
     return ids
+
+
+def captured_layers(ids: Sequence[int], architecture: str, version: Version) -> list[int]:
+    """The layers whose outputs SGLang captures for ``eagle_aux_hidden_state_layer_ids``: the inverse of ``capture_ids``."""
+    raw = convention(architecture, version) != "output" and ids[0] != 1
+    return [i - 1 for i in ids] if raw else list(ids)
 
 
 def log_ids(layers: list[int]) -> list[int]:

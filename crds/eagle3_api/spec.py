@@ -264,7 +264,9 @@ class Draft(Model):
         },
     )
     checkpoint: Path | None = Field(
-        None, description="Adopt a draft trained elsewhere, a folder on a volume: extraction and training are skipped."
+        None,
+        description="Adopt a draft trained elsewhere, a folder on a volume: extraction and training are skipped. Its own layers "
+        "are taken unless auxiliaryLayers says otherwise.",
     )
 
 

@@ -16,7 +16,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.model import Draft
+from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.evaluate import right_table
@@ -24,6 +24,7 @@ from eagle3_draft.train.launch import save_sample
 from eagle3_draft.train.loss import Teacher
 from eagle3_draft.train.replay import accepted, replay
 from eagle3_draft.train.vocabulary import Vocabulary
+from published.layouts import LAYOUTS, Original
 from served import drafts
 from served.server import sglang
 from tiny.flags import AUXILIARY_LAYERS
@@ -115,22 +116,48 @@ def trained(tiny: Tiny, prompts: list[list[int]], tmp_path_factory: pytest.TempP
     return folder
 
 
-@pytest.fixture(scope="module")
-def converted(tiny: Tiny, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
-    folder = tmp_path_factory.mktemp("converted") / "draft"
-    config = ConvertConfig(
+def convert_config(tiny: Tiny, folder: Path, **source: str) -> ConvertConfig:
+    return ConvertConfig(
         owner=ObjectReference(namespace="n", name="draft", uid="u"),
         key="c0" * 32,
         folder=str(folder),
-        trained=str(trained),
-        trained_key="7e" * 32,
         target=str(tiny.folder),
         target_digest=target_digest(tiny.folder),
         layers=LAYERS,
         sglang_version="0.5.21",
         context_length=1024,
+        **source,
     )
-    return folder, run(config)
+
+
+@pytest.fixture(scope="module")
+def converted(tiny: Tiny, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
+    folder = tmp_path_factory.mktemp("converted") / "draft"
+    return folder, run(convert_config(tiny, folder, trained=str(trained), trained_key="7e" * 32))
+
+
+@pytest.mark.parametrize("layout", ["speculators", "NeMo Automodel", "SpecForge training state"])
+def test_what_is_served_below_is_also_what_a_published_draft_becomes(
+    tiny: Tiny, trained: Path, converted: tuple[Path, ConvertResult], tmp_path: Path, layout: str
+) -> None:
+    sizes = DraftConfig.model_validate_json((trained / CONFIG).read_bytes())
+    layer = {
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "rope_theta": sizes.rope_theta,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "vocab_size": sizes.vocabulary_size,
+    }
+    original = Original(load_file(trained / WEIGHTS), Vocabulary.load(trained / VOCABULARY).ids, layer, tuple(LAYERS))
+    published = tmp_path / "published"
+    published.mkdir()
+    LAYOUTS[layout](original, published)
+    result = run(convert_config(tiny, tmp_path / "adopted", checkpoint=str(published)))
+    assert result.digest == converted[1].digest
 
 
 def generate(url: str, prompt: list[int]) -> Any:

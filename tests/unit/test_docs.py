@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from eagle3_api import artifacts
+from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import Reason, Type
+from eagle3_draft.convert.values import FILLED, FINITE, TRAINED
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")])
 
 
 def rows(page: str) -> list[list[str]]:
@@ -47,10 +49,18 @@ def test_the_format_of_artifacts_is_specified() -> None:
         artifacts.WEIGHTS,
         artifacts.CONFIG,
         artifacts.REPORT,
+        artifacts.PROVENANCE,
         artifacts.HELD_OUT,
         artifacts.ANSWERS,
     ):
         assert f"`{name}`" in text, name
+
+
+def test_every_rule_for_drafts_is_documented_with_what_it_looks_at_and_how_to_mend_it() -> None:
+    documented = {cells[0].strip("`"): cells[1:] for cells in rows("checkpoints.md")}
+    rules = (*RULES, FINITE, FILLED, TRAINED)
+    assert documented == {rule.id: [rule.what, rule.mend] for rule in rules}
+    assert list(documented) == [rule.id for rule in rules]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

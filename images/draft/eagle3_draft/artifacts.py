@@ -28,7 +28,8 @@ from eagle3_draft.stage import StageError
 #: A manifest has a few hundred bytes a file; what is larger is not one, and is not read into memory.
 MANIFEST_LIMIT = 64 * 1024 * 1024
 
-_FILE_MODE = 0o644
+#: Of what is published: readers run as other users.
+FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
 
 
@@ -51,7 +52,8 @@ def publish(
         made_from: keys and digests of the inputs, by name.
         numbers: the numbers that matter to readers.
         provenance: what did not change the output (image, versions, node, times).
-        digests: sha256 of files, by path, that the caller wrote with ``write_atomic``: terabytes are not read again.
+        digests: sha256 of files, by path, that the caller wrote with ``write_atomic``, or made durable with that mode
+            itself: terabytes are not read again.
 
     Raises:
         ValueError: the folder holds something that is no regular file (a link, a socket).
@@ -161,7 +163,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     with partial.open("wb") as file:
         file.write(data)
         file.flush()
-        _set_mode(partial, _FILE_MODE)
+        _set_mode(partial, FILE_MODE)
         os.fsync(file.fileno())
     partial.replace(path)
     _sync_folder(path.parent)
@@ -194,7 +196,7 @@ def _contents(folder: Path) -> Iterator[Path]:
 
 def _settle(path: Path) -> str:
     """Give a file its final mode, make it durable, and return its digest."""
-    _set_mode(path, _FILE_MODE)
+    _set_mode(path, FILE_MODE)
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

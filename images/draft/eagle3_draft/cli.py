@@ -3,9 +3,15 @@
 eagle3-draft STAGE                   run a stage as a container's first process: a supervisor and its child
 eagle3-draft run STAGE --result F    the child: the stage itself
 eagle3-draft copy-lib DIR            copy this library to DIR, for a container that does not have it
+
+By hand, on a laptop too:
+
+eagle3-draft check FOLDER            check a draft of any family, its values too where torch is there
+eagle3-draft adopt FOLDER OUT        write what SGLang loads
 """
 
 import argparse
+import importlib.util
 import os
 import shutil
 import sys
@@ -15,7 +21,8 @@ from pathlib import Path
 
 import eagle3_api
 import eagle3_draft
-from eagle3_api.jobs import CONFIG_FILE, TERMINATION_LOG, StageName
+from eagle3_api.checkpoints import command
+from eagle3_api.jobs import CONFIG_FILE, TERMINATION_LOG, ExitCode, StageName
 from eagle3_draft import child, supervisor
 
 
@@ -26,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command == "copy-lib":
         copy_library(given.folder)
         return 0
+    if given.command in ("check", "adopt"):
+        return _by_hand(given)
     if given.command == "run":
         code = child.run(StageName(given.stage), config, given.result)
         sys.stdout.flush()
@@ -52,11 +61,23 @@ def copy_library(folder: Path) -> None:
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
 
 
+def _by_hand(given: argparse.Namespace) -> int:
+    if importlib.util.find_spec("torch") is None:
+        if given.command == "check":
+            return command.run(given)
+        sys.stderr.write("adopt needs torch: pip install 'eagle3-operator[draft]'\n")
+        return ExitCode.BAD_CONFIGURATION
+    # torch takes seconds to import, and a stage's supervisor must not
+    from eagle3_draft.convert import by_hand
+
+    return command.run(given, by_hand.look_at_values) if given.command == "check" else by_hand.adopt(given)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="eagle3-draft", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="STAGE | run | copy-lib")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="STAGE | run | copy-lib | check | adopt")
     for stage in StageName:
         commands.add_parser(stage, help=f"run the stage {stage}")
     run = commands.add_parser("run", help="run a stage in this process")
@@ -64,4 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--result", type=Path, required=True, help="file that receives the exit code and the report")
     copy = commands.add_parser("copy-lib", help="copy this library")
     copy.add_argument("folder", type=Path)
+    check = commands.add_parser("check", help="check a draft's checkpoint", epilog=command.EXIT_CODES)
+    command.add_arguments(check)
+    adopt = commands.add_parser("adopt", help="convert a draft's checkpoint", epilog=command.EXIT_CODES)
+    command.add_arguments(adopt)
+    adopt.add_argument("out", type=Path, help="folder that receives what SGLang loads")
     return parser

@@ -1,90 +1,29 @@
-"""kubectl eagle3 estimate -f FILE    what the features of an object will take: bytes, tokens, hours"""
+"""The command line of the kubectl plugin: one module a command."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from importlib import import_module
 
-import yaml
-from pydantic import ValidationError
-
-from eagle3_api.estimate import Shape, known_target
-from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_operator.cli.table import estimate_table
-
-#: Of one pod, where nothing better is known: a large target on one node in bf16.
-TOKENS_PER_SECOND = 10_000.0
-
-
-class UsageError(Exception):
-    """What is missing or wrong on the command line, in a sentence."""
+#: Each is a module beside this one, with add_arguments(parser) and run(given) -> exit code; it is imported when it is asked for.
+COMMANDS = {
+    "estimate": "what the features of an object will take",
+    "check": "whether a draft's checkpoint can serve, without loading it",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    given = _parser().parse_args(arguments)
-    try:
-        spec = _spec(given.file)
-        shape = _shape(spec, given.target_config)
-        sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second) + "\n")
-    except UsageError as error:
-        sys.stderr.write(f"kubectl eagle3: {error}\n")
-        return 1
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
+    words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="kubectl eagle3", description="Tools for Eagle3Draft objects.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    estimate = commands.add_parser("estimate", help="what the features of an object will take")
-    estimate.add_argument("-f", "--file", required=True, help="the object's YAML; - reads standard input")
-    estimate.add_argument(
-        "--target-config", type=Path, help="the target's config.json, where its model is not one of the known ones"
-    )
-    estimate.add_argument(
-        "--tokens-per-second",
-        type=float,
-        default=TOKENS_PER_SECOND,
-        help="what one pod extracts; a finished extraction says it in its report (default %(default).0f)",
-    )
-    return parser
-
-
-def _spec(file: str) -> Eagle3DraftSpec:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        documents = [document for document in yaml.safe_load_all(text) if document]
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
-    found = [document for document in documents if _is_ours(document)]
-    if len(found) != 1:
-        raise UsageError(f"{file} holds {len(found)} Eagle3Drafts, not one")
-    try:
-        return Eagle3DraftSpec.model_validate(found[0].get("spec"))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file}: spec.{where}: {first['msg']}") from None
-
-
-def _is_ours(document: Any) -> bool:
-    return isinstance(document, dict) and document.get("kind") == "Eagle3Draft"
-
-
-def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
-    path = config or Path(spec.target.model) / "config.json"
-    try:
-        values = json.loads(path.read_bytes())
-        language = {**values, **values.get("text_config", {})}
-        return Shape(int(language["hidden_size"]), int(language["num_hidden_layers"]))
-    except FileNotFoundError:
-        known = known_target(spec.target.model) if config is None else None
-        if known is None:
-            raise UsageError(
-                f"{path} is not here and {spec.target.model} is no known model; give its config.json as --target-config"
-            ) from None
-        return known
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})") from None
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name in words[:1]:
+            module = import_module(f"eagle3_operator.cli.{name}")
+            command.description = module.__doc__
+            command.set_defaults(run=module.run)
+            module.add_arguments(command)
+    given = parser.parse_args(words)
+    code: int = given.run(given)
+    return code

@@ -15,10 +15,11 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.model import Draft
+from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.launch import save_sample
-from eagle3_draft.train.vocabulary import choose
+from eagle3_draft.train.vocabulary import Vocabulary, choose
+from published.layouts import Original
 from unit.train import corpus
 
 TRAINED_KEY, KEY = "7e" * 32, "c0" * 32
@@ -120,3 +121,23 @@ def copy(made: Made, folder: Path) -> Made:
     """The same draft once more, to be spoiled."""
     shutil.copytree(made.trained, folder)
     return Made(made.target, folder)
+
+
+def original_of(made: Made) -> Original:
+    """The trained draft, in neutral terms."""
+    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())
+    return Original(
+        weights=load_file(made.trained / WEIGHTS),
+        ids=Vocabulary.load(made.trained / VOCABULARY).ids,
+        sizes={
+            "hidden_size": sizes.hidden_size,
+            "intermediate_size": sizes.intermediate_size,
+            "num_attention_heads": sizes.heads,
+            "num_key_value_heads": sizes.kv_heads,
+            "hidden_act": "silu",
+            "rms_norm_eps": sizes.rms_norm_eps,
+            "max_position_embeddings": sizes.max_position_embeddings,
+            "vocab_size": sizes.vocabulary_size,
+        },
+        layers=tuple(sizes.layers),
+    )

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from eagle3_api.checkpoint_rules import expected_tensors
+from eagle3_api.checkpoints.safetensors import Tensor
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, ObjectReference, Report, StageName
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
 from eagle3_draft.stage import StageError
+from published import files
+from published.shapes import shapes
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -42,16 +44,7 @@ DRAFT = {
 
 def safetensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """A safetensors file of zeros."""
-    width = {"BF16": 2, "F32": 4, "I64": 8}
-    header, end = {}, 0
-    for name, (dtype, shape) in tensors.items():
-        size = width[dtype]
-        for dimension in shape:
-            size *= dimension
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+    files.write(path, {name: Tensor(dtype, shape) for name, (dtype, shape) in tensors.items()})
 
 
 class World:
@@ -84,10 +77,8 @@ class World:
 
     def draft(self, config: Mapping[str, Any], **tensors: tuple[str, tuple[int, ...]] | None) -> None:
         (self.checkpoint / "config.json").write_text(json.dumps(config))
-        whole: dict[str, tuple[str, tuple[int, ...]] | None] = {
-            name: ("BF16", shape) for name, shape in expected_tensors(DRAFT).items()
-        }
-        whole |= {"d2t": ("I64", (320,))} | tensors
+        whole: dict[str, tuple[str, tuple[int, ...]] | None] = {"d2t": ("I64", (320,))}
+        whole |= {name: ("BF16", shape) for name, shape in shapes(DRAFT).items()} | tensors
         safetensors(
             self.checkpoint / "model.safetensors", {name: one for name, one in whole.items() if one is not None}
         )
@@ -370,10 +361,14 @@ def test_a_checkpoint_that_fits_is_adopted_without_space_for_features(world: Wor
 @pytest.mark.parametrize(
     ("config", "tensors", "reason"),
     [
-        ({"tie_word_embeddings": True}, {}, Reason.CONFIG_INVALID),
-        ({"max_position_embeddings": 512}, {}, Reason.CONTEXT_TOO_SHORT),
+        ({"intermediate_size": None}, {}, Reason.CONFIG_INVALID),
+        (
+            {"max_position_embeddings": 512, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}},
+            {},
+            Reason.CONTEXT_TOO_SHORT,
+        ),
         ({"norm_before_residual": True}, {}, Reason.UNSUPPORTED_DRAFT),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 2, 28]}}, {}, Reason.FEATURE_MISMATCH),
+        ({"target_hidden_size": 32}, {}, Reason.FEATURE_MISMATCH),
         ({}, {"lm_head.weight": None}, Reason.CHECKPOINT_INCOMPLETE),
         ({}, {"layers.0.mlp.up_proj.weight": ("BF16", (2, 2))}, Reason.CHECKPOINT_INCOMPLETE),
         ({}, {"d2t": None}, Reason.VOCABULARY_MAP),
@@ -386,10 +381,37 @@ def test_a_checkpoint_that_would_serve_at_accept_length_one_is_refused(
     world.refused(ExitCode.REFUSED, reason, "draft.checkpoint", checkpoint=str(world.checkpoint), data=None)
 
 
+def test_an_adopted_draft_brings_its_own_layers(world: World) -> None:
+    world.draft({**DRAFT, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}})
+    facts = world.inspect(checkpoint=str(world.checkpoint), data=None)
+    assert (facts.auxiliary_layers, facts.capture_ids, facts.warnings) == ([2, 16, 29], [2, 16, 29], [])
+    world.refused(
+        ExitCode.REFUSED,
+        Reason.FEATURE_MISMATCH,
+        "the object's are [1, 15, 28]",
+        checkpoint=str(world.checkpoint),
+        data=None,
+        auxiliary_layers=[1, 15, 28],
+    )
+
+
+def test_what_conversion_mends_is_adopted_with_a_warning_where_there_is_a_doubt(world: World) -> None:
+    doubtful = {"tie_word_embeddings": True, "max_position_embeddings": 512, "eagle_config": None}
+    world.draft({**DRAFT, **doubtful, "architectures": ["Eagle3LlamaForCausalLM"]})
+    facts = world.inspect(checkpoint=str(world.checkpoint), data=None)
+    assert facts.auxiliary_layers == [1, 15, 28]
+    assert ["becomes the served context 4096" in warning for warning in facts.warnings] == [False, True]
+    assert "does not say which layers" in facts.warnings[0]
+
+
 def test_a_checkpoint_that_cannot_be_read_is_named(world: World) -> None:
     (world.checkpoint / "model.safetensors").rename(world.checkpoint / "pytorch_model.bin")
     world.refused(
-        ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, "*.safetensors", checkpoint=str(world.checkpoint), data=None
+        ExitCode.BAD_INPUT,
+        Reason.CHECKPOINT_UNREADABLE,
+        "is no file of torch.save",
+        checkpoint=str(world.checkpoint),
+        data=None,
     )
     (world.checkpoint / "config.json").write_text("[")
     world.refused(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, checkpoint=str(world.checkpoint), data=None)

@@ -1,12 +1,15 @@
 """Convert: a trained or adopted draft to the folder that SGLang loads, checked.
 
 SGLang's loader verifies nothing: it drops keys that it does not know, leaves parameters that get nothing at random values,
-and serves the result at accept length 1.0. So everything is checked here, before a server is started:
+and serves the result at accept length 1.0. So everything is checked here, before a server is started. Whatever family a draft
+is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by its rules; here it is written:
 
     stage         what is converted, and in which order
+    trained       Train's artifact in the one form
     sglang_config config.json, written and read
-    weights       tensors, streamed; values that no trained draft has
-    refusal       the rules of ``eagle3_api.checkpoint_rules`` as refusals
+    weights       tensors, streamed
+    values        values that no trained draft has
+    provenance    where the draft comes from, as others read it
     parity        the converted draft's forward against the trainer's
     prompts       what the probe will send
 """

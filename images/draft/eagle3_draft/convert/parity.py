@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, VOCABULARY, WEIGHTS
+from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_draft import artifacts
 from eagle3_draft.convert.sglang_config import read_config
 from eagle3_draft.features import Header, Sample, read_shard
-from eagle3_draft.inspect.headers import read_header
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.vocabulary import Vocabulary

@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle3_api.checkpoints.form import Form
 from eagle3_api.sglang import LLAMA_DRAFT
-from eagle3_draft.model.config import DraftConfig, Llama3Scaling, rope_of
+from eagle3_draft.model.config import DraftConfig, rope_of
 
 
 def checkpoint_config(
-    draft: DraftConfig, *, capture_ids: Sequence[int], context_length: int, dtype: str, tokens: Mapping[str, Any]
+    form: Form, *, capture_ids: Sequence[int], context_length: int, dtype: str, tokens: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What SGLang must read to build this draft.
+    """What every supported SGLang must read to build this draft.
 
     Args:
-        draft: the trained draft's sizes.
+        form: of the draft, which passed the rules.
         capture_ids: the auxiliary layers as the serving version of SGLang calls them.
         context_length: the longest served context; a draft that says less keeps the server from starting.
         dtype: of the weights, as torch says it.
@@ -22,49 +23,44 @@ def checkpoint_config(
     config: dict[str, Any] = {
         "architectures": [LLAMA_DRAFT],
         "model_type": "llama",
-        "hidden_size": draft.hidden_size,
-        "intermediate_size": draft.intermediate_size,
+        "hidden_size": form.hidden_size,
+        "intermediate_size": form.intermediate_size,
         "num_hidden_layers": 1,
-        "num_attention_heads": draft.heads,
-        "num_key_value_heads": draft.kv_heads,
-        "head_dim": draft.head_dim,
-        "hidden_act": "silu",
+        "num_attention_heads": form.heads,
+        "num_key_value_heads": form.kv_heads,
+        "head_dim": form.head_dim,
+        "hidden_act": form.activation,
         "attention_bias": False,
         "mlp_bias": False,
-        "rms_norm_eps": draft.rms_norm_eps,
-        "max_position_embeddings": max(draft.max_position_embeddings, context_length),
-        "rope_parameters": _rope_parameters(draft),
-        "vocab_size": draft.vocabulary_size,
-        "draft_vocab_size": draft.draft_vocabulary_size,
+        "rms_norm_eps": form.rms_norm_eps,
+        "max_position_embeddings": max(form.max_position_embeddings or 0, context_length),
+        **_both_ropes(form.rope),
+        "vocab_size": form.vocabulary_size,
+        "draft_vocab_size": form.draft_vocabulary_size,
         # Else the server would take its embedding for the head
         "tie_word_embeddings": False,
         # Nested: at the top level SGLang does not see it, and captures its default layers
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(capture_ids), "use_aux_hidden_state": True},
         **{name: value for name, value in tokens.items() if value is not None},
+        "dtype": dtype,
+        "torch_dtype": dtype,
     }
     # SGLang takes a null for a size; the key may only be there where it says something
-    if draft.target_hidden_size != draft.hidden_size:
-        config["target_hidden_size"] = draft.target_hidden_size
-    return with_dtype(with_both_ropes(config), dtype)
+    if form.target_hidden_size != form.hidden_size:
+        config["target_hidden_size"] = form.target_hidden_size
+    # EAGLE-3.1's, which a draft of EAGLE-3 need not name
+    for flag in ("fc_norm", "norm_before_fc", "norm_output"):
+        if getattr(form, flag):
+            config[flag] = True
+    return config
 
 
-def with_both_ropes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the older spelling of its rope beside Transformers 5's."""
-    parameters = dict(config["rope_parameters"])
-    theta = parameters.pop("rope_theta", None) or config.get("rope_theta") or 10000.0
-    both = {
-        **config,
-        "rope_parameters": {"rope_type": "default", **parameters, "rope_theta": theta},
-        "rope_theta": theta,
-    }
-    if parameters.get("rope_type", "default") != "default":
-        both["rope_scaling"] = parameters
+def _both_ropes(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Transformers 5's spelling, and the older one beside it."""
+    both = {"rope_parameters": dict(rope), "rope_theta": rope["rope_theta"]}
+    if rope["rope_type"] != "default":
+        both["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
     return both
-
-
-def with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """The configuration with its weights' type, in both spellings."""
-    return {**config, "dtype": dtype, "torch_dtype": dtype}
 
 
 def read_config(config: Mapping[str, Any], layers: Sequence[int]) -> DraftConfig:
@@ -91,10 +87,3 @@ def read_config(config: Mapping[str, Any], layers: Sequence[int]) -> DraftConfig
         draft_vocabulary_size=config["draft_vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
     )
-
-
-def _rope_parameters(draft: DraftConfig) -> dict[str, Any]:
-    scaling: Llama3Scaling | None = draft.rope_scaling
-    if scaling is None:
-        return {"rope_type": "default", "rope_theta": draft.rope_theta}
-    return {"rope_type": "llama3", "rope_theta": draft.rope_theta, **scaling.model_dump()}

@@ -2,26 +2,28 @@
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from eagle3_api.artifacts import CONFIG, PROMPTS, REPORT, VOCABULARY, WEIGHTS
-from eagle3_api.checkpoint_rules import Target as ServedTarget
+from eagle3_api.artifacts import CONFIG, PROMPTS, PROVENANCE, REPORT, WEIGHTS
+from eagle3_api.checkpoints import Finding, Form, Level, Served, check, read_folder, read_form, report
+from eagle3_api.checkpoints.rules import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ConvertResult, ExitCode, TrainResult
 from eagle3_api.sglang import UnsupportedLayersError, Version, capture_ids, log_ids
 from eagle3_draft import artifacts
-from eagle3_draft.convert import parity, prompts, weights
-from eagle3_draft.convert.refusal import check, refused
-from eagle3_draft.convert.sglang_config import checkpoint_config, with_both_ropes, with_dtype
-from eagle3_draft.convert.weights import Source
-from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.convert import parity, prompts
+from eagle3_draft.convert.provenance import statement
+from eagle3_draft.convert.sglang_config import checkpoint_config
+from eagle3_draft.convert.trained import trained_form
+from eagle3_draft.convert.values import judge
+from eagle3_draft.convert.weights import Source, write
+from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint, refuse
 from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import text_config
@@ -33,6 +35,9 @@ from eagle3_draft.stage import StageError
 #: weights to bfloat16 moves logits by a few hundredths; a wrong tensor moves them by about their own size.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
 AGREEMENT = {torch.float32: 1.0, torch.bfloat16: 0.9}
+
+#: As many as the report has room for.
+_WARNINGS = 4
 
 
 def run(config: ConvertConfig) -> ConvertResult:
@@ -55,22 +60,94 @@ def run(config: ConvertConfig) -> ConvertResult:
             f"target.model: {config.target} was changed since it was inspected; set eagle3.dev/retry to inspect it anew",
         )
     ids = _capture_ids(config, facts)
-    dtype = torch.float32 if facts.dtype == "float32" else torch.bfloat16
-    name = str(dtype).removeprefix("torch.")
+    served = Served(Version.parse(config.sglang_version), facts.of_draft, tuple(config.layers), config.context_length)
     if config.trained is not None:
-        where, source, draft_config = _trained(config, Path(config.trained), ids, name)
+        form = _trained(config, Path(config.trained), ids)
+        findings = check(form, served)
+        refuse(findings, f"the draft in {form.path} is refused")
     else:
-        where, source, draft_config = _adopted(config, ids, facts, name)
-    served = ServedTarget(facts.hidden_size, facts.vocabulary_size, tuple(ids), config.context_length)
-    check(draft_config, source, served, where)
+        form = _adopted(config)
+        findings = check_checkpoint(form, served)
+    findings += emit(form, served, ids, Path(config.target), facts.dtype, folder)
+    same = _compare(config, folder, weight_type(facts.dtype)) if config.trained is not None else None
+    return _publish(config, form, findings, ids, same, started)
 
-    progress = Progress(len(source.files) + 1, "tensors")
-    for number, _ in enumerate(weights.convert(source, folder / WEIGHTS, dtype), 1):
+
+def weight_type(target: str) -> torch.dtype:
+    """The type of a draft's weights, by its target's."""
+    return torch.float32 if target == "float32" else torch.bfloat16
+
+
+def emit(
+    form: Form, served: Served, ids: Sequence[int], target: Path, target_dtype: str, folder: Path
+) -> list[Finding]:
+    """Write what every supported SGLang loads, and look at it once more as if it came from a stranger.
+
+    Args:
+        form: of a draft that passed the rules for ``served``.
+        served: what it is to serve, and how.
+        ids: its layers as the serving SGLang calls them.
+        target: its folder, for a head that is shared and for the tokens that end a text.
+        target_dtype: of its weights, as torch says it.
+        folder: receives config.json and model.safetensors.
+
+    Returns:
+        What the values showed, none of it a reason to refuse.
+
+    Raises:
+        StageError: values that no trained draft has (NonFinite, CheckpointIncomplete); the target cannot be read.
+    """
+    dtype = weight_type(target_dtype)
+    model = Target(target)
+    sources = _sources(form, model)
+    progress = Progress(len(sources), "tensors")
+    seen = {}
+    for number, written in enumerate(write(sources, folder / WEIGHTS, dtype), 1):
+        if written.values is not None:
+            seen[written.name] = (written.values, len(sources[written.name].shape))
         progress.update(number)
-    artifacts.write_atomic(folder / CONFIG, json.dumps(draft_config, indent=1).encode())
-    same = _compare(config, folder, dtype) if config.trained is not None else None
-    progress.update(len(source.files) + 1)
-    return _publish(config, source, ids, same, started)
+    findings = list(judge(seen))
+    refuse(findings, f"the draft in {form.path} is refused")
+    text = text_config(model.config)
+    config = checkpoint_config(
+        form,
+        capture_ids=ids,
+        context_length=served.context_length or form.max_position_embeddings or 0,
+        dtype=str(dtype).removeprefix("torch."),
+        tokens={name: text.get(name) for name in ("bos_token_id", "eos_token_id")},
+    )
+    artifacts.write_atomic(folder / CONFIG, json.dumps(config, indent=1).encode())
+    _look_again(folder, served)
+    return findings
+
+
+def _sources(form: Form, target: Target) -> dict[str, Source]:
+    """Every tensor that is written, by SGLang's names."""
+    sources: dict[str, Source] = {
+        name: stored for name, stored in form.tensors.items() if name != "embed_tokens.weight" or form.own_embedding
+    }
+    if "lm_head.weight" not in sources:
+        own = form.tensors.get("embed_tokens.weight")
+        sources["lm_head.weight"] = (own or target.embedding()) if form.tied else target.head()
+    size = form.vocabulary_size or 0
+    reading = read_map(form, size)
+    if reading is not None:
+        rows = torch.tensor(reading.ids, dtype=torch.int64)
+        sources["d2t"] = rows - torch.arange(len(rows))
+        sources["t2d"] = torch.zeros(size, dtype=torch.bool).index_fill(0, rows, True)
+    return sources
+
+
+def _look_again(folder: Path, served: Served) -> None:
+    """What was written must pass every rule with nothing left to mend."""
+    findings = check(read_form(read_folder(folder)), served)
+    wrong = [finding for finding in findings if finding.level in (Level.MENDED, Level.REFUSED)]
+    if wrong:
+        raise StageError(
+            ExitCode.INTERNAL_ERROR,
+            Reason.INTERNAL_ERROR,
+            f"the converted draft does not pass its own rules: {wrong[0].rule.id}: {wrong[0].message}",
+        )
 
 
 def _capture_ids(config: ConvertConfig, facts: TargetFacts) -> list[int]:
@@ -82,18 +159,16 @@ def _capture_ids(config: ConvertConfig, facts: TargetFacts) -> list[int]:
         raise refused(Reason.LAYER_CONVENTION, f"draft.auxiliaryLayers: {error}") from None
 
 
-def _trained(
-    config: ConvertConfig, trained: Path, ids: list[int], dtype: str
-) -> tuple[Path, Source, Mapping[str, Any]]:
-    """A draft of ours: where it lies, its tensors, and the configuration to serve it with."""
+def _trained(config: ConvertConfig, trained: Path, ids: Sequence[int]) -> Form:
+    """A draft of ours."""
     manifest = artifacts.read(trained)
     draft = DraftConfig.model_validate_json(artifacts.verified(trained, CONFIG).read_bytes())
     if draft.layers != config.layers:
         raise refused(
             Reason.FEATURE_MISMATCH,
             f"the draft was trained on the outputs of layers {draft.layers}; its eagle_config would make SGLang "
-            f"{config.sglang_version} capture {ids} ({', '.join(map(str, log_ids(config.layers)))} in its log). Such a draft "
-            "serves at accept length 1.0. Retrain, or set draft.auxiliaryLayers to what it was trained on",
+            f"{config.sglang_version} capture {list(ids)} ({', '.join(map(str, log_ids(config.layers)))} in its log). Such a "
+            "draft serves at accept length 1.0. Retrain, or set draft.auxiliaryLayers to what it was trained on",
         )
     for what, found, expected in (
         ("key", manifest.key, config.trained_key),
@@ -104,30 +179,17 @@ def _trained(
                 Reason.FEATURE_MISMATCH,
                 f"the draft in {trained} is another one's: its {what} is {found}, expected {expected}. Retrain it",
             )
-    source = Source.open(artifacts.verified(trained, WEIGHTS), artifacts.verified(trained, VOCABULARY))
-    text = text_config(Target(Path(config.target)).config)
-    return (
-        trained,
-        source,
-        checkpoint_config(
-            draft,
-            capture_ids=ids,
-            context_length=config.context_length,
-            dtype=dtype,
-            tokens={name: text.get(name) for name in ("bos_token_id", "eos_token_id")},
-        ),
-    )
+    return trained_form(trained, draft)
 
 
-def _adopted(
-    config: ConvertConfig, ids: list[int], facts: TargetFacts, dtype: str
-) -> tuple[Path, Source, Mapping[str, Any]]:
-    """A draft from elsewhere, as its folder has it; it is refused before anything is mended."""
+def _adopted(config: ConvertConfig) -> Form:
+    """A draft from elsewhere."""
     if config.checkpoint is None:
         raise StageError(
             ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "there is neither a trained nor an adopted draft"
         )
     checkpoint = Path(config.checkpoint)
+    form = read_checkpoint(checkpoint)
     if config.checkpoint_digest not in (None, digest := checkpoint_digest(checkpoint)):
         raise StageError(
             ExitCode.BAD_INPUT,
@@ -135,27 +197,12 @@ def _adopted(
             f"draft.checkpoint: {checkpoint} was changed since it was inspected (digest {digest[:12]}…); set "
             "eagle3.dev/retry to inspect it anew",
         )
-    given = _read_config(checkpoint)
-    source = Source.open(*sorted(checkpoint.glob("*.safetensors")))
-    served = ServedTarget(facts.hidden_size, facts.vocabulary_size, tuple(ids), config.context_length)
-    check(given, source, served, checkpoint)
-    return checkpoint, source, with_dtype(with_both_ropes(_without_nulls(given)), dtype)
+    return form
 
 
-def _read_config(checkpoint: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((checkpoint / CONFIG).read_bytes())
-    except (OSError, ValueError) as error:
-        raise StageError(
-            ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, f"draft.checkpoint: {checkpoint / CONFIG}: {error}"
-        ) from None
-    if not isinstance(config, dict):
-        raise refused(Reason.CONFIG_INVALID, f"draft.checkpoint: {checkpoint / CONFIG} is no JSON object")
-    return config
-
-
-def _without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if value is not None}
+def refused(reason: Reason, message: str) -> StageError:
+    """A refusal."""
+    return StageError(ExitCode.REFUSED, reason, message)
 
 
 def _compare(config: ConvertConfig, folder: Path, dtype: torch.dtype) -> parity.Parity:
@@ -176,27 +223,49 @@ def _compare(config: ConvertConfig, folder: Path, dtype: torch.dtype) -> parity.
 
 
 def _publish(
-    config: ConvertConfig, source: Source, ids: list[int], same: parity.Parity | None, started: datetime
+    config: ConvertConfig,
+    form: Form,
+    findings: list[Finding],
+    ids: list[int],
+    same: parity.Parity | None,
+    started: datetime,
 ) -> ConvertResult:
     folder = Path(config.folder)
     count = prompts.put(config, folder)
     trained = TrainResult.model_validate(artifacts.read(Path(config.trained)).numbers) if config.trained else None
-    parameters = {name: header for name, header in source.headers.items() if name not in ("d2t", "t2d")}
+    parameters = {name: t for name, t in read_folder(folder).tensors.items() if name not in ("d2t", "t2d")}
     result = ConvertResult(
         digest=checkpoint_digest(folder),
-        parameters=sum(prod(header.shape) for header in parameters.values()),
+        parameters=sum(prod(tensor.shape) for tensor in parameters.values()),
         bytes=(folder / WEIGHTS).stat().st_size,
         layers=config.layers,
         capture_ids=ids,
-        draft_vocabulary_size=source.headers["lm_head.weight"].shape[0],
+        draft_vocabulary_size=parameters["lm_head.weight"].shape[0],
         prompts=count,
         prompts_digest=artifacts.file_digest(folder / PROMPTS),
         expected_accept_lengths=trained.expected_accept_lengths if trained else None,
         parity_error=same.error if same else None,
-        warnings=weights.untrained(source),
+        warnings=report.warnings(findings)[:_WARNINGS],
     )
-    report = {"result": result.to_json(), "parity": asdict(same) if same else None, "config": config.to_json()}
-    artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
+    full: Mapping[str, object] = {
+        "result": result.to_json(),
+        "parity": asdict(same) if same else None,
+        "family": form.family,
+        "checks": report.to_json(findings),
+        "config": config.to_json(),
+    }
+    artifacts.write_atomic(folder / REPORT, json.dumps(full, indent=1).encode())
+    run = {
+        "sglang": config.sglang_version,
+        "torch": torch.__version__,
+        "node": platform.node(),
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    made = {name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)}
+    artifacts.write_atomic(
+        folder / PROVENANCE, json.dumps(statement(config, form.family, made, run), indent=1).encode()
+    )
     artifacts.publish(
         folder,
         stage=config.stage,
@@ -207,12 +276,7 @@ def _publish(
             **({"checkpoint": config.checkpoint_digest} if config.checkpoint_digest else {}),
         },
         numbers=result.to_json(),
-        provenance={
-            "sglang": config.sglang_version,
-            "torch": torch.__version__,
-            "node": platform.node(),
-            "started": started.isoformat(timespec="seconds"),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
+        provenance=run,
+        digests=made,
     )
     return result

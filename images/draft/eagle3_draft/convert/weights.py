@@ -1,130 +1,124 @@
-"""The weights, tensor by tensor: never all of them in memory."""
+"""The weights, piece by piece: never a whole tensor in memory, unless its values do not lie in order."""
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from eagle3_api import checkpoint_rules
-from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
-from eagle3_draft.inspect.headers import HeaderError, read_header
-from eagle3_draft.stage import StageError
+from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.safetensors import BITS
+from eagle3_draft import artifacts
+from eagle3_draft.convert.values import Values
 
 #: As safetensors calls them.
-DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.bool: "BOOL"}
+DTYPES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
-#: The server takes the target's embedding; one that lies in a draft's checkpoint is left behind.
-_UNUSED = "embed_tokens.weight"
+#: Bytes that are read at once: enough for the disk's speed, and little beside any model.
+PIECE = 16 * 1024 * 1024
 
-_VOCABULARY = ("d2t", "t2d")
+#: What is written: a tensor in a file, or one that was made here.
+Source = Stored | Tensor
 
 
 @dataclass(frozen=True)
-class Source:
-    """Tensors in one or more safetensors files.
+class Written:
+    """A tensor that was written, and what its values were like; None for a vocabulary's map."""
+
+    name: str
+    values: Values | None
+
+
+def write(sources: Mapping[str, Source], path: Path, dtype: torch.dtype) -> Iterator[Written]:
+    """Write tensors to one safetensors file, those of numbers in another type.
 
     Args:
-        files: of each tensor, by its name.
-        headers: shape and type of each, by its name.
-    """
-
-    files: dict[str, Path]
-    headers: dict[str, checkpoint_rules.Tensor]
-
-    @classmethod
-    def open(cls, *paths: Path) -> "Source":
-        """The tensors of files. An embedding is left out.
-
-        Raises:
-            StageError: a file is no whole safetensors file (CheckpointUnreadable).
-        """
-        files: dict[str, Path] = {}
-        headers: dict[str, checkpoint_rules.Tensor] = {}
-        for path in paths:
-            try:
-                found = read_header(path).tensors
-            except (HeaderError, OSError) as error:
-                raise StageError(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, str(error)) from None
-            for name in found.keys() - {_UNUSED}:
-                files[name], headers[name] = path, found[name]
-        return cls(files, headers)
-
-    def read(self, name: str) -> Tensor:
-        """One tensor, as stored."""
-        with safe_open(self.files[name], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-
-def read_map(source: Source) -> tuple[list[int] | None, list[bool] | None]:
-    """d2t and t2d, each where there is one."""
-    offsets, members = (source.read(name).tolist() if name in source.files else None for name in _VOCABULARY)
-    return offsets, members
-
-
-def convert(source: Source, path: Path, dtype: torch.dtype) -> Iterator[str]:
-    """Write all tensors to one file, the weights in another type, and check their values on the way.
-
-    Args:
-        source: what is written; its names stay.
+        sources: by the names that they get.
         path: of the file.
-        dtype: of the weights. The vocabulary's maps keep theirs.
+        dtype: of the weights. Integers and truth values keep theirs.
 
     Yields:
-        A tensor's name, once it is written.
-
-    Raises:
-        StageError: values that no trained draft has (NonFinite, CheckpointIncomplete).
+        Each tensor, once it is written. The file is whole, durable and readable by all when there is no further one.
     """
-    names = sorted(source.files)
-    written = {name: None if name in _VOCABULARY else dtype for name in names}
+    names = sorted(sources)
+    types = {name: dtype if _type(sources[name]).is_floating_point else _type(sources[name]) for name in names}
     with path.open("wb") as file:
-        file.write(_header(source.headers, written))
+        file.write(_header({name: (types[name], tuple(sources[name].shape)) for name in names}))
         for name in names:
-            tensor = source.read(name)
-            if (weight := written[name]) is not None:
-                _check_values(name, tensor)
-                tensor = tensor.to(weight)
-            file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-            yield name
+            values = Values() if types[name].is_floating_point else None
+            for piece in pieces(sources[name]):
+                if values is not None:
+                    values.add(piece)
+                file.write(piece.to(types[name]).view(torch.uint8).numpy().data)
+            yield Written(name, values)
+        file.flush()
+        os.fchmod(file.fileno(), artifacts.FILE_MODE)
+        os.fsync(file.fileno())
 
 
-def _header(headers: Mapping[str, checkpoint_rules.Tensor], written: Mapping[str, torch.dtype | None]) -> bytes:
+def pieces(source: Source) -> Iterator[Tensor]:
+    """The values of a tensor in order, flat, some megabytes at a time. A piece is good until the next one is asked for."""
+    if isinstance(source, Tensor):
+        yield from torch.split(source.reshape(-1), PIECE // source.element_size())
+    elif source.contiguous:
+        yield from _read(source)
+    else:
+        yield from torch.split(_reordered(source).reshape(-1), PIECE // _type(source).itemsize)
+
+
+def _type(source: Source) -> torch.dtype:
+    return source.dtype if isinstance(source, Tensor) else _TORCH[source.dtype]
+
+
+def _read(stored: Stored) -> Iterator[Tensor]:
+    left = stored.elements * BITS[stored.dtype] // 8
+    buffer = bytearray(min(PIECE, left))
+    with stored.path.open("rb", buffering=0) as file:
+        file.seek(stored.offset)
+        while left:
+            part = memoryview(buffer)[: min(PIECE, left)]
+            _fill(file.readinto, part)
+            left -= len(part)
+            yield torch.frombuffer(part, dtype=_TORCH[stored.dtype])
+
+
+def _fill(readinto: Callable[[memoryview], int | None], part: memoryview) -> None:
+    """A read may return less than was asked for."""
+    done = 0
+    while done < len(part):
+        count = readinto(part[done:])
+        if not count:
+            raise OSError("the file ends before its tensor does: it was changed while it was read")
+        done += count
+
+
+def _reordered(stored: Stored) -> Tensor:
+    """A tensor that was saved transposed, or as part of another one."""
+    with stored.path.open("rb") as file:
+        file.seek(stored.begin)
+        storage = bytearray(file.read(stored.length * BITS[stored.dtype] // 8))
+    flat = torch.frombuffer(storage, dtype=_TORCH[stored.dtype])
+    return flat.as_strided(stored.shape, stored.strides or (), stored.first)
+
+
+def _header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
     """The beginning of a safetensors file: its header's length and the header, padded to a multiple of eight bytes."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, weight in written.items():
-        header = headers[name]
-        torch_dtype = weight or next(ours for ours, theirs in DTYPES.items() if theirs == header.dtype)
-        elements = 1
-        for size in header.shape:
-            elements *= size
-        start, end = end, end + elements * torch_dtype.itemsize
-        entries[name] = {"dtype": DTYPES[torch_dtype], "shape": list(header.shape), "data_offsets": [start, end]}
+    for name, (dtype, shape) in tensors.items():
+        start, end = end, end + prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _check_values(name: str, tensor: Tensor) -> None:
-    wide = tensor.to(torch.float32)
-    if not wide.isfinite().all():
-        raise StageError(ExitCode.REFUSED, Reason.NON_FINITE, f"{name} has values that are not finite numbers")
-    if tensor.dim() > 1 and wide.min() == wide.max():
-        raise StageError(
-            ExitCode.REFUSED,
-            Reason.CHECKPOINT_INCOMPLETE,
-            f"every value of {name} is {wide.min().item():g}: it was never filled",
-        )
-
-
-def untrained(source: Source) -> list[str]:
-    """Warnings about parts that look as if they had never been trained: norms that are all exactly one."""
-    norms = [name for name in sorted(source.files) if name.endswith("norm.weight")]
-    fresh = [name for name in norms if bool((source.read(name) == 1).all())]
-    return [f"{', '.join(fresh)}: every value is 1, as before training"] if fresh else []

@@ -4,20 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
-from eagle3_api.checkpoint_rules import Target
+from eagle3_api.checkpoints import Form, Served, report, resolve_layers
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, StageName
 from eagle3_api.sglang import OLDEST, UnsupportedLayersError, Version, capture_ids, convention, default_layers
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
-from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest
+from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from
 from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.stage import StageError
 
 #: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
 DEFAULT_VOCABULARY = 32000
+
+#: As many as the report has room for.
+_WARNINGS = 4
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,18 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
     """
     version = _version(config.sglang_version)
     target = read_target(Path(config.target))
-    layers = _layers(config, target)
-    ids = _capture_ids(layers, target, version)
-    context_length = _context_length(config, target)
     checkpoint = Path(config.checkpoint) if config.checkpoint is not None else None
-    if checkpoint is not None:
-        served = Target(target.hidden_size, target.vocabulary_size, tuple(ids), context_length)
-        vocabulary = check_checkpoint(checkpoint, served)
+    adopted = read_checkpoint(checkpoint) if checkpoint is not None else None
+    layers = _layers(config, target, adopted, version)
+    context_length = _context_length(config, target)
+    warnings = _warnings(config, target)
+    if adopted is not None:
+        served = Served(version, target.of_draft, tuple(layers), context_length)
+        warnings += report.warnings(check_checkpoint(adopted, served))
+        vocabulary = adopted.draft_vocabulary_size
     else:
         vocabulary = _vocabulary(config, target)
+    ids = _capture_ids(layers, target, version)
     data = _data(config.data, Path(config.target)) if config.data is not None else None
     per_token, size = None, None
     if data is not None and checkpoint is None:
@@ -79,7 +85,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         bytes_per_token=per_token,
         chat_template_digest=data.template_digest if data else None,
         checkpoint_digest=checkpoint_digest(checkpoint) if checkpoint else None,
-        warnings=_warnings(config, target),
+        warnings=warnings[:_WARNINGS],
     )
 
 
@@ -97,8 +103,11 @@ def _version(text: str) -> Version:
     return version
 
 
-def _layers(config: InspectConfig, target: TargetFacts) -> list[int]:
+def _layers(config: InspectConfig, target: TargetFacts, adopted: Form | None, version: Version) -> list[int]:
+    """The object's word, else that of an adopted draft, else the default."""
     layers = config.auxiliary_layers or default_layers(target.num_layers)
+    if adopted is not None and config.auxiliary_layers is None:
+        layers = list(resolve_layers(adopted, Served(version, target.of_draft)) or ()) or None
     if layers is None:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,

@@ -9,12 +9,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from eagle3_api.checkpoints import Target
+from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
-from eagle3_draft.inspect.headers import Header, HeaderError, read_header
 from eagle3_draft.stage import StageError
 
 _TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -44,6 +45,11 @@ class TargetFacts:
     context_length: int | None
     digest: str
     own_code: bool
+
+    @property
+    def of_draft(self) -> Target:
+        """What the rules for drafts need to know of it."""
+        return Target(self.architecture, self.num_layers, self.hidden_size, self.vocabulary_size, self.context_length)
 
 
 def read_target(folder: Path) -> TargetFacts:

@@ -1,0 +1,59 @@
+"""``eagle3-draft check`` and ``eagle3-draft adopt``: by hand, without a cluster."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from eagle3_api.checkpoints import (
+    Finding,
+    Form,
+    Served,
+    UnreadableError,
+    check,
+    read_folder,
+    read_form,
+    report,
+    resolve_layers,
+)
+from eagle3_api.jobs import ExitCode
+from eagle3_api.sglang import capture_ids
+from eagle3_draft.convert.stage import emit
+from eagle3_draft.convert.values import Values, judge
+from eagle3_draft.convert.weights import pieces
+from eagle3_draft.inspect.target import read_target
+from eagle3_draft.stage import StageError
+
+
+def look_at_values(form: Form) -> list[Finding]:
+    """What the weights' values show; read once, some megabytes at a time."""
+    seen = {}
+    for name, stored in form.tensors.items():
+        values = Values()
+        for piece in pieces(stored):
+            values.add(piece)
+        seen[name] = (values, len(stored.shape))
+    return list(judge(seen))
+
+
+def adopt(given: argparse.Namespace) -> int:
+    """Convert a draft for a target; returns the exit code."""
+    out: Path = given.out
+    try:
+        form = read_form(read_folder(given.folder))
+        facts = read_target(given.target)
+        served = Served(
+            given.sglang_version, facts.of_draft, given.layers, given.context_length or facts.context_length
+        )
+        findings = check(form, served)
+        layers = resolve_layers(form, served)
+        if report.refusal(findings) is None and layers is not None:
+            ids = capture_ids(list(layers), facts.architecture, facts.num_layers, served.version)
+            out.mkdir(parents=True, exist_ok=True)
+            findings += emit(form, served, ids, given.target, facts.dtype, out)
+    except (UnreadableError, StageError) as error:
+        sys.stderr.write(f"{error}\n")
+        return error.code if isinstance(error, StageError) else ExitCode.BAD_INPUT
+    sys.stdout.write(f"{given.folder}: {form.family}\n\n{report.table(findings)}\n")
+    if report.refusal(findings) is None:
+        sys.stdout.write(f"\nwritten to {out}: --speculative-algorithm EAGLE3 --speculative-draft-model-path {out}\n")
+    return report.exit_code(findings)

@@ -1,0 +1,62 @@
+"""Train's artifact in the one form."""
+
+from pathlib import Path
+
+from eagle3_api.artifacts import VOCABULARY, WEIGHTS
+from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.form import Form, Layers, MapKind, Notation, Vocabulary
+from eagle3_api.checkpoints.safetensors import HeaderError, read_header
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft import artifacts
+from eagle3_draft.model import DraftConfig
+from eagle3_draft.stage import StageError
+
+
+def trained_form(trained: Path, draft: DraftConfig) -> Form:
+    """The form of a draft that this product trained.
+
+    Args:
+        trained: Train's artifact.
+        draft: its sizes.
+
+    Raises:
+        StageError: a file is not what was published (CorruptArtifact, CheckpointUnreadable).
+    """
+    tensors, maps = (_stored(artifacts.verified(trained, name)) for name in (WEIGHTS, VOCABULARY))
+    return Form(
+        family="Train's artifact",
+        path=trained,
+        hidden_size=draft.hidden_size,
+        intermediate_size=draft.intermediate_size,
+        heads=draft.heads,
+        kv_heads=draft.kv_heads,
+        head_dim=draft.head_dim,
+        target_hidden_size=draft.target_hidden_size,
+        vocabulary_size=draft.vocabulary_size,
+        draft_vocabulary_size=draft.draft_vocabulary_size,
+        max_position_embeddings=draft.max_position_embeddings,
+        rms_norm_eps=draft.rms_norm_eps,
+        activation="silu",
+        rope=_rope(draft),
+        layers=Layers(tuple(draft.layers), Notation.OUTPUT, "layers"),
+        vocabulary=Vocabulary(maps.get("d2t"), MapKind.OFFSETS, maps.get("t2d")),
+        tensors=tensors,
+    )
+
+
+def _stored(path: Path) -> dict[str, Stored]:
+    try:
+        header = read_header(path)
+    except (HeaderError, OSError) as error:
+        raise StageError(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, str(error)) from None
+    return {
+        name: Stored(path, name, tensor.dtype, tensor.shape, tensor.begin) for name, tensor in header.tensors.items()
+    }
+
+
+def _rope(draft: DraftConfig) -> dict[str, object]:
+    scaling = draft.rope_scaling
+    if scaling is None:
+        return {"rope_type": "default", "rope_theta": draft.rope_theta}
+    return {"rope_type": "llama3", **scaling.model_dump(), "rope_theta": draft.rope_theta}

@@ -1,0 +1,85 @@
+"""What the features of an object will take: bytes, tokens, hours."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from eagle3_api.estimate import Shape, known_target
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_operator.cli.table import estimate_table
+
+#: Of one pod, where nothing better is known: a large target on one node in bf16.
+TOKENS_PER_SECOND = 10_000.0
+
+
+class UsageError(Exception):
+    """What is missing or wrong on the command line, in a sentence."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("-f", "--file", required=True, help="the object's YAML; - reads standard input")
+    parser.add_argument(
+        "--target-config", type=Path, help="the target's config.json, where its model is not one of the known ones"
+    )
+    parser.add_argument(
+        "--tokens-per-second",
+        type=float,
+        default=TOKENS_PER_SECOND,
+        help="what one pod extracts; a finished extraction says it in its report (default %(default).0f)",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    try:
+        spec = _spec(given.file)
+        shape = _shape(spec, given.target_config)
+        sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second) + "\n")
+    except UsageError as error:
+        sys.stderr.write(f"kubectl eagle3: {error}\n")
+        return 1
+    return 0
+
+
+def _spec(file: str) -> Eagle3DraftSpec:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        documents = [document for document in yaml.safe_load_all(text) if document]
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    found = [document for document in documents if _is_ours(document)]
+    if len(found) != 1:
+        raise UsageError(f"{file} holds {len(found)} Eagle3Drafts, not one")
+    try:
+        return Eagle3DraftSpec.model_validate(found[0].get("spec"))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{file}: spec.{where}: {first['msg']}") from None
+
+
+def _is_ours(document: Any) -> bool:
+    return isinstance(document, dict) and document.get("kind") == "Eagle3Draft"
+
+
+def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
+    path = config or Path(spec.target.model) / "config.json"
+    try:
+        values = json.loads(path.read_bytes())
+        language = {**values, **values.get("text_config", {})}
+        return Shape(int(language["hidden_size"]), int(language["num_hidden_layers"]))
+    except FileNotFoundError:
+        known = known_target(spec.target.model) if config is None else None
+        if known is None:
+            raise UsageError(
+                f"{path} is not here and {spec.target.model} is no known model; give its config.json as --target-config"
+            ) from None
+        return known
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})") from None

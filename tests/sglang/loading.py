@@ -1,0 +1,113 @@
+"""Runs inside of SGLang's environment: a draft's folder, loaded by SGLang's own model class, and asked.
+
+    python loading.py TARGET INPUTS OUT FOLDER...
+
+Every parameter is NaN before the weights are loaded, so that one which gets nothing shows. INPUTS is a safetensors file with
+``features`` (tokens, layers x hidden) and ``embeds`` (tokens, hidden), of the tokens to come. OUT receives a safetensors file for
+each folder, ``<number>.safetensors``: the parameters by their names, ``hot_token_id``, and ``logits`` (tokens, draft vocabulary).
+"""
+
+import json
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+#: The place of the only process of a server.
+SIZES = ("tp_size", "pp_size", "attn_tp_size", "attn_dp_size", "attn_cp_size", "attn_dcp_size")
+RANKS = ("tp_rank", "pp_rank", "attn_tp_rank", "attn_dp_rank", "attn_cp_rank")
+ALONE = (
+    dict.fromkeys(SIZES, 1) | dict.fromkeys(("moe_ep_size", "moe_dp_size", "moe_tp_size"), 1) | dict.fromkeys(RANKS, 0)
+)
+
+
+def prepare(target: str) -> Any:
+    """What a scheduler of one process does before it builds a model; returns its arguments."""
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+    from sglang.srt.layers.dp_attention import initialize_dp_attention
+    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.server_args import prepare_server_args, set_global_server_args_for_scheduler
+
+    flags = ["--model-path", target, "--device", "cpu", "--dtype", "float32", "--attention-backend", "triton"]
+    arguments = prepare_server_args(flags)
+    set_global_server_args_for_scheduler(arguments)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    init_distributed_environment(1, 0, address, 0, "gloo")
+    get_parallel().override_permanently(**ALONE)
+    initialize_model_parallel()
+    initialize_dp_attention(arguments)
+    return arguments
+
+
+class Causal(torch.nn.Module):
+    """Attention over one sequence without a cache, where SGLang's needs a batch and a pool."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.shape = (heads, kv_heads, head_dim)
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object) -> torch.Tensor:
+        """(tokens, heads x head_dim), as RadixAttention's."""
+        heads, kv_heads, head_dim = self.shape
+        tokens = len(query)
+        query = query.view(tokens, heads, head_dim).transpose(0, 1)
+        key, value = (
+            part.view(tokens, kv_heads, head_dim).transpose(0, 1).repeat_interleave(heads // kv_heads, 0)
+            for part in (key, value)
+        )
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return mixed.transpose(0, 1).reshape(tokens, heads * head_dim)
+
+
+def build(folder: Path) -> Any:
+    """SGLang's model of a draft, with its weights."""
+    from sglang.srt.models.registry import ModelRegistry
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    model_class, _ = ModelRegistry.resolve_model_cls(json.loads((folder / "config.json").read_text())["architectures"])
+    model = model_class(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    # The target's embedding takes this one's place
+    model.model.embed_tokens.weight.data.zero_()
+    model.load_weights(load_file(folder / "model.safetensors").items())
+    return model
+
+
+@torch.no_grad()
+def ask(model: Any, features: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
+    """The first step's logits at every position."""
+    attention = model.model.layers[0].self_attn
+    attention.attn = Causal(attention.num_heads, attention.num_kv_heads, attention.head_dim)
+    states = SimpleNamespace(hidden_states=features)
+    batch = SimpleNamespace(spec_info=states, mm_input_embeds=None)
+    normed, _ = model.model(None, torch.arange(len(features)), batch, input_embeds=embeds)
+    return torch.nn.functional.linear(normed, model.lm_head.weight[: model.config.draft_vocab_size])
+
+
+def main() -> None:
+    """Load each folder and ask it."""
+    target, inputs, out, *folders = sys.argv[1:]
+    prepare(target)
+    torch.set_default_dtype(torch.float32)
+    given = load_file(inputs)
+    for number, folder in enumerate(folders):
+        model = build(Path(folder))
+        found = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        found |= {"hot_token_id": model.hot_token_id, "logits": ask(model, given["features"], given["embeds"])}
+        save_file(found, Path(out) / f"{number}.safetensors")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,396 @@
+"""Every known way in which a draft is silently useless, planted on a good one and seen in its headers (failures 5 to 12, 36)."""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eagle3_api.checkpoints import Finding, Level, Served, Target, check, read_folder, read_form, report
+from eagle3_api.checkpoints.form import MapKind
+from eagle3_api.checkpoints.rules import RULES
+from eagle3_api.checkpoints.safetensors import Tensor
+from eagle3_api.checkpoints.vocabulary import understand_map
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_api.sglang import Version
+from published import files, shapes
+
+LLAMA = Target("LlamaForCausalLM", num_layers=64, hidden_size=256, vocabulary_size=1024)
+SERVED = Served(Version(0, 5, 21), LLAMA, (2, 30, 58), 4096)
+GOOD: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1024,
+    "draft_vocab_size": 512,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 4096,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [2, 30, 58]},
+}
+KEPT = [*range(0, 600, 2), *range(700, 912)]  # frequent tokens lie side by side
+MAPS = {
+    "d2t": struct.pack("<512q", *(token - i for i, token in enumerate(KEPT))),
+    "t2d": bytes(token in set(KEPT) for token in range(1024)),
+}
+
+Tensors = dict[str, Tensor]
+
+
+def draft(
+    folder: Path, changes: Mapping[str, Any] | None = None, tensors: Tensors | None = None, **values: bytes
+) -> Path:
+    """A good draft with changes; a field that is ``...`` is left out."""
+    config = {name: value for name, value in (GOOD | dict(changes or {})).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    files.write(folder / "model.safetensors", shapes.tensors(GOOD) if tensors is None else tensors, MAPS | values)
+    return folder
+
+
+def look(folder: Path, served: Served = SERVED) -> list[Finding]:
+    """What is not simply right."""
+    findings = check(read_form(read_folder(folder)), served)
+    return [finding for finding in findings if finding.level is not Level.PASSED]
+
+
+def test_a_good_draft_passes_every_rule(tmp_path: Path) -> None:
+    findings = check(read_form(read_folder(draft(tmp_path))), SERVED)
+    assert [finding.rule.id for finding in findings] == [rule.id for rule in RULES]
+    assert report.worst(findings) is Level.PASSED
+    assert report.exit_code(findings) == 0
+
+
+def test_every_rule_says_what_it_looks_at_why_it_matters_and_how_to_mend_it() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.what
+        assert rule.why
+        assert rule.mend.endswith(".")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
+    "another kind": ({"architectures": ["Qwen3ForCausalLM"]}, Reason.UNSUPPORTED_DRAFT, "Qwen3ForCausalLM"),
+    "P-EAGLE": ({"architectures": ["PEagleDraftModel"]}, Reason.UNSUPPORTED_DRAFT, "P-EAGLE"),
+    "parallel drafting": ({"parallel_drafting": True}, Reason.UNSUPPORTED_DRAFT, "parallel_drafting is set"),
+    "latent attention": (
+        {"architectures": ["Eagle3DeepseekV2ForCausalLM"]},
+        Reason.UNSUPPORTED_DRAFT,
+        "attention is latent",
+    ),
+    "norm before residual": ({"norm_before_residual": True}, Reason.UNSUPPORTED_DRAFT, "norm_before_residual is set"),
+    "several layers": ({"num_hidden_layers": 4}, Reason.UNSUPPORTED_DRAFT, "4 decoder layers"),
+    "quantised": ({"quantization_config": {"quant_method": "fp8"}}, Reason.UNSUPPORTED_DRAFT, "quantised"),
+    "EAGLE, not EAGLE-3": (
+        {"eagle_config": {"use_aux_hidden_state": False}},
+        Reason.UNSUPPORTED_DRAFT,
+        "use_aux_hidden_state is false",
+    ),
+    "another activation": ({"hidden_act": "gelu"}, Reason.UNSUPPORTED_DRAFT, "'gelu'"),
+    "no hidden_size": ({"hidden_size": None}, Reason.CONFIG_INVALID, "hidden_size"),
+    "an absurd size": ({"intermediate_size": 2**60}, Reason.CONFIG_INVALID, "intermediate_size"),
+    "a negative size": ({"num_attention_heads": -1}, Reason.CONFIG_INVALID, "num_attention_heads"),
+    "a truth value for a size": ({"num_attention_heads": True}, Reason.CONFIG_INVALID, "num_attention_heads"),
+    "heads that do not divide": ({"num_key_value_heads": 3}, Reason.CONFIG_INVALID, "no multiple"),
+    "another model's width": ({"target_hidden_size": 128}, Reason.FEATURE_MISMATCH, "states of 128 numbers"),
+    "another model's vocabulary": ({"vocab_size": 1000}, Reason.CONFIG_INVALID, "the target's is 1024"),
+    "other layers": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 2, 30]}},
+        Reason.FEATURE_MISMATCH,
+        "the object's are [2, 30, 58]",
+    ),
+    "layers in words": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": "2,30,58"}},
+        Reason.CONFIG_INVALID,
+        "not a list of layers",
+    ),
+    "layers at the top": (
+        {"eagle_config": ..., "eagle_aux_hidden_state_layer_ids": [2, 30, 58]},
+        Reason.CONFIG_INVALID,
+        "top level",
+    ),
+    "a rope of no kind": ({"rope_parameters": "linear"}, Reason.CONFIG_INVALID, "rope_parameters"),
+    "a context that its rope depends on": (
+        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}, "max_position_embeddings": 2048},
+        Reason.CONTEXT_TOO_SHORT,
+        "is 2048, the served context 4096",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_configuration_that_would_serve_a_useless_draft_is_refused(tmp_path: Path, name: str) -> None:
+    changes, reason, words = REFUSED[name]
+    found = report.refusal(look(draft(tmp_path, changes)))
+    assert found is not None
+    assert found[0] == reason
+    assert words in found[1]
+
+
+MENDED: dict[str, tuple[dict[str, Any], Level, str]] = {
+    "tied although it has a head": ({"tie_word_embeddings": True}, Level.MENDED, "head of its own"),
+    "a null": ({"target_hidden_size": None}, Level.MENDED, "target_hidden_size is null"),
+    "no draft_vocab_size": ({"draft_vocab_size": None}, Level.MENDED, "draft_vocab_size is null"),
+    "another's architecture": ({"architectures": ["Eagle3LlamaForCausalLM"]}, Level.MENDED, "becomes"),
+    "a short context": (
+        {"max_position_embeddings": 2048},
+        Level.WARNING,
+        "is 2048, and becomes the served context 4096",
+    ),
+    "no context": ({"max_position_embeddings": ...}, Level.WARNING, "is None, and becomes"),
+    "no layers": ({"eagle_config": ...}, Level.WARNING, "the object's are taken: the outputs of [2, 30, 58]"),
+    "a window": (
+        {"sliding_window": 2048, "use_sliding_window": True},
+        Level.WARNING,
+        "--speculative-draft-window-size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_conversion_can_mend_is_no_reason_to_refuse(tmp_path: Path, name: str) -> None:
+    changes, level, words = MENDED[name]
+    (finding,) = look(draft(tmp_path, changes))
+    assert finding.level is level
+    assert words in finding.message
+
+
+def without(tensors: Tensors, name: str) -> Tensors:
+    return {other: tensor for other, tensor in tensors.items() if other != name}
+
+
+PLANTED: dict[str, tuple[Callable[[Tensors], Tensors], Reason, str]] = {
+    "no head": (
+        lambda tensors: without(tensors, "lm_head.weight"),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "missing: lm_head.weight",
+    ),
+    "no q_proj": (
+        lambda tensors: without(tensors, "midlayer.self_attn.q_proj.weight"),
+        Reason.CHECKPOINT_INCOMPLETE,
+        "missing: midlayer.self_attn.q_proj.weight",
+    ),
+    "a norm too many": (
+        lambda tensors: tensors | {"input_norm.weight": Tensor("BF16", (768,))},
+        Reason.CHECKPOINT_INCOMPLETE,
+        "drop without a word: input_norm.weight",
+    ),
+    "a layer twice": (
+        lambda tensors: tensors | {"layers.0.hidden_norm.weight": Tensor("BF16", (256,))},
+        Reason.CHECKPOINT_INCOMPLETE,
+        "drop without a word: midlayer.hidden_norm.weight",
+    ),
+    "a second layer": (
+        lambda tensors: tensors | {"layers.1.hidden_norm.weight": Tensor("BF16", (256,))},
+        Reason.UNSUPPORTED_DRAFT,
+        "2 decoder layers",
+    ),
+    "one state instead of three": (
+        lambda tensors: tensors | {"fc.weight": Tensor("BF16", (256, 256))},
+        Reason.CHECKPOINT_INCOMPLETE,
+        "fc.weight has shape [256, 256], the configuration says [256, 768]",
+    ),
+    "bytes for numbers": (
+        lambda tensors: tensors | {"norm.weight": Tensor("I8", (256,))},
+        Reason.CHECKPOINT_INCOMPLETE,
+        "norm.weight is I8, not one of BF16, F16, F32",
+    ),
+    "no map": (
+        lambda tensors: without(tensors, "d2t"),
+        Reason.VOCABULARY_MAP,
+        "d2t is missing although the draft knows 512 of 1024 tokens",
+    ),
+    "a short map": (
+        lambda tensors: tensors | {"d2t": Tensor("I64", (64,))},
+        Reason.VOCABULARY_MAP,
+        "d2t has [64] entries",
+    ),
+    "a learned mask": (
+        lambda tensors: tensors | {"mask_hidden": Tensor("BF16", (256,))},
+        Reason.UNSUPPORTED_DRAFT,
+        "P-EAGLE",
+    ),
+    "Medusa heads": (
+        lambda tensors: tensors | {"parallel_draft_heads.0.medusa_layers.0.linear.weight": Tensor("BF16", (256, 256))},
+        Reason.UNSUPPORTED_DRAFT,
+        "hybrid",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_tensors_that_sglang_would_drop_or_leave_random_are_refused(tmp_path: Path, name: str) -> None:
+    plant, reason, words = PLANTED[name]
+    tensors = plant(shapes.tensors(GOOD))
+    entries = tensors["d2t"].shape[0] if "d2t" in tensors else 0
+    found = report.refusal(look(draft(tmp_path, tensors=tensors, d2t=MAPS["d2t"][: 8 * entries])))
+    assert found is not None
+    assert found[0] == reason
+    assert words in found[1]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_no_tensor_can_be_missing_or_misshapen_unnoticed(tmp_path: Path, data: st.DataObject) -> None:
+    tensors = shapes.tensors(GOOD)
+    name = data.draw(st.sampled_from(sorted(shapes.shapes(GOOD))))
+    if data.draw(st.booleans()):
+        planted = without(tensors, name)
+    else:
+        planted = tensors | {name: Tensor("BF16", (*tensors[name].shape, 2))}
+    found = report.refusal(look(draft(tmp_path, tensors=planted)))
+    assert found is not None
+    assert name in found[1]
+
+
+def test_a_draft_may_carry_the_embedding_that_the_server_ignores(tmp_path: Path) -> None:
+    tensors = shapes.tensors(GOOD) | {"embed_tokens.weight": Tensor("BF16", (1024, 256))}
+    assert look(draft(tmp_path, tensors=tensors)) == []
+
+
+def test_a_draft_of_the_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
+    config = GOOD | {"draft_vocab_size": 1024}
+    tensors = {name: Tensor("F32", shape) for name, shape in shapes.shapes(config).items()}
+    assert look(draft(tmp_path, config, tensors)) == []
+
+
+def test_a_draft_narrower_than_its_target_needs_an_embedding_of_its_own(tmp_path: Path) -> None:
+    config = GOOD | {"hidden_size": 128, "target_hidden_size": 256, "head_dim": 16}
+    found = report.refusal(look(draft(tmp_path, config, shapes.tensors(config))))
+    assert found == (
+        Reason.CHECKPOINT_INCOMPLETE,
+        "tensors missing: embed_tokens.weight. SGLang would serve them with random values and say nothing",
+    )
+    whole = shapes.tensors(config) | {"embed_tokens.weight": Tensor("BF16", (1024, 128))}
+    assert look(draft(tmp_path, config, whole)) == []
+
+
+def test_a_draft_of_the_newer_kind_is_for_the_sglang_that_knows_it(tmp_path: Path) -> None:
+    norms = {f"fc_norm.{i}.weight": Tensor("BF16", (256,)) for i in range(3)}
+    newer = GOOD | {"fc_norm": True, "norm_output": True}
+    assert look(draft(tmp_path, newer, shapes.tensors(GOOD) | norms)) == []
+    old = Served(Version(0, 5, 11), LLAMA, (2, 30, 58), 4096)
+    found = report.refusal(look(tmp_path, old))
+    assert found is not None
+    assert found[0] == Reason.VERSION_UNSUPPORTED
+    # A norm that the configuration does not turn on is dropped
+    assert report.refusal(look(draft(tmp_path, GOOD, shapes.tensors(GOOD) | norms))) is not None
+
+
+# ------------------------------------------------------------------------------------------------------- layers
+
+
+KIMI = Target("KimiK25ForConditionalGeneration", num_layers=61, hidden_size=256, vocabulary_size=1024)
+
+
+def layers(ids: list[int]) -> dict[str, Any]:
+    return {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+
+
+def test_the_same_ids_name_other_layers_on_another_target(tmp_path: Path) -> None:
+    served = Served(Version(0, 5, 21), KIMI, (2, 30, 58), 4096)
+    findings = look(draft(tmp_path, layers([3, 31, 59])), served)
+    assert [finding.level for finding in findings] == [Level.WARNING]
+    assert "only its trainer knows" in findings[0].message
+    found = report.refusal(look(draft(tmp_path, layers([2, 30, 58])), served))
+    assert found is not None
+    assert "reads the outputs of layers [1, 29, 57]" in found[1]
+
+
+def test_layers_that_this_sglang_cannot_capture_are_refused(tmp_path: Path) -> None:
+    served = Served(Version(0, 5, 17), LLAMA, (-1, 2, 30), 4096)
+    found = report.refusal(look(draft(tmp_path, layers([-1, 2, 30])), served))
+    assert found is not None
+    assert found[0] == Reason.LAYER_CONVENTION
+
+
+def test_a_draft_that_does_not_say_its_layers_takes_the_default_of_a_target_that_has_one(tmp_path: Path) -> None:
+    (finding,) = look(draft(tmp_path, {"eagle_config": None}), Served(Version(0, 5, 21), LLAMA, None, 4096))
+    assert "every family's default are taken: the outputs of [1, 31, 60]" in finding.message
+    small = Target("LlamaForCausalLM", num_layers=4, hidden_size=256, vocabulary_size=1024)
+    found = report.refusal(look(tmp_path, Served(Version(0, 5, 21), small, None, 4096)))
+    assert found is not None
+    assert found[0] == Reason.LAYERS_REQUIRED
+    assert "--layers" in found[1]
+
+
+def test_without_a_target_the_rest_is_checked(tmp_path: Path) -> None:
+    findings = look(draft(tmp_path), Served(Version(0, 5, 21)))
+    assert [(finding.rule.id, finding.level) for finding in findings] == [
+        ("target", Level.UNKNOWN),
+        ("context", Level.UNKNOWN),
+    ]
+    assert report.exit_code(findings) == 0
+
+
+# ------------------------------------------------------------------------------------------------------- the map
+
+
+OFFSETS = [token - i for i, token in enumerate(KEPT)]
+
+
+def members(ids: list[int]) -> list[int]:
+    return [int(i in set(ids)) for i in range(1024)]
+
+
+def test_offsets_are_understood_with_and_without_t2d() -> None:
+    assert understand_map(OFFSETS, MapKind.EITHER, 1024).ids == KEPT
+    assert understand_map(OFFSETS, MapKind.EITHER, 1024, members(KEPT)).ids == KEPT
+
+
+def test_absolute_ids_are_told_from_offsets() -> None:
+    assert understand_map(KEPT, MapKind.EITHER, 1024).ids == KEPT
+    assert understand_map(KEPT, MapKind.EITHER, 1024).absolute
+
+
+def test_absolute_ids_that_are_valid_offsets_too_are_told_by_t2d() -> None:
+    low = [1, 4, 9, 300]
+    assert understand_map(low, MapKind.EITHER, 1024, members(low)).ids == low
+    assert "no t2d to tell" in understand_map(low, MapKind.EITHER, 1024).problem
+    assert understand_map(low, MapKind.ABSOLUTE, 1024).ids == low
+    assert understand_map(low, MapKind.OFFSETS, 1024).ids == [1, 5, 11, 303]
+
+
+def test_a_map_that_was_regenerated_on_fine_tuning_is_refused() -> None:
+    found = understand_map(OFFSETS, MapKind.EITHER, 1024, members([token + 1 for token in KEPT]))
+    assert found.problem == "d2t and t2d name different tokens: one of them was regenerated"
+
+
+@pytest.mark.parametrize("values", [[0, -1], [1023, 1023], [5, 5, 5, 2000], [-3, 4]])
+def test_a_map_that_names_a_token_twice_or_none_is_refused(values: list[int]) -> None:
+    assert "no set of distinct ids below 1024" in understand_map(values, MapKind.EITHER, 1024).problem
+
+
+@given(st.permutations(KEPT[:40]))
+def test_rows_in_any_order_are_understood_by_their_t2d(kept: list[int]) -> None:
+    offsets = [token - i for i, token in enumerate(kept)]
+    assert understand_map(offsets, MapKind.EITHER, 1024, members(kept)).ids == kept
+    assert understand_map(kept, MapKind.EITHER, 1024, members(kept)).ids == kept
+
+
+# ------------------------------------------------------------------------------------------------------- reports
+
+
+def test_the_table_names_the_worst_and_how_to_mend_it(tmp_path: Path) -> None:
+    findings = check(read_form(read_folder(draft(tmp_path, {"norm_before_residual": True}))), SERVED)
+    text = report.table(findings)
+    assert "REFUSED  kind" in text
+    assert "kind: SGLang serves other kinds as if they were EAGLE-3" in text
+    assert report.exit_code(findings) == ExitCode.REFUSED
+    first = report.to_json(findings)[0]
+    assert first["rule"] == "kind"
+    assert first["verdict"] == "refused"
+    assert first["reason"] == "UnsupportedDraft"
+    assert all(first[name] for name in ("what", "why", "mend"))
+
+
+def test_warnings_have_an_exit_code_of_their_own(tmp_path: Path) -> None:
+    assert report.exit_code(look(draft(tmp_path, {"eagle_config": None}))) == 1

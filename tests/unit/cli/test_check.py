@@ -1,0 +1,176 @@
+"""``kubectl eagle3 check`` and ``eagle3-draft check`` and ``adopt``: on a laptop, without a cluster."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3_api.jobs import ExitCode
+from eagle3_draft import cli as draft_cli
+from eagle3_operator.cli.main import main
+from published import files, shapes
+from published.layouts import LAYOUTS
+from unit.convert import drafts
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "draft_vocab_size": 128,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 29, 57]},
+}
+TARGET = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 61,
+    "hidden_size": 64,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+}
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    known = {"t2d": bytes([1] * 128 + [0] * 896)}
+    files.write(folder / "model.safetensors", shapes.tensors(CONFIG), known)
+    return folder
+
+
+def large_target(folder: Path, shards: int = 64, tensors: int = 1800, size: int = 5_200_000) -> Path:
+    """A mixture of experts of 600 GB in sparse files: names, shapes and lengths are real, the values are holes."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TARGET))
+    index = {}
+    for shard in range(shards):
+        name = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
+        header = {}
+        for number in range(tensors):
+            tensor = f"model.layers.{shard}.mlp.experts.{number}.gate_proj.weight"
+            begin = number * size
+            header[tensor] = {"dtype": "U8", "shape": [size], "data_offsets": [begin, begin + size]}
+            index[tensor] = name
+        files.write_raw(folder / name, json.dumps(header).encode())
+        os.truncate(folder / name, (folder / name).stat().st_size + tensors * size)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    return folder
+
+
+def test_a_good_draft_is_one_and_the_table_says_so(
+    draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = large_target(tmp_path / "target", shards=2, tensors=2, size=8)
+    assert main(["check", str(draft), "--target", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{draft}: SpecForge or SGLang"
+    assert any(line.startswith("ok       layers") for line in lines)
+
+
+@pytest.mark.parametrize("run", [main, draft_cli.main])
+def test_programs_get_json_and_shells_the_worst_finding(
+    draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Any
+) -> None:
+    target = large_target(tmp_path / "target", shards=2, tensors=2, size=8)
+    words = ["check", str(draft), "--target", str(target), "--json", "--layers=-1,2,30", "--sglang-version", "0.5.23"]
+    assert run(words) == ExitCode.REFUSED
+    said = json.loads(capsys.readouterr().out)
+    assert said["exitCode"] == ExitCode.REFUSED
+    assert said["layers"] == [1, 29, 57]
+    (refused,) = (finding for finding in said["findings"] if finding["verdict"] == "refused")
+    assert (refused["rule"], refused["reason"]) == ("layers", "FeatureMismatch")
+
+
+@pytest.mark.parametrize("words", [["--layers", "one"], ["--sglang-version", "new"]])
+def test_a_misuse_is_said(draft: Path, words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", str(draft), *words])
+
+
+def test_what_cannot_be_read_has_a_code_of_its_own(
+    draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(tmp_path / "nowhere")]) == ExitCode.BAD_INPUT
+    target = large_target(tmp_path / "target", shards=2, tensors=2, size=8)
+    shard = target / "model-00002-of-00002.safetensors"
+    os.truncate(shard, shard.stat().st_size - 1)
+    assert main(["check", str(draft), "--target", str(target)]) == ExitCode.BAD_INPUT
+    shard.unlink()
+    assert main(["check", str(draft), "--target", str(target)]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err.splitlines()
+    assert ["no folder" in said[0], "was cut" in said[1], "missing" in said[2]] == [True, True, True]
+
+
+def test_the_headers_of_600_gigabytes_are_checked_in_a_second(draft: Path, tmp_path: Path) -> None:
+    target = large_target(tmp_path / "target")
+    assert sum(file.stat().st_size for file in target.iterdir()) > 590e9
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "eagle3_operator.cli", "check", str(draft), "--target", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Of the processor: the machine may be busy with something else
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+def test_the_plugin_needs_neither_torch_nor_a_cluster(draft: Path) -> None:
+    loaded = (
+        "import sys; from eagle3_operator.cli.main import main; main(['check', sys.argv[1]]);"
+        "print(sorted({'torch', 'kopf', 'kubernetes', 'httpx'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", loaded, str(draft)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ------------------------------------------------------------------------------------------------- with torch
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
+    return drafts.make(tmp_path_factory.mktemp("made"))
+
+
+def test_a_draft_is_adopted_by_hand(made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LAYOUTS["AngelSlim"](drafts.original_of(made), tmp_path)
+    out = tmp_path / "out"
+    assert draft_cli.main(["adopt", str(tmp_path), str(out), "--target", str(made.target)]) == 0
+    said = capsys.readouterr().out
+    assert "mended   layout" in said
+    assert f"--speculative-draft-model-path {out}" in said
+    assert draft_cli.main(["check", str(out), "--target", str(made.target)]) == 0
+    assert "mended" not in capsys.readouterr().out
+
+
+def test_values_are_looked_at_where_torch_is(
+    made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = drafts.original_of(made)
+    original.weights["midlayer.mlp.up_proj.weight"].fill_(float("nan"))
+    LAYOUTS["SpecForge"](original, tmp_path)
+    assert main(["check", str(tmp_path)]) == 0
+    assert draft_cli.main(["check", str(tmp_path)]) == ExitCode.REFUSED
+    assert "REFUSED  finite" in capsys.readouterr().out
+    words = ["adopt", str(tmp_path), str(tmp_path / "out"), "--target", str(made.target)]
+    assert draft_cli.main(words) == ExitCode.REFUSED
+
+
+def test_a_draft_of_another_target_is_not_adopted(
+    made: drafts.Made, draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        draft_cli.main(["adopt", str(draft), str(tmp_path / "out"), "--target", str(made.target)]) == ExitCode.REFUSED
+    )
+    assert "trained for another model" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
