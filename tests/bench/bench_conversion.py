@@ -44,7 +44,9 @@ def main() -> int:
         print(json.dumps({"parameters": size // 2, "bytes": size}))
         copies, conversions = [], []
         for _ in range(ROUNDS):
-            copies.append(copy(root / "draft" / "model.safetensors", root / "copy"))
+            # Both in a fresh process: a virtual machine may have lent the memory that a deleted file leaves to others by then
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                copies.append(pool.apply(copy, (root / "draft" / "model.safetensors", root / "copy")))
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 conversions.append(pool.apply(convert, (root,)))
             shutil.rmtree(root / "out")
