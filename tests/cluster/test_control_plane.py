@@ -56,7 +56,8 @@ def test_an_object_is_brought_all_the_way_to_serving_and_each_step_is_told_once(
     obj = site.until_ready("kimi")
     assert (obj["status"]["servingRevision"], obj["status"]["revision"]) == (1, "r1")
     assert site.get("services", "kimi")["spec"]["selector"]["eagle3.dev/revision"] == "r1"
-    assert [stage["state"] for stage in obj["status"]["stages"]] == ["Succeeded"] * 4
+    states = {stage["name"]: stage["state"] for stage in obj["status"]["stages"]}
+    assert [states[name] for name in ("inspect", "extract", "train", "convert")] == ["Succeeded"] * 4
     events = wait_for("its events", 10, lambda: site.events("kimi"))
     assert {one["involvedObject"]["uid"] for one in events} == {obj["metadata"]["uid"]}
     assert len({(one["reason"], one["message"]) for one in events}) == len(events)
