@@ -59,7 +59,8 @@ def _attend_block(
     causal = torch.ones(block, seen, dtype=torch.bool, device=query.device).tril(seen - block)
     scores = scores.masked_fill(~causal, float("-inf"))
     chain = [torch.einsum("qkgd,qkd->kgq", grouped, key)[..., None] for key in chain_keys]
-    weights = (torch.cat([scores, *chain], -1).to(torch.float32) * head_dim**-0.5).softmax(-1).to(query.dtype)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    weights = (torch.cat([scores, *chain], -1).to(wide) * head_dim**-0.5).softmax(-1).to(query.dtype)
     out = torch.einsum("kgqs,skd->qkgd", weights[..., :seen], values)
     for step, value in enumerate(chain_values):
         out = out + torch.einsum("kgq,qkd->qkgd", weights[..., seen + step], value)

@@ -117,7 +117,7 @@ class Draft(nn.Module):
         Returns:
             For each step (wanted_i, draft vocabulary).
         """
-        hidden = self._reduce(features)
+        hidden = self.reduce(features)
         positions = torch.cat([torch.arange(length) for length in documents]).to(hidden.device)
         frequencies = inverse_frequencies(self.config).to(hidden.device)
         keys: list[Tensor] = []
@@ -131,8 +131,8 @@ class Draft(nn.Module):
             logits.append(self.lm_head(self.norm(hidden[rows])))
         return logits
 
-    def _reduce(self, features: Tensor) -> Tensor:
-        """(tokens, layers x target hidden) -> (tokens, hidden)."""
+    def reduce(self, features: Tensor) -> Tensor:
+        """The state that the first step reads: (tokens, layers x target hidden) -> (tokens, hidden)."""
         # SGLang takes states that are as wide as the draft for the draft's own and leaves fc out
         if features.shape[-1] == self.config.hidden_size:
             return features

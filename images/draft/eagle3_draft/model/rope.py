@@ -32,7 +32,7 @@ def rotation(frequencies: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn queries or keys (tokens, heads, head_dim) to their positions; computed in float32."""
-    wide = x.to(torch.float32)
+    """Turn queries or keys (tokens, heads, head_dim) to their positions; computed in float32 or wider."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
     first, second = wide.chunk(2, -1)
     return (wide * cosines + torch.cat([-second, first], -1) * sines).to(x.dtype)

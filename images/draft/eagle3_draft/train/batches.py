@@ -5,6 +5,7 @@ goes on at the same position on another number of GPUs.
 """
 
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eagle3_draft.features import Sample
+from eagle3_draft.model.rows import Rows, needed
 
 
 def epoch_steps(lengths: Sequence[int], tokens_per_step: int, *, seed: int, epoch: int) -> list[list[int]]:
@@ -62,7 +64,14 @@ class Batch:
     last: Tensor  # (taught, hidden), the target's final-normed state at the taught positions
     taught: Tensor  # (taught,), the taught positions
     wanted: list[Tensor]  # per step (wanted_i,), positions whose proposal counts
-    teachers: list[Tensor]  # per step (wanted_i,), the row of ``last`` that each is compared with
+    teachers: list[Tensor]  # per step (wanted_i,), the row of ``last`` that each is compared with, ascending
+    bounds: list[list[int]]  # ``teachers``, as the host knows them
+    rows: Rows  # those of the pack that the wanted proposals need
+    greedy: Tensor | None = None  # (taught,), the target's most likely tokens, where they are known beforehand
+
+    def between(self, step: int, first: int, end: int) -> slice:
+        """Which of a step's wanted positions are compared with rows ``first`` to ``end`` of ``last``."""
+        return slice(bisect_left(self.bounds[step], first), bisect_left(self.bounds[step], end))
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
@@ -78,11 +87,21 @@ class Batch:
             taught=moved(self.taught),
             wanted=[moved(rows) for rows in self.wanted],
             teachers=[moved(rows) for rows in self.teachers],
+            bounds=self.bounds,
+            rows=self.rows.to(device),
+            greedy=None if self.greedy is None else moved(self.greedy),
         )
 
 
-def pack(samples: Sequence[Sample], steps: int) -> Batch:
-    """Lay out conversations for ``steps`` unroll steps. At least one."""
+def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool = False) -> Batch:
+    """Lay out conversations for ``steps`` unroll steps. At least one.
+
+    Args:
+        samples: the conversations.
+        steps: unroll steps.
+        multiple: of which tokens and rows are one: a document that nobody wants fills the pack up.
+        pin: whether to put the large tensors where a GPU can copy them from while it computes.
+    """
     documents = [len(sample.input_ids) for sample in samples]
     taught, starts = [], []
     start = 0
@@ -98,17 +117,35 @@ def pack(samples: Sequence[Sample], steps: int) -> Batch:
         inside = (rows >= document_starts).nonzero().flatten()
         wanted.append(rows[inside])
         teachers.append(inside)
+    if filler := -start % multiple:
+        documents.append(filler)
     return Batch(
         documents=documents,
-        input_ids=torch.cat([sample.input_ids for sample in samples]).long(),
-        features=torch.cat([sample.hidden for sample in samples]),
-        last=torch.cat([sample.last for sample in samples])[taught_rows],
+        input_ids=_joined([sample.input_ids for sample in samples], filler, pin).long(),
+        features=_joined([sample.hidden for sample in samples], filler, pin),
+        last=_joined(
+            [sample.last[:-1][sample.loss_mask[1:].bool()] for sample in samples],
+            0,
+            pin,
+        ),
         taught=taught_rows,
         wanted=wanted,
         teachers=teachers,
+        bounds=[rows.tolist() for rows in teachers],
+        rows=needed(documents, wanted, multiple),
     )
 
 
-def idle(like: Sample, steps: int) -> Batch:
+def _joined(parts: Sequence[Tensor], filler: int, pin: bool) -> Tensor:
+    """The parts one after the other, and rows of zeros."""
+    tokens = sum(map(len, parts))
+    out = torch.empty(tokens + filler, *parts[0].shape[1:], dtype=parts[0].dtype, pin_memory=pin)
+    torch.cat(list(parts), out=out[:tokens])
+    out[tokens:] = 0
+    return out
+
+
+def idle(like: Sample, steps: int, *, multiple: int = 1) -> Batch:
     """A batch that counts nothing: for a rank without samples, which takes part in the collectives all the same."""
-    return pack([Sample(like.input_ids[:1], like.loss_mask[:1], like.hidden[:1], like.last[:1])], steps)
+    one = Sample(like.input_ids[:1], like.loss_mask[:1], like.hidden[:1], like.last[:1])
+    return pack([one], steps, multiple=multiple)

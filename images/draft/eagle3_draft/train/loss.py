@@ -26,11 +26,17 @@ ROW_CHUNK = 2048
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What the target says at the taught positions."""
+class Answers:
+    """What the target would say at the taught positions."""
 
     greedy: Tensor  # (taught,) int64, its most likely token, of its whole vocabulary
     known: Tensor  # (taught,) bool, whether the draft knows that token
+
+
+@dataclass(frozen=True)
+class Lesson(Answers):
+    """And how likely it finds what."""
+
     logits: Tensor  # (taught, draft vocabulary), its logits of the tokens that the draft knows
 
 
@@ -44,16 +50,23 @@ class Teacher:
 
     def __init__(self, head: Tensor, ids: Tensor) -> None:
         self._head = head
-        self._draft_rows = head[ids]
+        self.draft_rows = head[ids]
         self._members = torch.zeros(len(head), dtype=torch.bool, device=head.device)
         self._members[ids] = True
 
     @torch.no_grad()
     def teach(self, last: Tensor) -> Lesson:
         """The lesson of final-normed hidden states: (taught, hidden)."""
-        last = last.to(self._head.dtype)
-        greedy = most_likely(last, self._head)
-        return Lesson(greedy=greedy, known=self._members[greedy], logits=last @ self._draft_rows.T)
+        answers = self.answer(last)
+        logits = last.to(self._head.dtype) @ self.draft_rows.T
+        return Lesson(greedy=answers.greedy, known=answers.known, logits=logits)
+
+    @torch.no_grad()
+    def answer(self, last: Tensor, greedy: Tensor | None = None) -> Answers:
+        """The lesson without its logits; if ``greedy`` was taken down before, without the head's whole vocabulary."""
+        if greedy is None:
+            greedy = most_likely(last.to(self._head.dtype), self._head)
+        return Answers(greedy=greedy, known=self._members[greedy])
 
 
 def most_likely(last: Tensor, head: Tensor, chunk: int = VOCABULARY_CHUNK) -> Tensor:
@@ -94,7 +107,12 @@ def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
-    return F.cross_entropy(logits.to(torch.float32), teacher.to(torch.float32).softmax(-1), reduction="none")
+    return F.cross_entropy(wide(logits), wide(teacher).softmax(-1), reduction="none")
+
+
+def wide(x: Tensor) -> Tensor:
+    """The same in float32, unless it is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,7 @@ class Marks:
     supervised: Tensor  # (steps,) rows; those that are not counted are wrong
 
 
-def known_rows(lesson: Lesson, teachers: list[Tensor]) -> Tensor:
+def known_rows(lesson: Answers, teachers: list[Tensor]) -> Tensor:
     """Rows that the loss counts, per step: (steps,) float32."""
     return torch.stack([lesson.known[rows].sum() for rows in teachers]).to(torch.float32)
 

@@ -1,0 +1,115 @@
+"""The draft while it learns: the model on this rank's device, its gradients and its optimizer. The loop is ``worker``'s."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812  torch's own name for it
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
+from eagle3_draft.train.batches import Batch
+from eagle3_draft.train.loss import DECAY, Answers, Teacher, known_rows, total_loss
+from eagle3_draft.train.loss_kernel import Judged, judge
+
+#: The global norm that gradients are cut to, and AdamW's settings: those of the published trainings.
+CLIP = 0.5
+BETAS = (0.9, 0.95)
+
+
+class Learning:
+    """One rank's draft. All ranks call every method together.
+
+    On a GPU it computes in bfloat16 with float32 masters, and nothing in a step waits for the GPU: what a step measured is
+    a tensor there, which the caller reads when it likes.
+
+    Args:
+        config: sizes of the draft.
+        device: of this rank.
+        embedding, head: the target's, (target vocabulary, hidden).
+        ids: the target's ids of the tokens that the draft knows.
+        seed: of the fresh weights.
+    """
+
+    def __init__(
+        self, config: DraftConfig, device: torch.device, *, embedding: Tensor, head: Tensor, ids: Tensor, seed: int
+    ) -> None:
+        on_gpu = device.type == "cuda"
+        self.device = device
+        self.dtype = torch.bfloat16 if on_gpu else torch.float32
+        self.multiple = GPU_MULTIPLE if on_gpu else 1
+        self.ranks = dist.get_world_size()
+        self.ids = ids.to(device)
+        self.embedding = embedding.to(device, self.dtype)
+        self.teacher = Teacher(head.to(device, self.dtype), self.ids)
+        self.model = FastDraft(config)
+        self.model.initialise(seed)
+        self.model.to(device)
+        policy = MixedPrecisionPolicy()
+        if on_gpu:  # with one rank there is nothing to add up, and float32 would only be copied
+            policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32 if self.ranks > 1 else torch.bfloat16
+            )
+        # One unit: the layer runs in every unroll step and would otherwise be gathered for each
+        fully_shard(self.model, mp_policy=policy)
+        register_fsdp_forward_method(self.model, "taught")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
+
+    def step(self, batch: Batch, rate: float, notes: Tensor) -> Tensor:
+        """One optimizer step.
+
+        Args:
+            batch: on the device.
+            rate: the learning rate.
+            notes: (n,) float32 on the device, of this rank; every rank gets their sums.
+
+        Returns:
+            (3 + n,) float32 on the device: the loss, the gradient's norm before it was cut, the first step's accuracy, and
+            the notes.
+        """
+        answers = self.teacher.answer(batch.last, batch.greedy)
+        steps = len(batch.wanted)
+        shared = torch.cat([known_rows(answers, batch.teachers), notes])
+        dist.all_reduce(shared)
+        counted = shared[:steps]
+        # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
+        weights = self.ranks * DECAY ** torch.arange(steps, device=self.device) / counted.clamp(min=1)
+        judged = self.judge(batch, answers, weights)
+        judged.loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        marks = torch.stack([judged.marks.losses, judged.marks.right, judged.marks.supervised])
+        dist.all_reduce(marks)
+        losses, right, supervised = marks
+        accuracy = right[:1] / supervised[:1].clamp(min=1)
+        return torch.cat([total_loss(losses, counted)[None], _whole(norm)[None], accuracy, shared[steps:]])
+
+    def judge(self, batch: Batch, answers: Answers, weights: Tensor) -> Judged:
+        """Unroll a batch and judge it; a counted row of each step has these weights, (steps,)."""
+        embeds = F.embedding(batch.input_ids, self.embedding)
+        judged: Judged = self.model.taught(
+            batch.features.to(self.dtype),
+            embeds,
+            batch.rows,
+            partial(
+                judge,
+                batch=batch,
+                answers=answers,
+                draft_rows=self.teacher.draft_rows,
+                ids=self.ids,
+                weights=weights,
+            ),
+        )
+        return judged
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """A norm over sharded gradients, on every rank."""
+    full = getattr(norm, "full_tensor", None)
+    whole: Tensor = norm if full is None else full()
+    return whole

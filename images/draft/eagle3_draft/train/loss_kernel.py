@@ -1,0 +1,226 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc,attr-defined"
+"""The loss of ``loss.mark`` and its gradient in one pass, without the logits ever lying in memory all at once.
+
+Logits exist for a chunk of taught positions at a time: the target's once for all steps, the draft's step by step. A kernel
+reads both, says how far they are apart and which proposal is the draft's, and leaves the loss's gradient where the
+draft's logits were; the products with the head's weight and with the states follow at once. So the forward computes the
+gradients, and the backward hands them on.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eagle3_draft.model.rowwise import put_rows, scale
+from eagle3_draft.train.batches import Batch
+from eagle3_draft.train.loss import Answers, Marks, known_rows, wide
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # a machine without a GPU
+    triton = tl = None
+
+#: Taught positions whose logits exist at a time.
+CHUNK = 8192
+
+#: Logits that a program of the kernels has at a time.
+BLOCK = 4096
+
+
+class Judged(NamedTuple):
+    """How one unroll did. A tuple, because FSDP looks in there for what a backward will start from."""
+
+    loss: Tensor  # (), the weighted sum of the steps' losses; carries the gradient
+    marks: Marks  # without one
+    right: list[Tensor]  # per step (wanted_i,) bool, whether the proposal is the target's most likely token
+
+
+def judge(
+    states: list[Tensor], head: Tensor, batch: Batch, answers: Answers, draft_rows: Tensor, ids: Tensor, weights: Tensor
+) -> Judged:
+    """Judge an unroll by the target's answers.
+
+    Args:
+        states: of each step, (alive_i, hidden), in the order of ``batch.rows``.
+        head: the draft's, (draft vocabulary, hidden).
+        batch: whose positions the states are of.
+        answers: of the target at the taught positions.
+        draft_rows: the target's head, of the tokens that the draft knows: (draft vocabulary, target hidden).
+        ids: the target's ids of these tokens.
+        weights: (steps,) float32, what a counted row of each step counts in ``Judged.loss``.
+    """
+    loss, losses, *best = _Judge.apply(head, batch, answers.known, draft_rows, weights, *states)
+    right = [ids[said] == answers.greedy[teachers] for said, teachers in zip(best, batch.teachers, strict=True)]
+    marks = Marks(
+        losses=losses,
+        counted=known_rows(answers, batch.teachers),
+        right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
+        supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.teachers]),
+    )
+    return Judged(loss=loss, marks=marks, right=right)
+
+
+class _Judge(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, head: Tensor, batch: Batch, known: Tensor, draft_rows: Tensor, weights: Tensor, *states: Tensor
+    ) -> tuple[Tensor, ...]:
+        learning = any(ctx.needs_input_grad)
+        of_head = torch.zeros_like(head) if learning else None
+        of_states = [torch.zeros_like(state) for state in states] if learning else []
+        losses = [[weights.new_zeros(())] for _ in states]
+        best: list[list[Tensor]] = [[rows[:0]] for rows in batch.teachers]
+        last = batch.last.to(draft_rows.dtype)
+        for first in range(0, len(last), CHUNK):
+            teacher = last[first : first + CHUNK] @ draft_rows.T
+            normaliser = log_sum_exp(teacher)
+            for step, state in enumerate(states):
+                part = batch.between(step, first, first + CHUNK)
+                rows, spots = batch.teachers[step][part], batch.rows.spots[step][part]
+                if not len(rows):
+                    continue
+                x = state.index_select(0, spots)
+                logits = x @ head.T
+                loss, proposals = compare(
+                    logits, teacher, normaliser, rows - first, known[rows] * weights[step], gradient=learning
+                )
+                losses[step].append((loss * known[rows]).sum())
+                best[step].append(proposals)
+                if of_head is not None:
+                    of_head.addmm_(logits.T, x)
+                    put_rows(of_states[step], spots, logits @ head)
+        summed = torch.stack([torch.stack(of_step).sum() for of_step in losses])
+        proposed = [torch.cat(of_step) for of_step in best]
+        ctx.of_head, ctx.of_states = of_head, of_states
+        ctx.mark_non_differentiable(summed, *proposed)
+        return (weights * summed).sum(), summed, *proposed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        computed = [ctx.of_head, *ctx.of_states]
+        # In place: nobody else has them, and a graph is walked back once
+        for gradient in computed:
+            scale(gradient, gradients[0])
+        del ctx.of_head, ctx.of_states
+        return computed[0], None, None, None, None, *computed[1:]
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """Of each row, (rows,) float32 or wider."""
+    if not logits.is_cuda:
+        return wide(logits).logsumexp(-1)
+    out = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    _log_sum_exp_kernel[(len(logits),)](logits, out, logits.shape[1], BLOCK=BLOCK, num_warps=8)
+    return out
+
+
+def compare(
+    logits: Tensor, teacher: Tensor, normaliser: Tensor, rows: Tensor, weights: Tensor, *, gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the draft's distribution with the teacher's, and the draft's most likely token, row by row.
+
+    Args:
+        logits: (rows, draft vocabulary), the draft's. With ``gradient`` the loss's gradient, times weight, takes their place.
+        teacher: (chunk, draft vocabulary), the target's.
+        normaliser: (chunk,), the log-sum-exp of the teacher's.
+        rows: (rows,) int64, which of the chunk each is compared with.
+        weights: (rows,) float32, what each row counts in the gradient.
+
+    Returns:
+        (rows,) float32 or wider, and (rows,) int64.
+    """
+    if not logits.is_cuda:
+        return _compare_plainly(logits, teacher, normaliser, rows, weights, gradient=gradient)
+    loss = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    best = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    _compare_kernel[(len(logits),)](
+        logits,
+        teacher,
+        normaliser,
+        rows,
+        weights,
+        loss,
+        best,
+        logits.shape[1],
+        GRADIENT=gradient,
+        BLOCK=BLOCK,
+        num_warps=8,
+    )
+    return loss, best
+
+
+def _compare_plainly(
+    logits: Tensor, teacher: Tensor, normaliser: Tensor, rows: Tensor, weights: Tensor, *, gradient: bool
+) -> tuple[Tensor, Tensor]:
+    share = (wide(teacher[rows]) - normaliser[rows, None]).exp()
+    log_likelihood = wide(logits).log_softmax(-1)
+    loss, best = -(share * log_likelihood).sum(-1), logits.argmax(-1)
+    if gradient:
+        logits.copy_((log_likelihood.exp() - share) * weights[:, None])
+    return loss, best
+
+
+if triton is not None:
+
+    @triton.jit
+    def _log_sum_exp_kernel(logits_at, out_at, vocabulary, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        highest = -float("inf")
+        total = 0.0
+        for start in range(0, vocabulary, BLOCK):
+            token = start + tl.arange(0, BLOCK)
+            logits = tl.load(
+                logits_at + row.to(tl.int64) * vocabulary + token, mask=token < vocabulary, other=-float("inf")
+            ).to(tl.float32)
+            higher = tl.maximum(highest, tl.max(logits, 0))
+            total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logits - higher), 0)
+            highest = higher
+        tl.store(out_at + row, highest + tl.log(total))
+
+    @triton.jit
+    def _compare_kernel(
+        logits_at,
+        teacher_at,
+        normaliser_at,
+        rows_at,
+        weights_at,
+        loss_at,
+        best_at,
+        vocabulary,
+        GRADIENT: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
+        row = tl.program_id(0)
+        of = tl.load(rows_at + row)
+        logits_at += row.to(tl.int64) * vocabulary
+        teacher_at += of * vocabulary
+        normaliser = tl.load(normaliser_at + of)
+        highest = -float("inf")
+        total = 0.0
+        best = 0
+        agreement = tl.zeros([BLOCK], tl.float32)
+        for start in range(0, vocabulary, BLOCK):
+            token = start + tl.arange(0, BLOCK)
+            there = token < vocabulary
+            logits = tl.load(logits_at + token, mask=there, other=-float("inf")).to(tl.float32)
+            teacher = tl.load(teacher_at + token, mask=there, other=-float("inf")).to(tl.float32)
+            agreement += tl.where(there, tl.exp(teacher - normaliser) * logits, 0.0)
+            block_highest, block_best = tl.max(logits, 0, return_indices=True)
+            best = tl.where(block_highest > highest, start + block_best, best)
+            higher = tl.maximum(highest, block_highest)
+            total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logits - higher), 0)
+            highest = higher
+        own = highest + tl.log(total)
+        tl.store(loss_at + row, own - tl.sum(agreement, 0))
+        tl.store(best_at + row, best.to(tl.int64))
+        if GRADIENT:
+            weight = tl.load(weights_at + row)
+            for start in range(0, vocabulary, BLOCK):
+                token = start + tl.arange(0, BLOCK)
+                there = token < vocabulary
+                logits = tl.load(logits_at + token, mask=there, other=-float("inf")).to(tl.float32)
+                teacher = tl.load(teacher_at + token, mask=there, other=-float("inf")).to(tl.float32)
+                gradient = (tl.exp(logits - own) - tl.exp(teacher - normaliser)) * weight
+                tl.store(logits_at + token, gradient.to(logits_at.dtype.element_ty), mask=there)

@@ -1,0 +1,197 @@
+"""On a GPU the kernels compute the formulas, and the fast unroll with its loss is the plain one."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle3_draft.features import Sample
+from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
+from eagle3_draft.model.diagonal import Chain, merge_plainly
+from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
+from eagle3_draft.model.rows import needed
+from eagle3_draft.train.batches import Batch, pack
+from eagle3_draft.train.loss import Teacher, known_rows, mark, total_loss
+from eagle3_draft.train.loss_kernel import compare, judge, log_sum_exp
+
+GPU = torch.device("cuda")
+STEPS, VOCABULARY = 5, 1100
+IDS = torch.arange(0, VOCABULARY, 2)[:512]
+SIZES = DraftConfig(
+    hidden_size=256,
+    target_hidden_size=256,
+    layers=[0, 1, 2],
+    intermediate_size=384,
+    heads=8,
+    kv_heads=2,
+    head_dim=64,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    vocabulary_size=VOCABULARY,
+    draft_vocabulary_size=len(IDS),
+    max_position_embeddings=512,
+)
+
+
+def away(found: Tensor, expected: Tensor) -> float:
+    """Relative distance."""
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def new_batch() -> Batch:
+    torch.manual_seed(0)
+    masks = [[0] * 40 + [1] * 90 + [0] * 60 + [1] * 30, [0] * 5 + [1] * 200, [1] * 3, [0] * 50 + [1] * 9]
+    samples = [
+        Sample(
+            input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
+            loss_mask=torch.tensor(mask, dtype=torch.uint8),
+            hidden=torch.randn(len(mask), 3 * 256),
+            last=torch.randn(len(mask), 256) * 2,
+        )
+        for mask in masks
+    ]
+    return pack(samples, STEPS, multiple=GPU_MULTIPLE).to(GPU)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(8, 2, 64), (6, 2, 80), (3, 3, 128)])
+def test_the_merge_kernel_is_its_formula(heads: int, kv_heads: int, head_dim: int) -> None:
+    torch.manual_seed(1)
+    chain = Chain(3, torch.empty(1, kv_heads, head_dim, device=GPU), 50)
+    leaves = [torch.randn(37, heads, head_dim, device=GPU, requires_grad=True) for _ in range(2)]
+    leaves.append(torch.randn(37, heads, device=GPU, requires_grad=True))
+    pairs = [torch.randn(2, 50 - 4 * step, kv_heads, head_dim, device=GPU, requires_grad=True) for step in range(3)]
+    for pair in pairs:
+        chain.append(pair[0], pair[1])
+    merged = chain.merge(*leaves)
+    plain = merge_plainly(*leaves, *(torch.stack([pair[half, :37] for pair in pairs]) for half in (0, 1)))
+    assert away(merged, plain) < 1e-5
+    gradient = torch.randn_like(plain)
+    for found, expected in zip(
+        torch.autograd.grad(merged, [*leaves, *pairs], gradient),
+        torch.autograd.grad(plain, [*leaves, *pairs], gradient),
+        strict=True,
+    ):
+        assert away(found, expected) < 1e-5
+
+
+def test_flex_attention_sees_what_the_formula_sees() -> None:
+    torch.manual_seed(2)
+    documents = [220, 205, 3, 59, 25]
+    wanted = [torch.tensor([*range(30, 120), *range(230, 400), 424, 426])]
+    rows = needed(documents, wanted, GPU_MULTIPLE).to(GPU)
+    keys, values = (torch.randn(512, 2, 64, device=GPU, requires_grad=True) for _ in range(2))
+    query = torch.randn(len(rows.rows), 8, 64, device=GPU, requires_grad=True)
+    found = PackedKeys(keys, values, rows).causal(query)
+    expected = attend_plainly(query, keys, values, rows.starts[rows.rows], rows.rows)
+    gradients = [torch.randn_like(part) for part in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert away(one, other) < 1e-3
+    for one, other in zip(
+        torch.autograd.grad(found, [query, keys, values], gradients),
+        torch.autograd.grad(expected, [query, keys, values], gradients),
+        strict=True,
+    ):
+        assert away(one, other) < 1e-3
+
+
+def test_attention_on_a_grid_with_its_chain_is_as_near_to_the_formula_as_the_packed_one() -> None:
+    torch.manual_seed(5)
+    documents = [250, 256, 240, 150]
+    wanted = [torch.tensor([*range(30, 120), *range(230, 400), 600, 800])] * 3
+    rows = needed([*documents, 128], wanted, GPU_MULTIPLE).to(GPU)
+    alive = len(rows.rows)
+    wide = [
+        torch.randn(1024, 2, 64),
+        torch.randn(1024, 2, 64),
+        torch.randn(alive, 8, 64),
+        torch.randn(2, 2, alive, 2, 64),
+    ]
+    direction = torch.randn(alive, 8, 64, device=GPU)
+
+    def attend(how: type[GridKeys] | type[PackedKeys], kind: torch.dtype) -> list[Tensor]:
+        leaves = [leaf.to(GPU, kind).requires_grad_() for leaf in wide]
+        keys, values, query, later = leaves
+        chain = Chain(2, keys, alive)
+        for step in range(2):
+            chain.append(later[step, 0], later[step, 1])
+        out = how(keys, values, rows).attend(query, chain)
+        return [out.detach(), *torch.autograd.grad(out, leaves, direction.to(kind))]
+
+    exact = attend(PackedKeys, torch.float32)
+    packed, grid = attend(PackedKeys, torch.bfloat16), attend(GridKeys, torch.bfloat16)
+    for expected, one, other in zip(exact, packed, grid, strict=True):
+        assert away(other, expected) < 1.5 * away(one, expected) + 1e-3
+
+
+@pytest.mark.parametrize("vocabulary", [512, 4097, 32000])
+def test_the_loss_kernel_is_its_formula(vocabulary: int) -> None:
+    torch.manual_seed(3)
+    logits, teacher = torch.randn(9, vocabulary, device=GPU) * 3, torch.randn(4, vocabulary, device=GPU) * 3
+    rows, weights = torch.tensor([0, 1, 1, 2, 3, 3, 0, 2, 1], device=GPU), torch.rand(9, device=GPU)
+    normaliser = log_sum_exp(teacher)
+    assert away(normaliser, teacher.logsumexp(-1)) < 1e-5
+    expected = logits.clone().requires_grad_()
+    losses = torch.nn.functional.cross_entropy(expected, teacher[rows].softmax(-1), reduction="none")
+    (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
+    loss, best = compare(logits, teacher, normaliser, rows, weights, gradient=True)
+    assert torch.equal(best, expected.argmax(-1))
+    assert away(loss, losses) < 1e-5
+    assert away(logits, gradient) < 1e-4
+
+
+def losses_and_gradients(kind: torch.dtype, *, fast: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Of one unroll: the steps' losses, what is right, and the gradients."""
+    batch = new_batch()
+    torch.manual_seed(4)
+    draft = FastDraft(SIZES).to(GPU)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.05 + (parameter.dim() == 1))
+    draft = draft.to(kind)
+    head, embedding = torch.randn(VOCABULARY, 256, device=GPU) * 0.2, torch.randn(VOCABULARY, 256, device=GPU)
+    ids = IDS.to(GPU)
+    teacher = Teacher(head, ids)
+    lesson = teacher.teach(batch.last)  # the same for all kinds of numbers
+    counted = known_rows(lesson, batch.teachers)
+    features, embeds = batch.features.to(kind), embedding[batch.input_ids].to(kind)
+    if fast:
+        weights = 0.8 ** torch.arange(STEPS, device=GPU) / counted
+        teach = partial(judge, batch=batch, answers=lesson, draft_rows=head[ids], ids=ids, weights=weights)
+        judged = draft.taught(features, embeds, batch.rows, teach)
+        loss, marks = judged.loss, judged.marks
+    else:
+        logits = draft(features, embeds, batch.documents, batch.wanted)
+        marks = mark(logits, lesson, batch.teachers, ids)
+        loss = total_loss(marks.losses, counted)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return (
+        marks.losses.detach(),
+        marks.right,
+        {name: p.grad for name, p in draft.named_parameters() if p.grad is not None},
+    )
+
+
+def test_in_float32_losses_and_gradients_are_those_of_the_plain_unroll() -> None:
+    losses, right, gradients = losses_and_gradients(torch.float32, fast=True)
+    expected, expected_right, expected_gradients = losses_and_gradients(torch.float32, fast=False)
+    assert away(losses, expected) < 1e-5
+    assert torch.equal(right, expected_right)
+    assert gradients.keys() == expected_gradients.keys()
+    distances = {name: away(gradients[name], expected_gradients[name]) for name in gradients}
+    print(f"float32: losses {away(losses, expected):.1e}, gradients at most {max(distances.values()):.1e}")
+    assert max(distances.values()) < 1e-3
+
+
+def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_unroll_is() -> None:
+    expected, _, exact = losses_and_gradients(torch.float32, fast=False)
+    plain_losses, _, plain = losses_and_gradients(torch.bfloat16, fast=False)
+    fast_losses, _, fast = losses_and_gradients(torch.bfloat16, fast=True)
+    print(f"bfloat16 losses: plain {away(plain_losses, expected):.1e}, fast {away(fast_losses, expected):.1e}")
+    for name, gradient in exact.items():
+        distance, reference = away(fast[name], gradient), away(plain[name], gradient)
+        print(f"bfloat16 gradient of {name}: plain {reference:.1e}, fast {distance:.1e}")
+        assert distance < 1.5 * reference + 1e-3
+    assert away(fast_losses, expected) < 2 * away(plain_losses, expected) + 1e-3

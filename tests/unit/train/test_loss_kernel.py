@@ -1,0 +1,92 @@
+"""The loss that trains, chunk by chunk with its gradient, is the one that is read."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle3_draft.features import Sample
+from eagle3_draft.train import loss_kernel
+from eagle3_draft.train.batches import Batch, idle, pack
+from eagle3_draft.train.loss import DECAY, Lesson, Marks, Teacher, known_rows, mark, total_loss
+
+VOCABULARY, HIDDEN, STEPS = 40, 6, 3
+IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
+
+
+@pytest.fixture(autouse=True)
+def exact_numbers() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def conversation(mask: list[int]) -> Sample:
+    return Sample(
+        input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
+        loss_mask=torch.tensor(mask, dtype=torch.uint8),
+        hidden=torch.randn(len(mask), 3 * HIDDEN),
+        last=torch.randn(len(mask), HIDDEN) * 2,
+    )
+
+
+def states_of(batch: Batch) -> list[Tensor]:
+    """Made up, for each step those rows that are unrolled."""
+    return [torch.randn(alive, HIDDEN, requires_grad=True) for alive in batch.rows.alive]
+
+
+def step_weights(counted: Tensor) -> Tensor:
+    return DECAY ** torch.arange(len(counted)) / counted.clamp(min=1)
+
+
+def plainly(states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson) -> tuple[Tensor, Marks]:
+    logits = [state[spots] @ head.T for state, spots in zip(states, batch.rows.spots, strict=True)]
+    marks = mark(logits, lesson, batch.teachers, IDS)
+    return total_loss(marks.losses, known_rows(lesson, batch.teachers)), marks
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 100])
+def test_loss_gradient_and_marks_are_those_of_the_plain_loss(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_kernel, "CHUNK", chunk)
+    torch.manual_seed(1)
+    target, head = torch.randn(VOCABULARY, HIDDEN), torch.randn(len(IDS), HIDDEN, requires_grad=True)
+    batch = pack([conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 9), conversation([0, 1, 1, 0]), conversation([1])], STEPS)
+    lesson = Teacher(target, IDS).teach(batch.last)
+    assert 0 < lesson.known.sum() < len(lesson.known)
+    states = states_of(batch)
+    expected, marks = plainly(states, head, batch, lesson)
+    gradients = torch.autograd.grad(3 * expected, [head, *states])
+
+    weights = step_weights(known_rows(lesson, batch.teachers))
+    judged = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, weights)
+    torch.testing.assert_close(judged.loss, expected)
+    torch.testing.assert_close(judged.marks.losses, marks.losses)
+    for name in ("counted", "right", "supervised"):
+        assert getattr(judged.marks, name).tolist() == getattr(marks, name).tolist()
+    found = torch.autograd.grad(3 * judged.loss, [head, *states])
+    for one, other in zip(found, gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_without_gradient_it_measures_the_same() -> None:
+    torch.manual_seed(2)
+    target, head = torch.randn(VOCABULARY, HIDDEN), torch.randn(len(IDS), HIDDEN, requires_grad=True)
+    batch = pack([conversation([0, 1, 1, 1, 0, 1, 1])], STEPS)
+    lesson = Teacher(target, IDS).teach(batch.last)
+    states, weights = states_of(batch), torch.ones(STEPS)
+    learnt = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, weights)
+    with torch.no_grad():
+        measured = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, weights)
+    assert torch.equal(measured.marks.losses, learnt.marks.losses)
+    assert all(torch.equal(one, other) for one, other in zip(measured.right, learnt.right, strict=True))
+
+
+def test_a_rank_without_samples_has_a_gradient_of_zero_for_every_state() -> None:
+    target, head = torch.randn(VOCABULARY, HIDDEN), torch.randn(len(IDS), HIDDEN, requires_grad=True)
+    batch = idle(conversation([1, 1]), STEPS)
+    lesson = Teacher(target, IDS).teach(batch.last)
+    states = states_of(batch)
+    judged = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, torch.ones(STEPS))
+    for gradient in torch.autograd.grad(judged.loss, [head, *states]):
+        assert gradient.abs().sum() == 0
