@@ -8,22 +8,24 @@ median from start to start. It prints a line of JSON: tokens/s counts every toke
 part of ``PEAK``, had every row been unrolled (so that a mask can lift it over 1).
 
     ones, half     every token counts, or every other turn of 256
-    whole          the target's most likely tokens are found in every step, not once beforehand (in TRAIN's first epoch)
+    whole          the target's most likely tokens are found in every step, not once beforehand (as the trainer does)
     mixed          documents of 180 to 2900 tokens, not of 2048
     t16384         tokens of a step (8192)
 
-With PEERS naming a folder that holds SpecForge and speculators, runs named ``sf-...`` and ``sp-...`` time these in turn with
-ours (``peers``).
+With PEERS naming a folder that holds SpecForge and speculators, ``sf-W8-ones`` and ``sp-W8-ones`` time these (``peers``).
+Name runs in turn, ours, theirs, ours: the GPU is held back by its power, and readings move by 2 to 3 % with its heat.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,14 @@ import torch.distributed as dist
 
 from eagle3_draft.features import Sample
 from eagle3_draft.model import DraftConfig
-from eagle3_draft.train.batches import Batch, pack
+from eagle3_draft.train.batches import pack
 from eagle3_draft.train.learning import Learning
 
 #: Dense bf16 products of this size on random data, FLOP/s: what one H200 was seen to sustain at its best.
 PEAK = 790e12
 
 UNROLL, DOCUMENT, TURN = 7, 2048, 256
+PEERS = {"sf": "specforge", "sp": "speculators"}
 MIXED = (2900, 300, 1500, 180, 2300, 1012)
 WARM_UP, TIMED = 4, 12
 
@@ -91,131 +94,156 @@ SHAPES = {
 }
 
 
-def new_learning(shape: Shape, device: torch.device) -> Learning:
-    """A draft, and a target's embedding and head, all random."""
-    torch.manual_seed(0)
-    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-    ids = torch.randperm(shape.vocabulary)[: shape.draft_vocabulary].sort().values
-    head = torch.randn(shape.vocabulary, shape.hidden, device=device, dtype=kind) / shape.hidden**0.5
-    head[ids] *= 3  # as on real text, nearly every most likely token is one that the draft knows
-    embedding = torch.randn(shape.vocabulary, shape.hidden, device=device, dtype=kind)
-    return Learning(shape.draft, device, embedding=embedding, head=head, ids=ids, seed=0)
+class Inputs:
+    """Random features of documents, a target's embedding and head, and a draft's vocabulary."""
 
-
-def new_batch(shape: Shape, learning: Learning, *, mask: str, documents: Sequence[int], whole: bool) -> Batch:
-    """Random features of documents of these lengths, on the device."""
-    kind = learning.dtype
-    samples = []
-    for length in documents:
-        place = torch.arange(length)
-        samples.append(
-            Sample(
-                input_ids=torch.randint(0, shape.vocabulary, (length,), dtype=torch.int32),
-                loss_mask=(place // TURN % 2 if mask == "half" else torch.ones(length)).to(torch.uint8),
-                hidden=torch.randn(length, 3 * shape.hidden, dtype=kind),
-                last=torch.randn(length, shape.hidden, dtype=kind),
+    def __init__(self, shape: Shape, device: torch.device, *, mask: str, documents: Sequence[int]) -> None:
+        torch.manual_seed(0)
+        kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.ids = torch.randperm(shape.vocabulary)[: shape.draft_vocabulary].sort().values
+        self.head = torch.randn(shape.vocabulary, shape.hidden, device=device, dtype=kind) / shape.hidden**0.5
+        self.head[self.ids] *= 3  # as on real text, nearly every most likely token is one that the draft knows
+        self.samples = []
+        for length in documents:
+            place = torch.arange(length)
+            self.samples.append(
+                Sample(
+                    input_ids=torch.randint(0, shape.vocabulary, (length,), dtype=torch.int32),
+                    loss_mask=(place // TURN % 2 if mask == "half" else torch.ones(length)).to(torch.uint8),
+                    hidden=torch.randn(length, 3 * shape.hidden, dtype=kind),
+                    last=torch.randn(length, shape.hidden, dtype=kind),
+                )
             )
-        )
-    batch = pack(samples, UNROLL, multiple=learning.multiple).to(learning.device)
-    if whole:
-        return batch
-    return Batch(**{**vars(batch), "greedy": learning.teacher.answer(batch.last).greedy})
+
+    def for_peers(self, shape: Shape) -> dict[str, torch.Tensor]:
+        """The same, laid out as the peers want it: documents of one length, one a line."""
+        members = torch.zeros(shape.vocabulary, dtype=torch.bool)
+        members[self.ids] = True
+        parts = {
+            "ids": torch.stack([sample.input_ids for sample in self.samples]).long(),
+            "mask": torch.stack([sample.loss_mask for sample in self.samples]).long(),
+            "hidden": torch.stack([sample.hidden for sample in self.samples]),
+            "last": torch.stack([sample.last for sample in self.samples]),
+            "members": members,
+            "offsets": self.ids - torch.arange(len(self.ids)),
+        }
+        return {name: part.to(self.head.device) for name, part in parts.items()} | {"head": self.head}
 
 
-def measure(shape: Shape, learning: Learning, batch: Batch) -> dict[str, float]:
-    """Time optimizer steps on one batch."""
-    on_gpu = learning.device.type == "cuda"
-    notes = torch.zeros(2, device=learning.device)
+class Ours:
+    """Our trainer's step on one batch, as ``worker`` launches it."""
+
+    def __init__(self, shape: Shape, inputs: Inputs, device: torch.device, *, whole: bool) -> None:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29513", RANK="0", WORLD_SIZE="1")
+        on_gpu = device.type == "cuda"
+        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+        embedding = torch.randn(shape.vocabulary, shape.hidden, device=device, dtype=inputs.head.dtype)
+        self.learning = Learning(shape.draft, device, embedding=embedding, head=inputs.head, ids=inputs.ids, seed=0)
+        batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
+        self.batch = batch if whole else replace(batch, greedy=self.learning.teacher.answer(batch.last).greedy)
+        self.notes = torch.zeros(2, device=device)
+
+    def step(self) -> torch.Tensor:
+        """One optimizer step; its loss."""
+        return self.learning.step(self.batch, 1e-5, self.notes)[0]
+
+
+def measure(step: Callable[[], Any], device: torch.device) -> dict[str, float]:
+    """Time optimizer steps."""
+    on_gpu = device.type == "cuda"
     began = time.perf_counter()
-    for _ in range(WARM_UP):
-        first = learning.step(batch, 1e-5, notes)
-    warm = (first.tolist(), time.perf_counter() - began)
+    first = float(step())
+    for _ in range(WARM_UP - 1):
+        step()
+    warm_up = time.perf_counter() - began
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    starts: list[float] = []
     events: Any = [torch.Event("cuda", enable_timing=True) for _ in range(TIMED + 1)] if on_gpu else []
+    starts = []
     for number in range(TIMED + 1):
         if on_gpu:
             events[number].record()
         starts.append(time.perf_counter())
         if number < TIMED:
-            last = learning.step(batch, 1e-5, notes)
-    queued = (starts[-1] - starts[0]) / TIMED
-    drawn = torch.cuda.power_draw() / 1000 if on_gpu else 0.0
-    clock = torch.cuda.clock_rate() if on_gpu else 0
-    values = last.tolist()
-    if values[0] == warm[0][0]:
+            last = step()
+    drawn, clock = (torch.cuda.power_draw() / 1000, torch.cuda.clock_rate()) if on_gpu else (0.0, 0)
+    loss = float(last)  # waits for the steps
+    if loss == first:
         raise RuntimeError("nothing was learned")
     if on_gpu:
         starts = [events[0].elapsed_time(event) / 1000 for event in events]
-    times = [end - start for start, end in pairwise(starts)]
-    tokens = len(batch.input_ids)
-    rate = tokens / statistics.median(times)
+    times = [1000 * (end - start) for start, end in pairwise(starts)]
     return {
-        "tokens_per_second": round(rate),
-        "ms": round(1000 * statistics.median(times), 1),
-        "ms_min": round(1000 * min(times), 1),
-        "ms_max": round(1000 * max(times), 1),
-        "host_ms": round(1000 * queued, 1),
-        "mfu": round(rate * shape.flops / PEAK, 3),
+        "ms": round(statistics.median(times), 1),
+        "ms_min": round(min(times), 1),
+        "ms_max": round(max(times), 1),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if on_gpu else 0.0,
-        "watt": drawn,
+        "watt": round(drawn),
         "sm_mhz": clock,
-        "tokens": tokens,
-        "rows": len(batch.rows.rows),
-        "warm_up_s": round(warm[1], 1),
-        "loss_first": round(warm[0][0], 4),
-        "loss": round(values[0], 4),
-        "norm": round(values[1], 4),
+        "warm_up_s": round(warm_up, 1),
+        "loss_first": round(first, 4),
+        "loss": round(loss, 4),
     }
 
 
-def profile(learning: Learning, batch: Batch, name: str, folder: Path) -> None:
-    """Print where a step's time goes, by kernel, and keep the table."""
-    notes = torch.zeros(2, device=learning.device)
+def profile(step: Callable[[], Any], name: str, folder: Path) -> None:
+    """Keep a table of where a step's time goes, by kernel."""
     with torch.profiler.profile() as profiler:
         for _ in range(2):
-            learning.step(batch, 1e-5, notes)
+            step()
         torch.cuda.synchronize()
     kernels: dict[str, list[float]] = {}
     for event in profiler.events():
-        if event.device_type == torch.profiler.DeviceType.CUDA:
+        if event.device_type == torch.profiler.DeviceType.CUDA and not event.name.startswith(
+            ("FSDP::", "Optimizer.step")
+        ):
             kernels.setdefault(event.name[:110], []).append(event.device_time / 1000)
     table = sorted(((sum(times) / 2, len(times) / 2, kernel) for kernel, times in kernels.items()), reverse=True)
     lines = [f"{ms:9.3f} ms {count:6.1f} x {kernel}" for ms, count, kernel in table]
     (folder / f"{name}.txt").write_text("\n".join(lines))
-    print(f"{sum(row[0] for row in table):.1f} ms of kernels, {sum(row[1] for row in table):.0f} launches")
-    print("\n".join(lines[:40]), flush=True)
 
 
-def run(names: list[str], folder: Path | None) -> None:
-    """Time our runs, those of one shape with one draft."""
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29513", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    learnings: dict[str, Learning] = {}
-    for name in names:
-        shape, mask, *options = name.split("-")
-        if shape not in learnings:
-            learnings.clear()
-            learnings[shape] = new_learning(SHAPES[shape], device)
-        tokens = next((int(option[1:]) for option in options if option.startswith("t")), 8192)
-        documents = MIXED if "mixed" in options else [DOCUMENT] * (tokens // DOCUMENT)
-        batch = new_batch(SHAPES[shape], learnings[shape], mask=mask, documents=documents, whole="whole" in options)
-        print(json.dumps({"run": name} | measure(SHAPES[shape], learnings[shape], batch)), flush=True)
-        if folder:
-            profile(learnings[shape], batch, name, folder)
-    dist.destroy_process_group()
+def run(name: str, folder: Path | None) -> None:
+    """One run, in this process."""
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    parts = name.split("-")
+    peer = parts.pop(0) if parts[0] in PEERS else ""
+    shape, mask, options = SHAPES[parts[0]], parts[1], parts[2:]
+    tokens = next((int(option[1:]) for option in options if option[0] == "t"), 8192)
+    documents = MIXED if "mixed" in options else [DOCUMENT] * (tokens // DOCUMENT)
+    inputs = Inputs(shape, device, mask=mask, documents=documents)
+    if peer:
+        module = importlib.import_module("peers")
+        step = getattr(module, PEERS[peer])(shape, inputs.for_peers(shape), unroll=UNROLL)
+    else:
+        step = Ours(shape, inputs, device, whole="whole" in options).step
+    measured = measure(step, device)
+    rate = sum(documents) / measured["ms"] * 1000
+    result = {"run": name, "tokens_per_second": round(rate), "mfu": round(rate * shape.flops / PEAK, 3)} | measured
+    print(json.dumps(result), flush=True)
+    if folder:
+        profile(step, name, folder)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def main() -> None:
-    """Run what is asked for, one after the other, ours in one process as long as no peer stands between."""
+    """Run what is asked for, each in a process of its own, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", default=["W8-ones", "W8-half"])
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="where tables of kernels go")
+    parser.add_argument("--here", action="store_true", help="in this process: the one run that is named")
     arguments = parser.parse_args()
-    run(arguments.runs, arguments.profile)
+    if arguments.here:
+        run(arguments.runs[0], arguments.profile)
+        return
+    folder = ["--profile", str(arguments.profile)] if arguments.profile else []
+    for name in arguments.runs:
+        done = subprocess.run(
+            [sys.executable, __file__, name, "--here", *folder], capture_output=True, text=True, check=False
+        )
+        results = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        print("\n".join(results) or f"{name} failed:\n{done.stderr[-2000:]}", flush=True)
 
 
 if __name__ == "__main__":

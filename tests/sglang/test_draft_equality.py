@@ -21,7 +21,7 @@ from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.evaluate import right_table
 from eagle3_draft.train.launch import save_sample
-from eagle3_draft.train.loss import Teacher
+from eagle3_draft.train.loss import Teacher, right_rows
 from eagle3_draft.train.replay import accepted, replay
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
@@ -199,7 +199,9 @@ def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
         sample = tiny.sample(prompt, answer["output_ids"])
         batch = pack([sample], STEPS)
         logits = draft(batch.features, tiny.embedding[batch.input_ids], batch.documents, batch.wanted)
-        right = right_table(batch, logits, teacher.teach(batch.last), vocabulary.ids)
+        said = teacher.answer(batch.last)
+        proposed = zip(logits, batch.teachers, strict=True)
+        right = right_table(batch, [right_rows(of_step, said, rows, vocabulary.ids) for of_step, rows in proposed])
         expected.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))
         measured.append((len(answer["output_ids"]) - 1, answer["meta_info"]["spec_verify_ct"]))
     assert measured == expected

@@ -10,7 +10,7 @@ from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.evaluate import right_table
-from eagle3_draft.train.loss import Teacher
+from eagle3_draft.train.loss import Teacher, right_rows
 from eagle3_draft.train.replay import accepted, replay
 from unit.model.served import ServedDraft
 from unit.train import corpus
@@ -94,7 +94,9 @@ def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> No
         for sample in samples:
             batch = pack([sample], 4)
             logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
-            right = right_table(batch, logits, Teacher(head, ids).teach(batch.last), ids)
+            answers = Teacher(head, ids).answer(batch.last)
+            proposed = zip(logits, batch.teachers, strict=True)
+            right = right_table(batch, [right_rows(of_step, answers, rows, ids) for of_step, rows in proposed])
             walked += torch.tensor(replay(accepted(right, num_steps).tolist(), sample.loss_mask.tolist()))
             measured += torch.tensor(served(target, slow, sample, num_steps))
         assert walked.tolist() == measured.tolist()

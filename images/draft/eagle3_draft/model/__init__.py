@@ -1,7 +1,8 @@
 """The EAGLE-3 draft: one decoder layer that reads the target's hidden states and proposes its next tokens.
 
 Plain torch, to be read in one sitting: ``config`` (its sizes), ``rope`` and ``attention`` (their formulas), ``draft`` (the
-module itself), ``target`` (the two matrices of the target that it lives between). Parameters carry the names of SGLang's
+module itself), ``target`` (the two matrices of the target that it lives between). ``fast`` unrolls the same module as
+training does, with ``rows``, ``causal`` and ``diagonal``; kernels have files of their own. Parameters carry the names of SGLang's
 checkpoint and the forward is that of SGLang's ``LlamaForCausalLMEagle3``. Nothing here knows of processes or devices.
 """
 

@@ -73,6 +73,13 @@ class Batch:
         """Which of a step's wanted positions are compared with rows ``first`` to ``end`` of ``last``."""
         return slice(bisect_left(self.bounds[step], first), bisect_left(self.bounds[step], end))
 
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+        rows = self.rows
+        known = [] if self.greedy is None else [self.greedy]
+        own = [self.input_ids, self.features, self.last, self.taught, *self.wanted, *self.teachers, *known]
+        return [*own, rows.positions, rows.starts, rows.cells, rows.rows, *rows.spots]
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
 
@@ -93,12 +100,20 @@ class Batch:
         )
 
 
-def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool = False) -> Batch:
+def pack(
+    samples: Sequence[Sample],
+    steps: int,
+    *,
+    greedy: Sequence[Tensor] | None = None,
+    multiple: int = 1,
+    pin: bool = False,
+) -> Batch:
     """Lay out conversations for ``steps`` unroll steps. At least one.
 
     Args:
         samples: the conversations.
         steps: unroll steps.
+        greedy: of each conversation, (tokens,), the target's most likely token after each of its tokens.
         multiple: of which tokens and rows are one: a document that nobody wants fills the pack up.
         pin: whether to put the large tensors where a GPU can copy them from while it computes.
     """
@@ -133,6 +148,9 @@ def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool 
         teachers=teachers,
         bounds=[rows.tolist() for rows in teachers],
         rows=needed(documents, wanted, multiple),
+        greedy=None
+        if greedy is None
+        else torch.cat([of[:-1][sample.loss_mask[1:].bool()] for of, sample in zip(greedy, samples, strict=True)]),
     )
 
 

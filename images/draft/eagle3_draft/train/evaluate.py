@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from eagle3_draft.features import Sample
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
-from eagle3_draft.train.loss import Lesson, mark, total_loss
+from eagle3_draft.train.loss import total_loss
+from eagle3_draft.train.loss_kernel import Judged
 from eagle3_draft.train.replay import accepted, replay
 
 
@@ -24,28 +25,28 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    forward: Callable[[Batch], tuple[list[Tensor], Lesson]],
+    judge: Callable[[Batch], Judged],
     model: nn.Module,
     samples: Sequence[Sample],
     lengths: Sequence[int],
     *,
-    ids: Tensor,
     tokens_per_step: int,
     unroll_steps: int,
     replay_steps: int,
+    multiple: int,
     device: torch.device,
     progress: Callable[[float], None],
 ) -> Evaluation:
     """Measure on all samples, each rank on its share.
 
     Args:
-        forward: the draft's logits of each step and the target's lesson, for a batch.
+        judge: unrolls the draft on a batch.
         model: put into evaluation mode meanwhile.
         samples, lengths: the held-out conversations and their tokens.
-        ids: the target's ids of the draft's vocabulary.
         tokens_per_step: of one batch of all ranks.
         unroll_steps: steps of the loss and of the accuracies.
         replay_steps: draft steps of the longest replay.
+        multiple: of ``pack``.
         device: where the ranks' numbers are added up.
         progress: is told the share that is done.
     """
@@ -57,12 +58,12 @@ def evaluate(
     rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
     for number, chosen in enumerate(rounds):
         mine = [samples[sample] for sample in share(chosen, lengths, ranks)[rank]]
-        batch = (pack(mine, columns) if mine else idle(samples[0], columns)).to(device)
-        logits, lesson = forward(batch)
-        marks = mark(logits, lesson, batch.teachers, ids)
+        packed = pack(mine, columns, multiple=multiple) if mine else idle(samples[0], columns, multiple=multiple)
+        batch = packed.to(device)
+        _, marks, right = judge(batch)
         sums += torch.stack([marks.losses, marks.counted, marks.right, marks.supervised])
         if mine:
-            walked += _walk(mine, right_table(batch, logits, lesson, ids), columns).to(device)
+            walked += _walk(mine, right_table(batch, right), columns).to(device)
         progress((number + 1) / len(rounds))
     model.train()
     dist.all_reduce(sums)
@@ -76,11 +77,16 @@ def evaluate(
     )
 
 
-def right_table(batch: Batch, logits: list[Tensor], lesson: Lesson, ids: Tensor) -> Tensor:
-    """(tokens, steps) bool on the CPU: whether the proposal of each step at each position is the target's own token."""
-    table = torch.zeros(len(batch.input_ids), len(logits), dtype=torch.bool)
-    for step, (of_step, rows, teachers) in enumerate(zip(logits, batch.wanted, batch.teachers, strict=True)):
-        table[rows.cpu(), step] = (ids[of_step.argmax(-1)] == lesson.greedy[teachers]).cpu()
+def right_table(batch: Batch, right: list[Tensor]) -> Tensor:
+    """(tokens, steps) bool on the CPU: whether the proposal of each step at each position is the target's own token.
+
+    Args:
+        batch: the positions.
+        right: per step (wanted_i,), of its wanted positions.
+    """
+    table = torch.zeros(len(batch.input_ids), len(right), dtype=torch.bool)
+    for step, (of_step, rows) in enumerate(zip(right, batch.wanted, strict=True)):
+        table[rows.cpu(), step] = of_step.cpu()
     return table
 
 

@@ -135,7 +135,7 @@ def mark(logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tens
     losses, right, supervised = [], [], []
     for of_step, rows in zip(logits, teachers, strict=True):
         losses.append((soft_cross_entropy(of_step, lesson.logits[rows]) * lesson.known[rows]).sum())
-        right.append((ids[of_step.argmax(-1)] == lesson.greedy[rows]).sum())
+        right.append(right_rows(of_step, lesson, rows, ids).sum())
         supervised.append(len(rows))
     return Marks(
         losses=torch.stack(losses),
@@ -143,6 +143,11 @@ def mark(logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tens
         right=torch.stack(right).to(torch.float32),
         supervised=torch.tensor(supervised, dtype=torch.float32, device=losses[0].device),
     )
+
+
+def right_rows(logits: Tensor, answers: Answers, rows: Tensor, ids: Tensor) -> Tensor:
+    """(rows,) bool: whether a step's proposals are the target's most likely tokens."""
+    return ids[logits.argmax(-1)] == answers.greedy[rows]
 
 
 def total_loss(losses: Tensor, counted: Tensor) -> Tensor:

@@ -5,17 +5,17 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
@@ -23,20 +23,19 @@ from eagle3_api.jobs import ExitCode, StageName, TrainConfig
 from eagle3_draft import child
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.features import Features
-from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
+from eagle3_draft.train.answers import GreedyTokens
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
 from eagle3_draft.train.evaluate import Evaluation, evaluate
-from eagle3_draft.train.loss import Lesson, Teacher, known_rows, mark, total_loss
+from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.prefetch import prefetched
 from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.vocabulary import Vocabulary
-
-#: The global norm that gradients are cut to, and AdamW's settings: those of the published trainings.
-CLIP = 0.5
-BETAS = (0.9, 0.95)
 
 #: The replay answers for servers that draft so many steps, or as many as are unrolled in training if those are more.
 REPLAY_STEPS = 8
@@ -93,6 +92,19 @@ def _join_group() -> torch.device:
     return device
 
 
+@dataclass(frozen=True)
+class _Launched:
+    """A step that the device works on: the caller has gone on, and reads later what it measured."""
+
+    step: int  # 1-based
+    epoch: int  # 0-based
+    samples: Sequence[int]  # this rank's
+    rate: float
+    tokens_per_second: float
+    values: Tensor  # of ``Learning.step``, on the CPU once the device is done
+    done: torch.cuda.Event | None
+
+
 class _Training:
     """The state of one rank, and the loop."""
 
@@ -102,7 +114,6 @@ class _Training:
         self.stop = stop
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.folder = Path(config.folder)
-        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
         features = Features.open(Path(config.features))
         self.train, self.held_out = features.train, features.held_out
@@ -114,26 +125,21 @@ class _Training:
         self.steps = sum(len(steps) for steps in self.epochs)
 
         target = Target(Path(config.target))
-        vocabulary = Vocabulary.load(self.folder / VOCABULARY)
-        self.ids = vocabulary.ids.to(device)
-        self.embedding = target.embedding().to(device, self.dtype)
-        self.teacher = Teacher(target.head().to(device, self.dtype), self.ids)
-
-        self.model = Draft(DraftConfig.model_validate_json((self.folder / CONFIG).read_bytes()))
-        self.model.initialise(config.seed)
-        self.model.to(device)
-        # One unit: the layer runs in every unroll step and would otherwise be gathered for each
-        fully_shard(
-            self.model,
-            mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            if device.type == "cuda"
-            else MixedPrecisionPolicy(),
+        self.learning = Learning(
+            DraftConfig.model_validate_json((self.folder / CONFIG).read_bytes()),
+            device,
+            embedding=target.embedding(),
+            head=target.head(),
+            ids=Vocabulary.load(self.folder / VOCABULARY).ids,
+            seed=config.seed,
         )
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=0.0, betas=BETAS, weight_decay=0.0, fused=device.type == "cuda"
-        )
-        self.checkpoints = Checkpoints(Path(config.scratch), self.model, self.optimizer)
+        self.greedy = GreedyTokens(Path(config.scratch) / ".greedy", self.lengths)
+        self.checkpoints = Checkpoints(Path(config.scratch), self.learning.model, self.learning.optimizer)
         self.progress = Progress(self.steps, "steps") if self.rank == 0 else None
+        self.launched: _Launched | None = None
+        self.curve: list[dict[str, Any]] = []
+        self.to_stop = self.to_save = False  # what the ranks agreed on
+        self.saved = self.clock = time.monotonic()
 
     def run(self) -> TrainingState:
         """Train to the end, from the last checkpoint if there is one."""
@@ -142,97 +148,119 @@ class _Training:
             state = TrainingState()
         else:
             state.resumed += 1
-        saved = time.monotonic()
+        self.curve = state.curve
+        self.greedy.settle(self.train, self.learning.teacher, self.device, self._taken_down)
+        self.saved = time.monotonic()
         while state.epoch < self.config.epochs:
-            steps = self.epochs[state.epoch]
-            while state.position < len(steps):
-                due = time.monotonic() - saved >= self.config.checkpoint_interval
-                stop, due = self._step(state, steps[state.position], due)
-                if stop or due:
-                    self.checkpoints.save(state)
-                    saved = time.monotonic()
-                if stop:
-                    raise StageError(
-                        ExitCode.INTERRUPTED,
-                        Reason.INTERRUPTED,
-                        f"interrupted after step {state.step} of {self.steps}; the next try goes on from there",
-                    )
-            self.checkpoints.save(state)  # measuring takes a while, and nothing is saved meanwhile
+            self.clock = time.monotonic()
+            steps = self.epochs[state.epoch][state.position :]
+            with closing(prefetched(self._batch, steps, self.device)) as batches:
+                for chosen, batch in batches:
+                    self._step(state, chosen, batch)
+                    if self.to_stop or self.to_save:
+                        self._checkpoint(state)
+            self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile
             self._end_epoch(state)
-            saved = time.monotonic()
+            self.saved = time.monotonic()
         return state
 
-    def _step(self, state: TrainingState, chosen: Sequence[int], checkpoint_due: bool) -> tuple[bool, bool]:
-        """One optimizer step; returns whether any rank is to stop, and whether rank 0 wants a checkpoint."""
-        began = time.monotonic()
+    def _batch(self, chosen: Sequence[int]) -> Batch:
+        """This rank's part of a step, on the CPU."""
         mine = share(chosen, self.lengths, self.ranks)[self.rank]
-        unroll = self.config.unroll_steps
-        batch = pack([self.train[sample] for sample in mine], unroll) if mine else idle(self.train[0], unroll)
-        batch = batch.to(self.device)
-        lesson = self.teacher.teach(batch.last)
-        counted = known_rows(lesson, batch.teachers)
-        wishes = torch.tensor([self.stop.received, checkpoint_due and self.rank == 0], dtype=torch.float32)
-        shared = torch.cat([counted, wishes.to(self.device)])
-        dist.all_reduce(shared)
-        counted, wishes = shared[:-2], shared[-2:]
+        unroll, multiple = self.config.unroll_steps, self.learning.multiple
+        if not mine:
+            return idle(self.train[0], unroll, multiple=multiple)
+        return pack(
+            [self.train[sample] for sample in mine],
+            unroll,
+            greedy=[self.greedy.of(sample) for sample in mine],
+            multiple=multiple,
+            pin=self.device.type == "cuda",
+        )
 
-        marks = mark(self._unroll(batch), lesson, batch.teachers, self.ids)
-        # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
-        (self.ranks * total_loss(marks.losses, counted)).backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        sums = torch.cat([marks.losses.detach(), marks.right, marks.supervised])
-        dist.all_reduce(sums)
-        losses, right, supervised = sums.view(3, -1)
+    def _step(self, state: TrainingState, chosen: Sequence[int], batch: Batch) -> None:
+        """Launch one optimizer step, and read what the one before measured."""
+        due = time.monotonic() - self.saved >= self.config.checkpoint_interval and self.rank == 0
+        notes = torch.tensor([self.stop.received, due], dtype=torch.float32).to(self.device, non_blocking=True)
         rate = learning_rate(state.step, self.steps, self.config.learning_rate)
-        loss, norm_value, accuracy, *flags = torch.cat(
-            [
-                total_loss(losses, counted)[None],
-                _whole(norm)[None],
-                (right / supervised.clamp(min=1))[:1],
-                wishes,
-            ]
-        ).tolist()
-        if not (math.isfinite(loss) and math.isfinite(norm_value)):
-            self._stop_non_finite(state, loss, norm_value, mine)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
+        values = self.learning.step(batch, rate, notes).to("cpu", non_blocking=True)
+        done = None
+        if self.device.type == "cuda":
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        self._read()
+        now = time.monotonic()
         state.position += 1
         state.step += 1
         state.tokens += sum(self.lengths[sample] for sample in chosen)
-        state.seconds += time.monotonic() - began
-        if state.step % (self.steps // CURVE_POINTS + 1) == 0 or state.step == self.steps:
-            state.curve.append({"step": state.step, "loss": loss, "accuracy": accuracy, "learningRate": rate})
-        self._say(
-            state.step,
-            f"epoch {state.epoch + 1}/{self.config.epochs}, loss {loss:.2f}, accuracy {accuracy:.2f}, "
-            f"{state.tokens / state.seconds:,.0f} tokens/s",
+        state.seconds += now - self.clock
+        self.clock = now
+        self.launched = _Launched(
+            step=state.step,
+            epoch=state.epoch,
+            samples=share(chosen, self.lengths, self.ranks)[self.rank],
+            rate=rate,
+            tokens_per_second=state.tokens / state.seconds,
+            values=values,
+            done=done,
         )
-        return bool(flags[0]), bool(flags[1])
 
-    def _unroll(self, batch: Batch) -> list[Tensor]:
-        """The draft's logits of each step, (wanted_i, draft vocabulary)."""
-        embeds = F.embedding(batch.input_ids, self.embedding)
-        logits: list[Tensor] = self.model(batch.features.to(self.dtype), embeds, batch.documents, batch.wanted)
-        return logits
+    def _read(self) -> None:
+        """Wait for the step that was launched last, if it was not read, and note what it measured."""
+        launched, self.launched = self.launched, None
+        if launched is None:
+            return
+        if launched.done is not None:
+            launched.done.synchronize()
+        loss, norm, accuracy, stop, save = launched.values.tolist()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._stop_non_finite(launched, loss, norm)
+        self.to_stop |= stop > 0
+        self.to_save |= save > 0
+        if launched.step % (self.steps // CURVE_POINTS + 1) == 0 or launched.step == self.steps:
+            self.curve.append(
+                {"step": launched.step, "loss": loss, "accuracy": accuracy, "learningRate": launched.rate}
+            )
+        self._say(
+            launched.step,
+            f"epoch {launched.epoch + 1}/{self.config.epochs}, loss {loss:.2f}, accuracy {accuracy:.2f}, "
+            f"{launched.tokens_per_second:,.0f} tokens/s",
+        )
+
+    def _checkpoint(self, state: TrainingState) -> None:
+        """Save the state between two steps; end there if any rank is to stop."""
+        self._read()
+        self.checkpoints.save(state)
+        self.to_save = False
+        self.saved = self.clock = time.monotonic()
+        if self.to_stop:
+            raise self._interrupted(f"after step {state.step} of {self.steps}; the next try goes on from there")
+
+    def _taken_down(self, share_done: float) -> None:
+        if self.stop.received:
+            raise self._interrupted("before the first step; the next try begins anew")
+        self._say(0, f"{share_done:.0%} of the target's answers taken down")
+
+    @staticmethod
+    def _interrupted(when: str) -> StageError:
+        return StageError(ExitCode.INTERRUPTED, Reason.INTERRUPTED, f"interrupted {when}")
 
     def _end_epoch(self, state: TrainingState) -> None:
         """Measure the draft, and keep its weights if they are the best so far."""
 
-        def forward(batch: Batch) -> tuple[list[Tensor], Lesson]:
-            return self._unroll(batch), self.teacher.teach(batch.last)
+        def judge(batch: Batch) -> Judged:
+            answers = self.learning.teacher.answer(batch.last)
+            return self.learning.judge(batch, answers, torch.ones(len(batch.wanted), device=self.device))
 
         evaluation = evaluate(
-            forward,
-            self.model,
+            judge,
+            self.learning.model,
             self.held_out,
             self.held_out.lengths.tolist(),
-            ids=self.ids,
             tokens_per_step=self.config.tokens_per_step,
             unroll_steps=self.config.unroll_steps,
             replay_steps=REPLAY_STEPS,
+            multiple=self.learning.multiple,
             device=self.device,
             progress=lambda done: self._say(
                 min(state.step, self.steps - 1), f"epoch {state.epoch + 1}/{self.config.epochs}, {done:.0%} measured"
@@ -252,18 +280,20 @@ class _Training:
 
     def _keep_weights(self) -> None:
         """Put the weights, float32, where the artifact will have them."""
-        weights = get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        weights = get_model_state_dict(
+            self.learning.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
         if self.rank == 0:
             partial = self.folder / f".{WEIGHTS}.partial"
             save_file({name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}, partial)
             partial.replace(self.folder / WEIGHTS)
         dist.barrier()
 
-    def _stop_non_finite(self, state: TrainingState, loss: float, norm: float, mine: Sequence[int]) -> None:
+    def _stop_non_finite(self, launched: _Launched, loss: float, norm: float) -> None:
         """End the training with the step, and with the conversation if the features are to blame."""
         bad = [
             sample
-            for sample in mine
+            for sample in launched.samples
             if not (self.train[sample].hidden.isfinite().all() and self.train[sample].last.isfinite().all())
         ]
         of_all: list[list[int]] = [[] for _ in range(self.ranks)]
@@ -277,16 +307,9 @@ class _Training:
         raise StageError(
             ExitCode.NON_FINITE,
             Reason.NON_FINITE,
-            f"step {state.step + 1} of {self.steps} (epoch {state.epoch + 1}): loss {loss}, gradient norm {norm}; {cause}",
+            f"step {launched.step} of {self.steps} (epoch {launched.epoch + 1}): loss {loss}, gradient norm {norm}; {cause}",
         )
 
     def _say(self, done: float, message: str) -> None:
         if self.progress is not None:
             self.progress.update(done, message)
-
-
-def _whole(norm: Tensor) -> Tensor:
-    """A norm over sharded gradients, on every rank."""
-    full = getattr(norm, "full_tensor", None)
-    whole: Tensor = norm if full is None else full()
-    return whole
