@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from eagle3_draft.features import Sample
 from eagle3_draft.train import answers
@@ -19,7 +20,7 @@ HEAD = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture(autouse=True)
 def one_rank(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

@@ -17,7 +17,7 @@ from eagle3_draft.model.rowwise import put_rows
 BLOCK = 128
 
 #: Queries that are scored together elsewhere: it bounds the score matrix.
-QUERY_BLOCK = 128
+QUERY_BLOCK = 1024
 
 
 #: Cells of the grid per row of the pack, up to which the kernel for equal documents is worth its fillers.
@@ -209,25 +209,27 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend_plainly(query: Tensor, keys: Tensor, values: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by matrix products. Each query sees the keys from ``first`` to ``last``."""
-    parts = []
-    for start in range(0, len(query), QUERY_BLOCK):
-        part = slice(start, start + QUERY_BLOCK)
+    """The same by matrix products, document by document. Each query sees the keys from ``first`` to ``last``."""
+    order = first.argsort(stable=True)
+    _, counts = torch.unique_consecutive(first[order], return_counts=True)
+    blocks = [block for document in torch.split(order, counts.tolist()) for block in torch.split(document, QUERY_BLOCK)]
+    parts = [
         # Scores are computed again in backward, or those of all steps would have to be kept
-        parts.append(
-            checkpoint(
-                _attend_block,
-                query[part],
-                keys,
-                values,
-                first[part],
-                last[part],
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
+        checkpoint(
+            _attend_block,
+            query.index_select(0, rows),
+            keys,
+            values,
+            first[rows],
+            last[rows],
+            use_reentrant=False,
+            preserve_rng_state=False,
         )
+        for rows in blocks
+    ]
     outs, lses = zip(*parts, strict=True)
-    return torch.cat(outs), torch.cat(lses)
+    back = order.argsort()
+    return torch.cat(outs).index_select(0, back), torch.cat(lses).index_select(0, back)
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
