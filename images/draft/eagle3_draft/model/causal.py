@@ -37,9 +37,16 @@ def first_keys(keys: Tensor, values: Tensor, rows: Rows) -> FirstKeys:
     cuDNN's attention is nearly twice as fast as the compiled one, but takes documents of one length, and all their rows.
     """
     lines, cells = rows.grid
-    if keys.dtype in (torch.bfloat16, torch.float16) and keys.is_cuda and lines * cells <= SPARSEST_GRID * len(keys):
+    if _cudnn_takes(keys) and lines * cells <= SPARSEST_GRID * len(keys):
         return GridKeys(keys, values, rows)
     return PackedKeys(keys, values, rows)
+
+
+def _cudnn_takes(keys: Tensor) -> bool:
+    """Whether cuDNN has a fast kernel for them: on Hopper or newer, in half precision."""
+    half, width = keys.dtype in (torch.bfloat16, torch.float16), keys.shape[-1]
+    hopper = keys.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(keys.device) >= (9, 0)
+    return hopper and half and width % 8 == 0 and width <= 128
 
 
 class PackedKeys:
