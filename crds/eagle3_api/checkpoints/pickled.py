@@ -7,9 +7,12 @@ which knows the few instructions that plain data needs and three functions by na
 straight from their offset in the file.
 """
 
+import errno
 import io
 import pickletools
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -74,6 +77,10 @@ class _Storage:
     length: int
 
 
+#: What the standard library says of an archive that was damaged.
+_BROKEN = (zipfile.BadZipFile, EOFError, ValueError, OverflowError, RuntimeError, struct.error, zlib.error)
+
+
 def read_tensors(path: Path) -> dict[str, PickledTensor]:
     """Every tensor in the tree, under its path in it, joined by dots (``model.fc.weight``).
 
@@ -86,7 +93,12 @@ def read_tensors(path: Path) -> dict[str, PickledTensor]:
             _check_directory(path, file)
             with zipfile.ZipFile(file) as archive:
                 return _read(path, file, archive)
-    except (zipfile.BadZipFile, EOFError, UnicodeDecodeError, NotImplementedError) as error:
+    except PickleError:
+        raise
+    except (*_BROKEN, OSError) as error:
+        # A directory that points before the file's beginning makes the seek invalid; other errors are the disk's
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise PickleError(
             f"{path} is no file of torch.save, or was cut ({error}). One that was written by torch before 1.6 must be "
             "saved again"

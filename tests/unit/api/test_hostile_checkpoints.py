@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from eagle3_api.checkpoints import Served, UnreadableError, check, read_folder, read_form
@@ -392,6 +392,7 @@ def test_any_header_is_read_within_the_file_or_refused(tmp_path: Path, tensors: 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(at=st.integers(0, 2000), change=st.binary(min_size=1, max_size=4))
+@example(at=1845, change=b"\x01")
 def test_any_change_of_a_file_of_torch_is_read_within_the_file_or_refused(
     tmp_path: Path, at: int, change: bytes
 ) -> None:
