@@ -64,6 +64,10 @@ class ConflictError(ApiError):
     """The object is not any more what it was when it was looked at: look again."""
 
 
+class StoppingError(ApiError):
+    """The operator is stopping: nothing more is asked of the API server. What was begun is done anew by the next one."""
+
+
 class NameConflictError(Exception):
     """A child's name is taken by an object that is not ours: it is left alone."""
 
@@ -224,7 +228,7 @@ class Client:
     ) -> bytes:
         request = f"{method} {path}"
         if self._closed:
-            raise ApiError(request, 0, "Closed", "the operator is stopping")
+            raise StoppingError(request, 0, "Closed", "the operator is stopping")
         headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
         prepared = self._api.param_serialize(
             method,

@@ -16,7 +16,15 @@ from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
 from eagle3_operator.cluster.act import act
-from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError, NotFoundError
+from eagle3_operator.cluster.client import (
+    ApiError,
+    Client,
+    ConflictError,
+    Json,
+    NameConflictError,
+    NotFoundError,
+    StoppingError,
+)
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key
 from eagle3_operator.decision import Decision, Event
@@ -96,6 +104,9 @@ class Reconciler:
         except (ConflictError, NotFoundError) as change:
             logger.info("looked at again, because something changed meanwhile: %s", change)
             self._metrics.reconciled("conflict", time.perf_counter() - begin)
+            raise
+        except StoppingError:
+            logger.info("left as it is, because the operator is stopping")
             raise
         except Exception as error:
             # What the API server refuses is said by the error; of anything else one wants to know where it was.
