@@ -5,23 +5,20 @@ usage: python -m demo [--keep]
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import yaml
 
-from testbed import Draft, Testbed, broken, tiny, traffic
+from testbed import Testbed, broken, loop, tiny, traffic
 from testbed.bed import say
 from testcluster import build
 
 NAME = "tiny"
-MINUTE = 60.0
 
 
 def main() -> int:
@@ -47,9 +44,9 @@ def _good_draft(bed: Testbed) -> list[Check]:
     print(yaml.safe_dump(manifest, sort_keys=False))
     bed.create(manifest)
     with _watching(bed):
-        bed.wait(NAME, lambda draft: draft.ready, seconds=25 * MINUTE, what="the draft to be proven and serving")
+        bed.wait(NAME, lambda draft: draft.ready, seconds=25 * loop.MINUTE, what="the draft to be proven and serving")
         say("traffic for the watch: the held-out prompts, again and again, through the public Service")
-        ready = _with_traffic(bed)
+        ready = loop.send_until(bed, NAME, loop.held_out_prompts(bed, bed.get(NAME)), "DraftHealthy")
     _show(bed)
     status = ready.status
     probe = ready.revision(1).probe
@@ -78,15 +75,17 @@ def _good_draft(bed: Testbed) -> list[Check]:
 def _broken_draft(bed: Testbed) -> list[Check]:
     before = bed.get(NAME).status.artifact
     assert before is not None
-    good = bed.folder("drafts") / Path(before.folder).relative_to("/eagle3/drafts")
+    good = loop.host_folder(bed, before.folder)
     broken.permuted(good, bed.folder("data") / "broken-draft")
     _title("a draft that is broken where no file shows it: kubectl patch, draft.checkpoint: /data/broken-draft")
     bed.edit(NAME, draft={"checkpoint": "/data/broken-draft", "vocabularySize": None})
     with _watching(bed):
         wanted = "the broken draft to be rejected"
-        last = bed.wait(NAME, lambda draft: draft.says("RevisionProven", "False"), seconds=10 * MINUTE, what=wanted)
+        last = bed.wait(
+            NAME, lambda draft: draft.says("RevisionProven", "False"), seconds=10 * loop.MINUTE, what=wanted
+        )
     _show(bed)
-    answered = traffic.chat(bed.service_url(NAME), _prompts(bed)[:2])
+    answered = traffic.chat(bed.service_url(NAME), loop.held_out_prompts(bed, last)[:2])
     rejected = last.revision(max(revision.number for revision in last.status.revisions))
     return [
         (f"r{rejected.number}, the broken draft, is Rejected", rejected.state == "Rejected"),
@@ -94,25 +93,6 @@ def _broken_draft(bed: Testbed) -> list[Check]:
         ("r1, the proven revision, is serving", last.status.serving_revision == 1),
         ("it answers through the public Service", answered > 0),
     ]
-
-
-def _with_traffic(bed: Testbed) -> Draft:
-    """Requests until the watch has judged a window."""
-    url, prompts = bed.service_url(NAME), itertools.cycle(_prompts(bed))
-    end = time.monotonic() + 5 * MINUTE
-    while time.monotonic() < end:
-        traffic.chat(url, [next(prompts)])
-        draft = bed.get(NAME)
-        if draft.says("Ready", "True", "DraftHealthy"):
-            return draft
-    raise AssertionError(f"the watch saw no healthy window:\n{bed.get(NAME)}")
-
-
-def _prompts(bed: Testbed) -> list[list[dict[str, str]]]:
-    artifact = bed.get(NAME).status.artifact
-    assert artifact is not None
-    folder = bed.folder("drafts") / Path(artifact.folder).relative_to("/eagle3/drafts")
-    return [json.loads(line)["messages"] for line in (folder / "prompts.jsonl").read_text().splitlines()]
 
 
 # ------------------------------------------------------------------------------------------------------- output
