@@ -4,21 +4,14 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
-
-import yaml
-from pydantic import ValidationError
 
 from eagle3_api.estimate import Shape, known_target
 from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_operator.cli.files import UsageError, read_document, spec_of
 from eagle3_operator.cli.table import estimate_table
 
 #: Of one pod, where nothing better is known: a large target on one node in bf16.
 TOKENS_PER_SECOND = 10_000.0
-
-
-class UsageError(Exception):
-    """What is missing or wrong on the command line, in a sentence."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,35 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    try:
-        spec = _spec(given.file)
-        shape = _shape(spec, given.target_config)
-        sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second) + "\n")
-    except UsageError as error:
-        sys.stderr.write(f"kubectl eagle3: {error}\n")
-        return 1
+    spec = spec_of(read_document(given.file), given.file)
+    shape = _shape(spec, given.target_config)
+    sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second) + "\n")
     return 0
-
-
-def _spec(file: str) -> Eagle3DraftSpec:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        documents = [document for document in yaml.safe_load_all(text) if document]
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
-    found = [document for document in documents if _is_ours(document)]
-    if len(found) != 1:
-        raise UsageError(f"{file} holds {len(found)} Eagle3Drafts, not one")
-    try:
-        return Eagle3DraftSpec.model_validate(found[0].get("spec"))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file}: spec.{where}: {first['msg']}") from None
-
-
-def _is_ours(document: Any) -> bool:
-    return isinstance(document, dict) and document.get("kind") == "Eagle3Draft"
 
 
 def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:

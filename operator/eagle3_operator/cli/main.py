@@ -5,10 +5,15 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-#: Each is a module beside this one, with add_arguments(parser) and run(given) -> exit code; it is imported when it is asked for.
+from eagle3_operator.cli.files import UsageError
+
+#: Each is a module beside this one, with add_arguments(parser) and run(given) -> exit code, which raises UsageError where the
+#: user is to be told what is wrong. It is imported when it is asked for.
 COMMANDS = {
+    "status": "where an object stands: stages, revisions, accept length over time",
     "estimate": "what the features of an object will take",
     "check": "whether a draft's checkpoint can serve, without loading it",
+    "render": "the servers' command lines, and why each flag is there",
 }
 
 
@@ -25,5 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.set_defaults(run=module.run)
             module.add_arguments(command)
     given = parser.parse_args(words)
-    code: int = given.run(given)
+    try:
+        code: int = given.run(given)
+    except UsageError as error:
+        sys.stderr.write(f"kubectl eagle3: {error}\n")
+        return 1
     return code

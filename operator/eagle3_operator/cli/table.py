@@ -1,9 +1,20 @@
 """What the commands print."""
 
+from collections.abc import Sequence
+
 from eagle3_api.estimate import DTYPE_BYTES, Estimate, Shape, estimate, readable_bytes
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.cluster.convert import quantity
+
+
+def grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under titles, as kubectl prints them. An empty cell is one of spaces; the last column is as wide as it wants."""
+    lines = [titles, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    return "\n".join(
+        "   ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def estimate_table(spec: Eagle3DraftSpec, shape: Shape, tokens_per_second: float) -> str:

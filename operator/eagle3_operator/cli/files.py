@@ -1,0 +1,49 @@
+"""Objects in YAML files, as a user hands them to a command."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from eagle3_api import KIND
+from eagle3_api.spec import Eagle3DraftSpec
+
+
+class UsageError(Exception):
+    """What is missing or wrong on the command line, in a sentence."""
+
+
+def read_document(file: str) -> dict[str, Any]:
+    """The one object of a file, as it stands there.
+
+    Args:
+        file: its path; ``-`` is standard input.
+
+    Raises:
+        UsageError: the file cannot be read, or holds another number of objects.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        documents = [document for document in yaml.safe_load_all(text) if document]
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    found: list[dict[str, Any]] = [document for document in documents if _is_ours(document)]
+    if len(found) != 1:
+        raise UsageError(f"{file} holds {len(found)} Eagle3Drafts, not one")
+    return found[0]
+
+
+def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
+    """Its spec; UsageError names the first field that is wrong."""
+    try:
+        return Eagle3DraftSpec.model_validate(document.get("spec"))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{file}: spec.{where}: {first['msg']}") from None
+
+
+def _is_ours(document: Any) -> bool:
+    return isinstance(document, dict) and document.get("kind") == KIND

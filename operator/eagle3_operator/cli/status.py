@@ -1,0 +1,135 @@
+"""Where an object stands: its conditions, stages, revisions, and the accept length of its traffic over time."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+
+import kubernetes.config
+
+from eagle3_api import KIND
+from eagle3_api.conditions import Type
+from eagle3_api.jobs import ProbeResult
+from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageStatus, Window
+from eagle3_operator.cli.files import UsageError
+from eagle3_operator.cli.table import grid
+from eagle3_operator.cluster.client import ApiError, Client
+from eagle3_operator.decide.times import parse
+
+#: Conditions whose False is good news or nothing to speak of.
+_ABNORMAL = frozenset({Type.STALLED, Type.RECONCILING})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("name", help="of the Eagle3Draft")
+    parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    try:
+        namespace = given.namespace or _namespace()
+        found = Client.connect(connections=1).get(KIND, namespace, given.name)
+    except (ApiError, kubernetes.config.ConfigException) as error:
+        raise UsageError(str(error)) from None
+    if found is None:
+        raise UsageError(f"there is no Eagle3Draft {given.name} in namespace {namespace}")
+    sys.stdout.write(status_text(Eagle3Draft.model_validate(found)) + "\n")
+    return 0
+
+
+def status_text(obj: Eagle3Draft) -> str:
+    """All of it, as paragraphs; those that have nothing to say are left out."""
+    status = Eagle3DraftStatus.model_validate(obj.status)
+    if not status.conditions:
+        return f"{obj.metadata.name}: the operator has not looked at it yet"
+    paragraphs = [
+        _headline(obj, status),
+        _conditions(status),
+        _stages(status.stages),
+        _revisions(status.revisions),
+        *(_traffic(revision) for revision in status.revisions if revision.number == status.serving_revision),
+    ]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
+
+
+def _headline(obj: Eagle3Draft, status: Eagle3DraftStatus) -> str:
+    whole = next(condition for condition in status.conditions if condition.type is Type.READY)
+    behind = obj.metadata.generation - status.observed_generation
+    late = f"\nthe operator has not looked at the last {behind} change(s) of the object yet" if behind > 0 else ""
+    return f"{obj.metadata.name}  {status.phase}  Ready={whole.status} {whole.reason}\n{whole.message}{late}"
+
+
+def _conditions(status: Eagle3DraftStatus) -> str:
+    rows = [
+        (condition.type, condition.status, condition.reason, condition.message)
+        for condition in status.conditions
+        if condition.type is not Type.READY and condition.status != ("False" if condition.type in _ABNORMAL else "True")
+    ]
+    return grid(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows) if rows else ""
+
+
+def _stages(stages: Iterable[StageStatus]) -> str:
+    rows = [(stage.name, stage.state, _took(stage), _said(stage), stage.artifact or "") for stage in stages]
+    return grid(("STAGE", "STATE", "TOOK", "PROGRESS", "ARTIFACT"), rows) if rows else ""
+
+
+def _took(stage: StageStatus) -> str:
+    if stage.started_at is None or stage.finished_at is None:
+        return ""
+    seconds = int((parse(stage.finished_at) - parse(stage.started_at)).total_seconds())
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds % 60:02}s"
+
+
+def _said(stage: StageStatus) -> str:
+    if stage.reason is not None:
+        return f"{stage.reason}: {stage.message}"
+    if stage.progress is None or stage.finished_at is not None:
+        return ""
+    return f"{stage.progress.done:.0%} {stage.progress.message}".rstrip()
+
+
+def _revisions(revisions: Iterable[RevisionStatus]) -> str:
+    rows = [(f"r{r.number}", r.state, f"{r.draft[:8]}…" if r.draft else "none", *_measured(r)) for r in revisions]
+    columns = ("ACCEPT", "EXPECTED", "BREAK-EVEN", "TOK/S", "SPEEDUP", "TTFT", "ITL", "DIFFERENT")
+    return grid(("REVISION", "STATE", "DRAFT", *columns), rows) if rows else ""
+
+
+def _measured(revision: RevisionStatus) -> Iterator[str]:
+    probe: ProbeResult | None = revision.probe
+    if probe is None:
+        yield from [""] * 8
+        return
+    plain = probe.baseline_tokens_per_second
+    yield _number(probe.accept_length)
+    yield _number(revision.expected_accept_length)
+    yield _number(probe.break_even)
+    yield f"{probe.tokens_per_second:.1f}"
+    yield f"{probe.tokens_per_second / plain:.2f}x" if plain else ""
+    yield f"{probe.first_token_seconds * 1000:.0f}ms"
+    yield f"{probe.inter_token_seconds * 1000:.1f}ms"
+    yield f"{probe.different} of {probe.compared}"
+
+
+def _traffic(revision: RevisionStatus) -> str:
+    rows = [_window(window) for window in revision.windows]
+    columns = ("FROM", "UNTIL", "TOKENS", "REQUESTS", "RUNNING", "ACCEPT")
+    return f"r{revision.number} under traffic\n{grid(columns, rows)}" if rows else ""
+
+
+def _window(window: Window) -> tuple[str, ...]:
+    counts = (f"{window.tokens:.0f}", f"{window.requests:.0f}", f"{window.running:.1f}")
+    return (window.start, window.end, *counts, _number(window.accept_length))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _namespace() -> str:
+    """Of the kubeconfig's current context."""
+    _, current = kubernetes.config.list_kube_config_contexts()
+    namespace: str = current["context"].get("namespace", "default")
+    return namespace

@@ -1,0 +1,50 @@
+"""``kubectl eagle3 status``: one look at where an object stands."""
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.cli.status import status_text
+from unit.decide.world import World, measured, serving_draft, serving_plain, trained
+
+
+def paragraphs(world: World) -> dict[str, list[str]]:
+    """Of the text, by their first word."""
+    return {part.split()[0]: part.splitlines() for part in status_text(world.obj).split("\n\n")}
+
+
+def test_an_object_that_nobody_looked_at_says_so() -> None:
+    assert "has not looked at it yet" in status_text(World().obj)
+
+
+def test_stages_say_what_they_made_and_where() -> None:
+    lines = paragraphs(trained())["STAGE"]
+    told = {line.split()[0]: line for line in lines[1:]}
+    assert all(told[stage].split()[1] == "Succeeded" for stage in ("inspect", "extract", "train", "convert"))
+    assert "/eagle3/drafts/" in told["convert"]
+
+
+def test_a_failed_stage_says_why() -> None:
+    world = World().settle()
+    world.finish("inspect").fail("extract", Reason.STORAGE_TOO_SMALL, "lacks 1.2 TiB")
+    assert "StorageTooSmall: lacks 1.2 TiB" in "\n".join(paragraphs(world)["STAGE"])
+
+
+def test_revisions_stand_with_their_measurements_side_by_side() -> None:
+    _, plain, draft = paragraphs(serving_draft())["REVISION"]
+    assert plain.split()[0] == "r0"
+    assert "none" in plain.split()
+    assert "2.71" in draft
+    assert "2.74" in draft
+    assert "1.41x" in draft
+
+
+def test_a_rejected_revision_and_who_serves_are_seen_at_once() -> None:
+    world = serving_plain().ready(1).finish("probe", measured(accept=1.0, speed=54.8))
+    told = paragraphs(world)
+    assert any(line.startswith("r1") and "Rejected" in line for line in told["REVISION"])
+    assert any(line.startswith("RevisionProven") and "SlowerThanBaseline" in line for line in told["CONDITION"])
+
+
+def test_traffic_is_told_window_by_window() -> None:
+    world = serving_draft().window().window()
+    lines = paragraphs(world)["r1"]
+    assert lines[0] == "r1 under traffic"
+    assert len(lines) == 4
