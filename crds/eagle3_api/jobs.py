@@ -131,6 +131,7 @@ class TrainConfig(Model):
     tokens_per_step: int
     learning_rate: float
     unroll_steps: int
+    precision: Literal["bf16", "fp8"] = "bf16"
     seed: int
     checkpoint_interval: float = Field(description="Seconds.")
     processes: int = Field(1, description="Ranks of this pod: its GPUs, or 1 on a CPU.")

@@ -295,6 +295,13 @@ class Extract(Model):
 class Train(Model):
     """Training of the draft with FSDP2 and training-time test."""
 
+    model_config = rules(
+        rule(
+            "self.precision != 'fp8' || self.gpus > 0",
+            "precision: fp8 needs GPUs that multiply FP8 (Ada, Hopper or newer), and train.gpus is 0; leave it at bf16",
+        ),
+    )
+
     gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod, one process each; 0 trains on the CPU.")
     epochs: int = Field(3, ge=1, le=1000, description="Passes over the conversations.")
     tokens_per_step: int = Field(
@@ -303,6 +310,11 @@ class Train(Model):
     learning_rate: float = Field(1e-4, gt=0, le=1, description="Peak, after the warm-up.")
     unroll_steps: int = Field(
         7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
+    )
+    precision: Literal["bf16", "fp8"] = Field(
+        "bf16",
+        description="Of the matrix products: bf16, or fp8 for those of the unroll steps, a third faster on Ada, Hopper and "
+        "newer. Weights, their gradients and the draft's measures are those of bf16 either way.",
     )
     seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
     checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")

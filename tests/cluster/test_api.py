@@ -160,6 +160,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"watch": {"prometheus": {"name": "default"}, "failures": {"of": 3, "in": 2}}},
         "failures.of cannot be larger than failures.in",
     ),
+    "FP8 without a GPU": (
+        {"train": {"gpus": 0, "precision": "fp8"}},
+        "precision: fp8 needs GPUs that multiply FP8 (Ada, Hopper or newer), and train.gpus is 0; leave it at bf16",
+    ),
     "a server with fewer GPUs than the target needs": (
         {"target.tensorParallelSize": 8, "serve.gpus": 4},
         "serve.gpus: fewer than target.tensorParallelSize",

@@ -137,6 +137,13 @@ def test_the_draft_learns(whole: Path) -> None:
     assert after["accept_length"] == sorted(after["accept_length"])
 
 
+def test_precision_reaches_the_products_and_changes_little(made: corpus.Corpus, whole: Path, tmp_path: Path) -> None:
+    run(short(made, tmp_path, epochs=1, precision="fp8"))
+    found = losses(tmp_path / "draft")
+    assert found != losses(whole)[: len(found)]
+    assert found == pytest.approx(losses(whole)[: len(found)], rel=0.05)
+
+
 def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Corpus, whole: Path) -> None:
     manifest = artifacts.finished(whole, "4e" * 32)
     assert manifest is not None

@@ -187,6 +187,7 @@ def _train_inputs(context: Context) -> dict[str, Any]:
         "tokensPerStep": train.tokens_per_step,
         "learningRate": train.learning_rate,
         "unrollSteps": train.unroll_steps,
+        "precision": None if train.precision == "bf16" else train.precision,
         "seed": train.seed,
     }
 
@@ -209,6 +210,7 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         tokens_per_step=spec.train.tokens_per_step,
         learning_rate=spec.train.learning_rate,
         unroll_steps=spec.train.unroll_steps,
+        precision=spec.train.precision,
         seed=spec.train.seed,
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
         processes=max(1, spec.train.gpus),

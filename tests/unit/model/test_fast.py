@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle3_draft.model import DraftConfig, causal
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import FastDraft
 from eagle3_draft.model.rows import needed
 from unit.model.test_draft import config
@@ -76,8 +77,8 @@ def test_it_gives_the_logits_and_gradients_of_the_plain_unroll(
     expected = by_name(draft)
     draft.zero_grad()
 
-    def logits(states: list[Tensor], head: Tensor) -> list[Tensor]:
-        return [state[spots] @ head.T for state, spots in zip(states, rows.spots, strict=True)]
+    def logits(states: list[Tensor], head: Factor) -> list[Tensor]:
+        return [head.forward(state[spots]) for state, spots in zip(states, rows.spots, strict=True)]
 
     fast = draft.taught(features, embeds, rows, logits)
     weighed(fast, judgements).backward()  # type: ignore[no-untyped-call]
@@ -95,7 +96,7 @@ def test_what_the_other_rows_compute_reaches_no_loss() -> None:
     features, embeds = torch.randn(30, 96), torch.randn(30, 32)
     rows = needed(DOCUMENTS, wanted, 15)
 
-    def states(all_states: list[Tensor], _head: Tensor) -> list[Tensor]:
+    def states(all_states: list[Tensor], _head: Factor) -> list[Tensor]:
         return [state[spots] for state, spots in zip(all_states, rows.spots, strict=True)]
 
     before = draft.taught(features, embeds, rows, states)

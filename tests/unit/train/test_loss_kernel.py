@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3_draft.features import Sample
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.train import loss_kernel
 from eagle3_draft.train.batches import Batch, idle, pack
 from eagle3_draft.train.loss import DECAY, Lesson, Marks, Teacher, known_rows, mark, total_loss
@@ -59,7 +60,7 @@ def test_loss_gradient_and_marks_are_those_of_the_plain_loss(chunk: int, monkeyp
     gradients = torch.autograd.grad(3 * expected, [head, *states])
 
     weights = step_weights(known_rows(lesson, batch.teachers))
-    judged = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, weights)
+    judged = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, weights)
     torch.testing.assert_close(judged.loss, expected)
     torch.testing.assert_close(judged.marks.losses, marks.losses)
     for name in ("counted", "right", "supervised"):
@@ -75,9 +76,9 @@ def test_without_gradient_it_measures_the_same() -> None:
     batch = pack([conversation([0, 1, 1, 1, 0, 1, 1])], STEPS)
     lesson = Teacher(target, IDS).teach(batch.last)
     states, weights = states_of(batch), torch.ones(STEPS)
-    learnt = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, weights)
+    learnt = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, weights)
     with torch.no_grad():
-        measured = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, weights)
+        measured = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, weights)
     assert torch.equal(measured.marks.losses, learnt.marks.losses)
     assert all(torch.equal(one, other) for one, other in zip(measured.right, learnt.right, strict=True))
 
@@ -87,6 +88,6 @@ def test_a_rank_without_samples_has_a_gradient_of_zero_for_every_state() -> None
     batch = idle(conversation([1, 1]), STEPS)
     lesson = Teacher(target, IDS).teach(batch.last)
     states = states_of(batch)
-    judged = loss_kernel.judge(states, head, batch, lesson, target[IDS], IDS, torch.ones(STEPS))
+    judged = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, torch.ones(STEPS))
     for gradient in torch.autograd.grad(judged.loss, [head, *states]):
         assert gradient.abs().sum() == 0

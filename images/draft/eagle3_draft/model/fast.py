@@ -7,6 +7,7 @@ What it does otherwise:
   token alone, and the steps only shift it;
 - projections of one input are one matrix product, and a matrix's gradient is summed over the steps where it is made;
 - the causal part of attention is a fused kernel's, and each step's own diagonal is merged into it (``diagonal``);
+- the steps' products may have operands in FP8 (``factor``);
 - on a GPU what lies between the matrix products is compiled.
 """
 
@@ -22,6 +23,7 @@ from eagle3_draft.model import elementwise_kernel
 from eagle3_draft.model.causal import first_keys
 from eagle3_draft.model.diagonal import Chain
 from eagle3_draft.model.draft import Draft
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rope import inverse_frequencies, rotate, rotation
 from eagle3_draft.model.rows import Rows
 from eagle3_draft.model.rowwise import add_rows
@@ -35,7 +37,14 @@ GPU_MULTIPLE = 128
 class FastDraft(Draft):
     """A draft that can also be unrolled fast."""
 
-    def taught(self, features: Tensor, embeds: Tensor, rows: Rows, judge: Callable[[list[Tensor], Tensor], T]) -> T:
+    def taught(
+        self,
+        features: Tensor,
+        embeds: Tensor,
+        rows: Rows,
+        judge: Callable[[list[Tensor], Factor], T],
+        factor: type[Factor] = Factor,
+    ) -> T:
         """What ``judge`` makes of the unroll: of each step's states (alive_i, hidden), which ``lm_head`` multiplies,
         and of ``lm_head``'s weight (draft vocabulary, hidden).
 
@@ -46,20 +55,21 @@ class FastDraft(Draft):
             embeds: (tokens, hidden), the embedding of each token itself.
             rows: what is wanted of which documents.
             judge: must use the states of every step.
+            factor: how the matrices of the steps multiply. What is multiplied once for all of them does so exactly.
         """
-        return judge(unroll(self, features, embeds, rows), self.lm_head.weight)
+        return judge(unroll(self, features, embeds, rows, factor), factor(self.lm_head.weight))
 
 
-def unroll(draft: Draft, features: Tensor, embeds: Tensor, rows: Rows) -> list[Tensor]:
+def unroll(draft: Draft, features: Tensor, embeds: Tensor, rows: Rows, factor: type[Factor] = Factor) -> list[Tensor]:
     """Final-normed states of each step, (alive_i, hidden), in the order of ``rows``."""
     layer, attention = draft.midlayer, draft.midlayer.self_attn
     width, tokens = draft.config.hidden_size, len(features)
     heads, kv_heads = draft.config.heads, draft.config.kv_heads
     inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
-    project = Reused(torch.cat([weight[:, width:] for weight in inputs]))
-    mix = Reused(attention.o_proj.weight)
-    widen = Reused(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]))
-    narrow = Reused(layer.mlp.down_proj.weight)
+    project = Reused(factor(torch.cat([weight[:, width:] for weight in inputs])))
+    mix = Reused(factor(attention.o_proj.weight))
+    widen = Reused(factor(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])))
+    narrow = Reused(factor(layer.mlp.down_proj.weight))
 
     of_token = Table(F.linear(layer.input_layernorm(embeds), torch.cat([weight[:, :width] for weight in inputs])))
     frequencies = inverse_frequencies(draft.config).to(features.device)
@@ -170,14 +180,14 @@ class Reused:
     last product of the backward hands the sum on, so the gradient of every product's result must be asked for.
     """
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
+    def __init__(self, factor: Factor) -> None:
+        self.factor = factor
         self.uses = 0
         self.sum: Tensor | None = None
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """``x @ weight.T + plus``: (rows, in) -> (rows, out). It takes the place of ``plus``."""
-        out: Tensor = _Multiply.apply(x, self.weight, plus, self)  # type: ignore[no-untyped-call]
+        out: Tensor = _Multiply.apply(x, self.factor.weight, plus, self)  # type: ignore[no-untyped-call]
         return out
 
     def add(self, gradient: Tensor, x: Tensor) -> Tensor | None:
@@ -192,21 +202,21 @@ class Reused:
 
 class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, plus: Tensor | None, reused: Reused) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(ctx: Any, x: Tensor, _weight: Tensor, plus: Tensor | None, reused: Reused) -> Tensor:
+        ctx.save_for_backward(x)
         ctx.reused, ctx.plus = reused, plus is not None
         if ctx.needs_input_grad[1]:
             reused.uses += 1
-        if plus is None:
-            return x @ weight.T
-        ctx.mark_dirty(plus)
-        return plus.addmm_(x, weight.T)
+        if plus is not None:
+            ctx.mark_dirty(plus)
+        return reused.factor.forward(x, plus)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         (gradient,) = gradients
-        x, weight = ctx.saved_tensors
-        return gradient @ weight, ctx.reused.add(gradient, x), gradient if ctx.plus else None, None
+        (x,) = ctx.saved_tensors
+        of_x = ctx.reused.factor.backward(gradient)
+        return of_x, ctx.reused.add(gradient, x), gradient if ctx.plus else None, None
 
 
 class Table:

@@ -1,12 +1,39 @@
-"""What must agree before a GPU is spent: the features, the object and the target."""
+"""What must agree before a GPU is spent: the GPUs, the features, the object and the target."""
+
+import torch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.model import fp8
 from eagle3_draft.model.config import text_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+
+
+def check_devices(config: TrainConfig) -> None:
+    """Refuse what the pod's GPUs cannot do. On a CPU everything can be computed.
+
+    Raises:
+        StageError: InvalidConfiguration.
+    """
+    if not torch.cuda.is_available():
+        return
+    if torch.cuda.device_count() < config.processes:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"train.gpus is {config.processes}, but the pod sees {torch.cuda.device_count()} GPUs",
+        )
+    nvidia = torch.version.hip is None
+    refused = fp8.refusal(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), nvidia=nvidia)
+    if config.precision == "fp8" and refused:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"train.precision is fp8, but {refused}; set it to bf16, or train.placement to other nodes",
+        )
 
 
 def check_features(features: Features, target: Target, config: TrainConfig) -> None:

@@ -27,7 +27,7 @@ from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import vocabulary
 from eagle3_draft.train.checkpoints import TrainingState
-from eagle3_draft.train.checks import check_features
+from eagle3_draft.train.checks import check_devices, check_features
 from eagle3_draft.train.evaluate import Evaluation
 from eagle3_draft.train.worker import outcome_file, work
 
@@ -42,8 +42,8 @@ def run(config: TrainConfig) -> TrainResult:
     """Train a draft and publish it.
 
     Raises:
-        StageError: FeatureMismatch, NoUsableData, NonFinite, Interrupted (resumable), CheckpointUnreadable, or what a rank
-            that failed said.
+        StageError: InvalidConfiguration, FeatureMismatch, NoUsableData, NonFinite, Interrupted (resumable),
+            CheckpointUnreadable, or what a rank that failed said.
     """
     folder, scratch = Path(config.folder), Path(config.scratch)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
@@ -53,6 +53,7 @@ def run(config: TrainConfig) -> TrainResult:
     scratch.mkdir(parents=True, exist_ok=True)
     features = Features.open(Path(config.features))
     target = Target(Path(config.target))
+    check_devices(config)
     check_features(features, target, config)
     coverage = _prepare(config, features, target)
     state = _launch(config)
@@ -92,12 +93,6 @@ def _launch(config: TrainConfig) -> TrainingState:
     folder = Path(config.folder)
     for rank in range(config.processes):
         outcome_file(folder, rank).unlink(missing_ok=True)
-    if torch.cuda.is_available() and torch.cuda.device_count() < config.processes:
-        raise StageError(
-            ExitCode.BAD_CONFIGURATION,
-            Reason.INVALID_CONFIGURATION,
-            f"train.gpus is {config.processes}, but the pod sees {torch.cuda.device_count()} GPUs",
-        )
     # All ranks are in this pod: the collectives need no name that a resolver would have to know
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, config.grace_seconds - MARGIN_SECONDS))

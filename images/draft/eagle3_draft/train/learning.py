@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.loss import DECAY, Answers, Teacher, known_rows, total_loss
@@ -31,13 +32,23 @@ class Learning:
         embedding, head: the target's, (target vocabulary, hidden).
         ids: the target's ids of the tokens that the draft knows.
         seed: of the fresh weights.
+        factor: how the matrices of the unroll multiply while it learns.
     """
 
     def __init__(
-        self, config: DraftConfig, device: torch.device, *, embedding: Tensor, head: Tensor, ids: Tensor, seed: int
+        self,
+        config: DraftConfig,
+        device: torch.device,
+        *,
+        embedding: Tensor,
+        head: Tensor,
+        ids: Tensor,
+        seed: int,
+        factor: type[Factor] = Factor,
     ) -> None:
         on_gpu = device.type == "cuda"
         self.device = device
+        self.factor = factor
         self.dtype = torch.bfloat16 if on_gpu else torch.float32
         self.multiple = GPU_MULTIPLE if on_gpu else 1
         self.ranks = dist.get_world_size()
@@ -104,6 +115,8 @@ class Learning:
                 ids=self.ids,
                 weights=weights,
             ),
+            # What is measured is what will be served, and that multiplies exactly
+            self.factor if self.model.training else Factor,
         )
         return judged
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rowwise import put_rows, scale
 from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.loss import Answers, Marks, known_rows, wide
@@ -38,7 +39,7 @@ class Judged(NamedTuple):
 
 
 def judge(
-    states: list[Tensor], head: Tensor, batch: Batch, answers: Answers, draft_rows: Tensor, ids: Tensor, weights: Tensor
+    states: list[Tensor], head: Factor, batch: Batch, answers: Answers, draft_rows: Tensor, ids: Tensor, weights: Tensor
 ) -> Judged:
     """Judge an unroll by the target's answers.
 
@@ -51,7 +52,7 @@ def judge(
         ids: the target's ids of these tokens.
         weights: (steps,) float32, what a counted row of each step counts in ``Judged.loss``.
     """
-    loss, losses, *best = _Judge.apply(head, batch, answers.known, draft_rows, weights, *states)
+    loss, losses, *best = _Judge.apply(head.weight, head, batch, answers.known, draft_rows, weights, *states)
     right = [ids[said] == answers.greedy[teachers] for said, teachers in zip(best, batch.teachers, strict=True)]
     marks = Marks(
         losses=losses,
@@ -65,10 +66,17 @@ def judge(
 class _Judge(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, head: Tensor, batch: Batch, known: Tensor, draft_rows: Tensor, weights: Tensor, *states: Tensor
+        ctx: Any,
+        weight: Tensor,
+        head: Factor,
+        batch: Batch,
+        known: Tensor,
+        draft_rows: Tensor,
+        weights: Tensor,
+        *states: Tensor,
     ) -> tuple[Tensor, ...]:
         learning = any(ctx.needs_input_grad)
-        of_head = torch.zeros_like(head) if learning else None
+        of_head = torch.zeros_like(weight) if learning else None
         of_states = [torch.zeros_like(state) for state in states] if learning else []
         losses = [[weights.new_zeros(())] for _ in states]
         best: list[list[Tensor]] = [[rows[:0]] for rows in batch.teachers]
@@ -82,7 +90,7 @@ class _Judge(torch.autograd.Function):
                 if not len(rows):
                     continue
                 x = state.index_select(0, spots)
-                logits = x @ head.T
+                logits = head.forward(x)
                 loss, proposals = compare(
                     logits, teacher, normaliser, rows - first, known[rows] * weights[step], gradient=learning
                 )
@@ -90,7 +98,7 @@ class _Judge(torch.autograd.Function):
                 best[step].append(proposals)
                 if of_head is not None:
                     of_head.addmm_(logits.T, x)
-                    put_rows(of_states[step], spots, logits @ head)
+                    put_rows(of_states[step], spots, head.backward(logits))
         summed = torch.stack([torch.stack(of_step).sum() for of_step in losses])
         proposed = [torch.cat(of_step) for of_step in best]
         ctx.of_head, ctx.of_states = of_head, of_states
@@ -104,7 +112,7 @@ class _Judge(torch.autograd.Function):
         for gradient in computed:
             scale(gradient, gradients[0])
         del ctx.of_head, ctx.of_states
-        return computed[0], None, None, None, None, *computed[1:]
+        return computed[0], None, None, None, None, None, *computed[1:]
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:

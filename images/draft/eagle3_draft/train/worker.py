@@ -24,6 +24,7 @@ from eagle3_draft import child
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.features import Features
 from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
@@ -132,6 +133,7 @@ class _Training:
             head=target.head(),
             ids=Vocabulary.load(self.folder / VOCABULARY).ids,
             seed=config.seed,
+            factor=FACTORS[config.precision],
         )
         self.greedy = GreedyTokens(Path(config.scratch) / ".greedy", self.lengths)
         self.checkpoints = Checkpoints(Path(config.scratch), self.learning.model, self.learning.optimizer)

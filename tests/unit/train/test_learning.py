@@ -1,0 +1,64 @@
+"""One rank's draft as it learns, on the CPU."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from eagle3_draft.features import Sample
+from eagle3_draft.model.factor import Factor, Fp8Factor
+from eagle3_draft.train.batches import Batch, pack
+from eagle3_draft.train.learning import Learning
+from unit.model.test_draft import config
+
+VOCABULARY, STEPS = 96, 3
+IDS = torch.arange(0, VOCABULARY)[:64]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def new_learning(factor: type[Factor]) -> Learning:
+    torch.manual_seed(0)
+    head, embedding = torch.randn(VOCABULARY, 32), torch.randn(VOCABULARY, 32)
+    return Learning(config(), torch.device("cpu"), embedding=embedding, head=head, ids=IDS, seed=0, factor=factor)
+
+
+def new_batch(tokens: int = 120) -> Batch:
+    """A conversation whose states follow from its tokens, so that there is something to learn."""
+    torch.manual_seed(1)
+    ids = torch.randint(0, 12, (tokens,), dtype=torch.int32)
+    of_token = torch.randn(12, 4 * 32)[ids]
+    mask = torch.ones(tokens, dtype=torch.uint8)
+    return pack([Sample(input_ids=ids, loss_mask=mask, hidden=of_token[:, :96], last=3 * of_token[:, 96:])], STEPS)
+
+
+def losses(learning: Learning, batch: Batch, steps: int) -> list[float]:
+    return [learning.step(batch, 3e-3, torch.zeros(2))[0].item() for _ in range(steps)]
+
+
+def test_in_fp8_it_learns_as_much() -> None:
+    batch = new_batch()
+    exact, found = (losses(new_learning(factor), batch, 40) for factor in (Factor, Fp8Factor))
+    assert found != exact
+    assert exact[-1] < 0.7 * exact[0]
+    assert found[-1] < exact[-1] + 0.05 * (exact[0] - exact[-1])
+
+
+def test_what_is_learned_in_fp8_is_measured_as_it_will_be_served() -> None:
+    batch = new_batch()
+    learning = new_learning(Fp8Factor)
+    answers, weights = learning.teacher.answer(batch.last), torch.ones(STEPS)
+    with torch.no_grad():
+        rounded = learning.judge(batch, answers, weights).marks.losses
+        learning.model.eval()
+        measured = learning.judge(batch, answers, weights).marks.losses
+        exact = new_learning(Factor).judge(batch, answers, weights).marks.losses
+    assert not torch.equal(rounded, measured)
+    assert torch.equal(measured, exact)
