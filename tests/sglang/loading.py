@@ -4,7 +4,8 @@
 
 Every parameter is NaN before the weights are loaded, so that one which gets nothing shows. INPUTS is a safetensors file with
 ``features`` (tokens, layers x hidden) and ``embeds`` (tokens, hidden), of the tokens to come. OUT receives a safetensors file for
-each folder, ``<number>.safetensors``: the parameters by their names, ``hot_token_id``, and ``logits`` (tokens, draft vocabulary).
+each folder, ``<number>.safetensors``: the parameters by their names, ``hot_token_id``, ``logits`` (tokens, draft vocabulary) and
+``fed_back`` (tokens, hidden), what the next step would read.
 """
 
 import json
@@ -86,14 +87,16 @@ def build(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def ask(model: Any, features: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
-    """The first step's logits at every position."""
-    attention = model.model.layers[0].self_attn
-    attention.attn = Causal(attention.num_heads, attention.num_kv_heads, attention.head_dim)
+def ask(model: Any, features: torch.Tensor, embeds: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The first step's logits, and what it leaves to the next one, at every position."""
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.attn = Causal(attention.num_heads, attention.num_kv_heads, attention.head_dim)
     states = SimpleNamespace(hidden_states=features)
     batch = SimpleNamespace(spec_info=states, mm_input_embeds=None)
-    normed, _ = model.model(None, torch.arange(len(features)), batch, input_embeds=embeds)
-    return torch.nn.functional.linear(normed, model.lm_head.weight[: model.config.draft_vocab_size])
+    normed, (fed_back,) = model.model(None, torch.arange(len(features)), batch, input_embeds=embeds)
+    logits = torch.nn.functional.linear(normed, model.lm_head.weight[: model.config.draft_vocab_size])
+    return {"logits": logits, "fed_back": fed_back.clone()}
 
 
 def main() -> None:
@@ -105,7 +108,7 @@ def main() -> None:
     for number, folder in enumerate(folders):
         model = build(Path(folder))
         found = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        found |= {"hot_token_id": model.hot_token_id, "logits": ask(model, given["features"], given["embeds"])}
+        found |= {"hot_token_id": model.hot_token_id, **ask(model, given["features"], given["embeds"])}
         save_file(found, Path(out) / f"{number}.safetensors")
 
 

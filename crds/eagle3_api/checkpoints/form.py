@@ -77,13 +77,14 @@ class Form:
         layers: of the target.
         vocabulary: of the draft.
         tensors: by SGLang's names (``fc.weight``, ``midlayer.*``, ``norm.weight``, ``lm_head.weight``, ``embed_tokens.weight``;
-            EAGLE-3.1's ``input_norm.weight`` and ``fc_norm.<i>.weight``).
+            EAGLE-3.1's ``input_norm.weight`` and ``fc_norm.<i>.weight``; of deeper layers ``layers.<n>.*``, n from 1).
         extra: names in the checkpoint that are none of a draft's.
         depth: decoder layers.
         tied: the configuration ties the head to the embedding.
         shares_head: without a head of its own it is meant to use the target's (or the embedding, if tied).
         fc_norm, norm_before_fc, norm_output: EAGLE-3.1's: a norm for each auxiliary state, one for all of them side by side,
             and the normalised state fed back.
+        fc_bias, output_bias: fc, and attention's output projection, have a bias.
         window: positions that its attention was trained to see; None where all.
         unsupported: why this kind of draft cannot be served; empty where it can.
         mended: what conversion will write otherwise than it stands here.
@@ -113,6 +114,8 @@ class Form:
     fc_norm: bool = False
     norm_before_fc: bool = False
     norm_output: bool = False
+    fc_bias: bool = False
+    output_bias: bool = False
     window: int | None = None
     unsupported: tuple[str, ...] = ()
     mended: tuple[str, ...] = field(default=())

@@ -31,6 +31,9 @@ from eagle3_api.sglang import (
 
 FLOATS = ("BF16", "F16", "F32")
 
+#: Decoder layers that a draft may have.
+DEEPEST = 16
+
 #: Rotary embeddings that stay what they are when the configuration allows more positions.
 _ROPES = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
 
@@ -153,23 +156,29 @@ def expected_tensors(form: Form) -> dict[str, tuple[int, ...]]:
     sizes = (form.hidden_size, form.intermediate_size, form.heads, form.kv_heads, form.head_dim)
     hidden, inner, heads, kv_heads, head = (size or 0 for size in sizes)
     states, width = auxiliary_states(form), form.target_hidden_size or hidden
-    layer = {
-        "self_attn.q_proj.weight": (heads * head, 2 * hidden),
-        "self_attn.k_proj.weight": (kv_heads * head, 2 * hidden),
-        "self_attn.v_proj.weight": (kv_heads * head, 2 * hidden),
-        "self_attn.o_proj.weight": (hidden, heads * head),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-        "hidden_norm.weight": (hidden,),
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
     whole: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, states * width),
         "norm.weight": (hidden,),
-        **{f"midlayer.{name}": shape for name, shape in layer.items()},
+        "midlayer.input_layernorm.weight": (hidden,),
     }
+    for number in range(form.depth):
+        wide = hidden if number else 2 * hidden  # the first layer reads embeddings beside states
+        layer: dict[str, tuple[int, ...]] = {
+            "self_attn.q_proj.weight": (heads * head, wide),
+            "self_attn.k_proj.weight": (kv_heads * head, wide),
+            "self_attn.v_proj.weight": (kv_heads * head, wide),
+            "self_attn.o_proj.weight": (hidden, heads * head),
+            "mlp.gate_proj.weight": (inner, hidden),
+            "mlp.up_proj.weight": (inner, hidden),
+            "mlp.down_proj.weight": (hidden, inner),
+            "hidden_norm.weight": (hidden,),
+            "post_attention_layernorm.weight": (hidden,),
+        }
+        if form.output_bias:
+            layer["self_attn.o_proj.bias"] = (hidden,)
+        whole |= {f"layers.{number}.{name}" if number else f"midlayer.{name}": shape for name, shape in layer.items()}
+    if form.fc_bias:
+        whole["fc.bias"] = (hidden,)
     if not form.shares_head or "lm_head.weight" in form.tensors:
         whole["lm_head.weight"] = (form.draft_vocabulary_size or 0, hidden)
     if form.own_embedding:
@@ -205,8 +214,6 @@ def _names(names: Sequence[str]) -> str:
 def _kind(form: Form, _: Served) -> Iterator[Found]:
     for why in form.unsupported:
         yield _refused(Reason.UNSUPPORTED_DRAFT, why)
-    if form.depth != 1:
-        yield _refused(Reason.UNSUPPORTED_DRAFT, f"it has {form.depth} decoder layers; an EAGLE-3 draft has one layer")
 
 
 def _layout(form: Form, _: Served) -> Iterator[Found]:
@@ -239,6 +246,11 @@ def _sizes(form: Form, _: Served) -> Iterator[Found]:
     ):
         if value is None:
             yield _refused(Reason.CONFIG_INVALID, f"config.json does not say {name} as a positive number")
+    if form.depth > DEEPEST:
+        yield _refused(
+            Reason.UNSUPPORTED_DRAFT,
+            f"it has {form.depth} decoder layers; a draft of more than {DEEPEST} saves no time",
+        )
     if form.heads and form.kv_heads and form.heads % form.kv_heads:
         yield _refused(
             Reason.CONFIG_INVALID,
@@ -473,7 +485,7 @@ RULES = (
         "kind",
         "what kind of draft it is",
         "SGLang serves other kinds as if they were EAGLE-3, at accept length 1.0",
-        "Train or take an EAGLE-3 draft with one Llama layer.",
+        "Train or take an EAGLE-3 draft with Llama layers.",
         _kind,
     ),
     HeaderRule(

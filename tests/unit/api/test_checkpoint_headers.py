@@ -87,7 +87,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         "attention is latent",
     ),
     "norm before residual": ({"norm_before_residual": True}, Reason.UNSUPPORTED_DRAFT, "norm_before_residual is set"),
-    "several layers": ({"num_hidden_layers": 4}, Reason.UNSUPPORTED_DRAFT, "4 decoder layers"),
+    "layers that are not there": (
+        {"num_hidden_layers": 2},
+        Reason.CHECKPOINT_INCOMPLETE,
+        "layers.1.hidden_norm.weight",
+    ),
+    "more layers than a draft has": ({"num_hidden_layers": 2**30}, Reason.UNSUPPORTED_DRAFT, "decoder layers"),
+    "heads that turn in part": ({"partial_rotary_factor": 0.5}, Reason.UNSUPPORTED_DRAFT, "turn as a whole"),
     "quantised": ({"quantization_config": {"quant_method": "fp8"}}, Reason.UNSUPPORTED_DRAFT, "quantised"),
     "EAGLE, not EAGLE-3": (
         {"eagle_config": {"use_aux_hidden_state": False}},
@@ -188,10 +194,15 @@ PLANTED: dict[str, tuple[Callable[[Tensors], Tensors], Reason, str]] = {
         Reason.CHECKPOINT_INCOMPLETE,
         "drop without a word: midlayer.hidden_norm.weight",
     ),
-    "a second layer": (
+    "a part of a second layer": (
         lambda tensors: tensors | {"layers.1.hidden_norm.weight": Tensor("BF16", (256,))},
-        Reason.UNSUPPORTED_DRAFT,
-        "2 decoder layers",
+        Reason.CHECKPOINT_INCOMPLETE,
+        "layers.1.mlp.down_proj.weight",
+    ),
+    "a bias of the queries": (
+        lambda tensors: tensors | {"midlayer.self_attn.q_proj.bias": Tensor("BF16", (256,))},
+        Reason.CHECKPOINT_INCOMPLETE,
+        "drop without a word: midlayer.self_attn.q_proj.bias",
     ),
     "one state instead of three": (
         lambda tensors: tensors | {"fc.weight": Tensor("BF16", (256, 256))},

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
 from eagle3_draft import artifacts
+from eagle3_draft.convert import parity
+from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
@@ -44,14 +46,24 @@ def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
     samples = [corpus.converse(target) for _ in range(3)]
     target.to(dtype).save_pretrained(folder / "target")
     corpus.new_tokenizer().save_pretrained(folder / "target")
-
-    trained = folder / "trained"
-    trained.mkdir()
     sizes = draft_config(
         json.loads((folder / "target" / CONFIG).read_text()),
         layers=corpus.LAYERS,
         draft_vocabulary_size=DRAFT_VOCABULARY,
     )
+    _train(folder / "trained", sizes, folder / "target", samples)
+    return Made(folder / "target", folder / "trained")
+
+
+def with_switches(made: Made, folder: Path, switches: Mapping[str, object]) -> Made:
+    """Another draft for the same target, whose configuration differs in these fields."""
+    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(switches))
+    _train(folder, sizes, made.target, parity.read_held_out(made.trained))
+    return Made(made.target, folder)
+
+
+def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]) -> None:
+    trained.mkdir()
     draft = Draft(sizes)
     draft.initialise(0)
     with torch.no_grad():
@@ -77,11 +89,10 @@ def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
         trained,
         stage="train",
         key=TRAINED_KEY,
-        made_from={"features": corpus.FEATURES_KEY, "target": target_digest(folder / "target")},
+        made_from={"features": corpus.FEATURES_KEY, "target": target_digest(target)},
         numbers=result.to_json(),
         provenance={},
     )
-    return Made(folder / "target", trained)
 
 
 def convert_config(made: Made, folder: Path, **changes: Any) -> ConvertConfig:

@@ -11,14 +11,15 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from eagle3_api.artifacts import CONFIG, PROMPTS, PROVENANCE, VOCABULARY, WEIGHTS
+from eagle3_api.checkpoints import Folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
 from eagle3_draft import artifacts
 from eagle3_draft.convert import parity, run
-from eagle3_draft.convert.sglang_config import checkpoint_config, read_config
+from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.model.config import Llama3Scaling, draft_config
+from eagle3_draft.model.config import LinearScaling, Llama3Scaling, Scaling, YarnScaling, config_of, draft_config
 from eagle3_draft.stage import StageError
 from unit.convert import drafts
 from unit.train import corpus
@@ -103,9 +104,19 @@ def test_a_longer_served_context_is_written_into_the_configuration(made: drafts.
     assert json.loads((tmp_path / "out" / CONFIG).read_text())["max_position_embeddings"] == 4096
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_both_spellings_of_the_rope_mean_the_same_to_transformers(made: drafts.Made, scaled: bool) -> None:
-    scaling = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        None,
+        Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
+        LinearScaling(rope_type="linear", factor=2.0),
+        YarnScaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=8.0),
+    ],
+    ids=["default", "llama3", "linear", "yarn"],
+)
+def test_both_spellings_of_the_rope_mean_the_same_to_transformers(
+    made: drafts.Made, tmp_path: Path, scaling: Scaling | None
+) -> None:
     sizes = draft_config(
         {
             "hidden_size": 32,
@@ -117,14 +128,14 @@ def test_both_spellings_of_the_rope_mean_the_same_to_transformers(made: drafts.M
         },
         layers=[0, 1],
         draft_vocabulary_size=64,
-    ).model_copy(update={"rope_scaling": scaling if scaled else None})
+    ).model_copy(update={"rope_scaling": scaling})
     form = trained_form(made.trained, sizes)
     config = checkpoint_config(form, capture_ids=[0, 1], context_length=128, dtype="float32", tokens={})
     assert LlamaConfig(**config).rope_parameters == config["rope_parameters"]
     old = {name: value for name, value in config.items() if name != "rope_parameters"}
     assert LlamaConfig(**old).rope_parameters == config["rope_parameters"]
-    assert read_config(config, [0, 1]) == sizes
-    assert read_config(old, [0, 1]) == sizes
+    for spelt in (config, old):
+        assert config_of(read_form(Folder(tmp_path, spelt, (), form.tensors, {}, "safetensors")), [0, 1]) == sizes
 
 
 # ------------------------------------------------------------------------------------------------- refused: trained
@@ -327,10 +338,10 @@ FAULTS: dict[str, tuple[drafts.Fault, Reason, str]] = {
         Reason.UNSUPPORTED_DRAFT,
         "parallel_drafting",
     ),
-    "row 36: two layers": (
+    "row 36: a layer that is not there": (
         lambda config, _: config.update(num_hidden_layers=2),
-        Reason.UNSUPPORTED_DRAFT,
-        "one layer",
+        Reason.CHECKPOINT_INCOMPLETE,
+        "layers.1.hidden_norm.weight",
     ),
     "row 36: another architecture": (
         lambda config, _: config.update(architectures=["MedusaModel"]),

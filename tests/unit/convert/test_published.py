@@ -11,11 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, REPORT, WEIGHTS
+from eagle3_api.checkpoints import read_folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ExitCode
 from eagle3_draft.convert import parity, run
-from eagle3_draft.convert.sglang_config import read_config
 from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.config import config_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import pack
 from published.layouts import LAYOUTS, SILENT, Original
@@ -36,9 +37,8 @@ def original(made: drafts.Made) -> Original:
 @torch.no_grad()
 def logits(folder: Path, made: drafts.Made) -> Tensor:
     """What a converted draft says to the held-out features, over the target's whole vocabulary."""
-    config = json.loads((folder / CONFIG).read_text())
     tensors = load_file(folder / WEIGHTS)
-    draft = Draft(read_config(config, corpus.LAYERS))
+    draft = Draft(config_of(read_form(read_folder(folder)), corpus.LAYERS))
     draft.load_state_dict({name: tensor.float() for name, tensor in parity._as_sglang_reads(tensors)})
     ids = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
     assert torch.equal(tensors["t2d"].nonzero()[:, 0], ids.sort().values)

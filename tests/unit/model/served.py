@@ -32,7 +32,7 @@ class ServedDraft:
             tokens: of the text so far.
             features: (tokens - 1 or more, layers x hidden), the target's auxiliary hidden states.
         """
-        cache: list[tuple[Tensor, Tensor]] = []
+        cache: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(self.config.depth)]
         hidden = features[0]
         for position in range(len(tokens) - 1):
             hidden = self._reduce(features[position])
@@ -44,25 +44,38 @@ class ServedDraft:
         return proposals
 
     def _reduce(self, feature: Tensor) -> Tensor:
-        if len(feature) == self.config.hidden_size:
+        w, c = self.weights, self.config
+        if len(feature) == c.hidden_size:
             return feature
-        return self.weights["fc.weight"] @ feature
+        if c.norm_before_fc:
+            feature = self._norm(feature, w["input_norm.weight"])
+        if c.fc_norm:
+            states = feature.chunk(len(c.layers))
+            feature = torch.cat([self._norm(one, w[f"fc_norm.{i}.weight"]) for i, one in enumerate(states)])
+        return w["fc.weight"] @ feature + w.get("fc.bias", torch.zeros(()))
 
     def _forward(
-        self, token: int, hidden: Tensor, position: int, cache: list[tuple[Tensor, Tensor]]
+        self, token: int, hidden: Tensor, position: int, caches: list[list[tuple[Tensor, Tensor]]]
     ) -> tuple[Tensor, Tensor]:
+        """One step: the state that is fed back, and the logits."""
+        w = self.weights
+        for number, cache in enumerate(caches):
+            at = f"layers.{number}." if number else "midlayer."
+            x = self._norm(hidden, w[at + "hidden_norm.weight"])
+            if number == 0:
+                x = torch.cat([self._norm(self.embedding[token], w[at + "input_layernorm.weight"]), x])
+            hidden = hidden + self._attend(x, at + "self_attn.", position, cache)
+            x = self._norm(hidden, w[at + "post_attention_layernorm.weight"])
+            gate = torch.nn.functional.silu(w[at + "mlp.gate_proj.weight"] @ x)
+            hidden = hidden + w[at + "mlp.down_proj.weight"] @ (gate * (w[at + "mlp.up_proj.weight"] @ x))
+        normed = self._norm(hidden, w["norm.weight"])
+        return normed if self.config.norm_output else hidden, w["lm_head.weight"] @ normed
+
+    def _attend(self, x: Tensor, at: str, position: int, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
         w, c = self.weights, self.config
-        at = "midlayer."
-        residual = hidden
-        x = torch.cat(
-            [
-                self._norm(self.embedding[token], w[at + "input_layernorm.weight"]),
-                self._norm(hidden, w[at + "hidden_norm.weight"]),
-            ]
-        )
-        query = self._turn((w[at + "self_attn.q_proj.weight"] @ x).view(c.heads, c.head_dim), position)
-        key = self._turn((w[at + "self_attn.k_proj.weight"] @ x).view(c.kv_heads, c.head_dim), position)
-        value = (w[at + "self_attn.v_proj.weight"] @ x).view(c.kv_heads, c.head_dim)
+        query = self._turn((w[at + "q_proj.weight"] @ x).view(c.heads, c.head_dim), position)
+        key = self._turn((w[at + "k_proj.weight"] @ x).view(c.kv_heads, c.head_dim), position)
+        value = (w[at + "v_proj.weight"] @ x).view(c.kv_heads, c.head_dim)
         cache.append((key, value))
         mixed = []
         for head in range(c.heads):
@@ -72,11 +85,7 @@ class ServedDraft:
             mixed.append(
                 sum((share[i] * cached[group] for i, (_, cached) in enumerate(cache)), torch.zeros(c.head_dim))
             )
-        residual = residual + w[at + "self_attn.o_proj.weight"] @ torch.cat(mixed)
-        x = self._norm(residual, w[at + "post_attention_layernorm.weight"])
-        gate = torch.nn.functional.silu(w[at + "mlp.gate_proj.weight"] @ x)
-        hidden = residual + w[at + "mlp.down_proj.weight"] @ (gate * (w[at + "mlp.up_proj.weight"] @ x))
-        return hidden, w["lm_head.weight"] @ self._norm(hidden, w["norm.weight"])
+        return w[at + "o_proj.weight"] @ torch.cat(mixed) + w.get(at + "o_proj.bias", torch.zeros(()))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return x / (x.square().mean() + self.config.rms_norm_eps).sqrt() * weight

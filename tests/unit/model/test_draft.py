@@ -1,5 +1,7 @@
 """The draft's forward is that of a drafting server."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,8 +9,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle3_draft.model import Draft, DraftConfig, attention
-from eagle3_draft.model.config import Llama3Scaling
-from eagle3_draft.model.rope import inverse_frequencies, rotation
+from eagle3_draft.model.config import scaling_of
+from eagle3_draft.model.rope import Rotary
 from unit.model.served import ServedDraft
 
 STEPS = 4
@@ -30,6 +32,28 @@ def config(**changes: object) -> DraftConfig:
         max_position_embeddings=128,
     )
     return sizes.model_copy(update=changes)
+
+
+#: What a draft may have that EAGLE-3's own has not, each alone and all together.
+SWITCHES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "no groups": {"heads": 2, "head_dim": 8},
+    "one state": {"layers": [1]},
+    "a norm for each state": {"fc_norm": True},
+    "a norm before fc": {"norm_before_fc": True},
+    "normed states fed back": {"norm_output": True},
+    "biases": {"fc_bias": True, "output_bias": True},
+    "three layers": {"depth": 3},
+    "all": {
+        "depth": 2,
+        "fc_norm": True,
+        "norm_before_fc": True,
+        "norm_output": True,
+        "fc_bias": True,
+        "output_bias": True,
+        "head_dim": 24,
+    },
+}
 
 
 def new_draft(sizes: DraftConfig, seed: int = 0) -> Draft:
@@ -59,9 +83,10 @@ def unroll(draft: Draft, features: Tensor, tokens: Tensor, embedding: Tensor, do
     return tables
 
 
-@pytest.mark.parametrize("sizes", [config(), config(heads=2, head_dim=8), config(layers=[1])])
-def test_the_unroll_proposes_what_a_server_would_that_feeds_on_its_own_proposals(sizes: DraftConfig) -> None:
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_the_unroll_proposes_what_a_server_would_that_feeds_on_its_own_proposals(switches: str) -> None:
     torch.manual_seed(1)
+    sizes = config(**SWITCHES[switches])
     draft, embedding = new_draft(sizes), torch.randn(96, 32)
     ids = torch.randperm(96)[:64].sort().values
     features = torch.randn(10, len(sizes.layers) * 32)
@@ -122,23 +147,53 @@ def test_a_single_auxiliary_state_as_wide_as_the_draft_bypasses_fc_as_in_sglang(
     torch.testing.assert_close(draft(features, embeds, [4], [torch.arange(3)])[0], before)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_rotary_embeddings_are_those_of_transformers(scaled: bool) -> None:
-    scaling = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
-    parameters: dict[str, object] = {"rope_type": "default", "rope_theta": 500.0}
-    if scaled:
-        parameters = {"rope_type": "llama3", "rope_theta": 500.0} | scaling.model_dump()
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 4.0},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32},
+        {
+            "rope_type": "yarn",
+            "factor": 16.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 4.0,
+            "beta_slow": 2.0,
+            "mscale": 0.7,
+            "mscale_all_dim": 0.4,
+            "truncate": False,
+        },
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_rotary_embeddings_are_those_of_transformers(rope: dict[str, Any]) -> None:
     theirs = LlamaRotaryEmbedding(
         LlamaConfig(
-            hidden_size=64, num_attention_heads=4, head_dim=16, max_position_embeddings=256, rope_parameters=parameters
+            hidden_size=64,
+            num_attention_heads=4,
+            head_dim=16,
+            max_position_embeddings=256,
+            rope_parameters={"rope_theta": 500.0, **rope},
         )
     )
-    ours = config(rope_theta=500.0, rope_scaling=scaling if scaled else None)
+    ours = config(rope_theta=500.0, rope_scaling=scaling_of(rope, 256))
     positions = torch.arange(200)
-    cosines, sines = rotation(inverse_frequencies(ours), positions)
+    cosines, sines = Rotary(ours, positions.device).at(positions)
     expected = theirs(torch.zeros(1), positions[None])
     torch.testing.assert_close(cosines[:, 0], expected[0][0])
     torch.testing.assert_close(sines[:, 0], expected[1][0])
+
+
+def test_a_rotary_embedding_of_another_kind_is_named() -> None:
+    with pytest.raises(ValueError, match="longrope is not known"):
+        scaling_of({"rope_type": "longrope", "rope_theta": 1e4}, 4096)
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:

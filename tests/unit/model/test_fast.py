@@ -11,7 +11,7 @@ from eagle3_draft.model import DraftConfig, causal
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import FastDraft
 from eagle3_draft.model.rows import needed
-from unit.model.test_draft import config
+from unit.model.test_draft import SWITCHES, config
 
 STEPS = 4
 DOCUMENTS = [9, 1, 14, 6]
@@ -62,10 +62,19 @@ def by_name(draft: FastDraft) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("multiple", [1, 6, 30])
-@pytest.mark.parametrize("sizes", [config(), config(heads=3, kv_heads=3, head_dim=8), config(layers=[1])])
+@pytest.mark.parametrize("switches", ["plain", "one state", "all"])
 def test_it_gives_the_logits_and_gradients_of_the_plain_unroll(
-    mask: str, multiple: int, sizes: DraftConfig, monkeypatch: pytest.MonkeyPatch
+    mask: str, multiple: int, switches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    compare(mask, multiple, config(**SWITCHES[switches]), monkeypatch)
+
+
+@pytest.mark.parametrize("switches", sorted(SWITCHES.keys() - {"plain", "one state", "all"}))
+def test_it_does_so_with_every_switch(switches: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare("turns", 6, config(**SWITCHES[switches]), monkeypatch)
+
+
+def compare(mask: str, multiple: int, sizes: DraftConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal, "QUERY_BLOCK", 5)
     draft, wanted = fast_draft(sizes), wishes(MASKS[mask])
     features, embeds = torch.randn(30, len(sizes.layers) * 32), torch.randn(30, 32)

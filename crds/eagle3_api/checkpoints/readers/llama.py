@@ -45,6 +45,9 @@ def read_llama(
     names = understand(stored)
     tensors = {canonical: stored[name] for canonical, name in names.found.items()}
     members, ids = tensors.pop("t2d", None), tensors.pop("d2t", None)
+    for number in range(1, names.depth):  # SGLang's own classes have this one in every layer, and use the first layer's
+        if f"layers.{number}.hidden_norm.weight" in tensors:
+            tensors.pop(f"layers.{number}.input_layernorm.weight", None)
     known = vocabulary or Vocabulary(ids, MapKind.EITHER, members)
     hidden, heads = size(given, "hidden_size"), size(given, "num_attention_heads")
     vocabulary_size = size(given, "vocab_size")
@@ -76,6 +79,8 @@ def read_llama(
         fc_norm=bool(_flag(given, "fc_norm") or given.get("use_aux_norm")),
         norm_before_fc=bool(_flag(given, "norm_before_fc")),
         norm_output=bool(_flag(given, "norm_output")),
+        fc_bias="fc.bias" in tensors,
+        output_bias=any(name.endswith("self_attn.o_proj.bias") for name in tensors),
         window=_window(given),
         unsupported=(*unsupported, *_unsupported(given, folder.tensors)),
         mended=_mended(folder, given, names, tensors),
@@ -176,6 +181,10 @@ def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> li
         found.append("it has parallel_draft_heads: a hybrid of EAGLE-3 and Medusa, which SGLang does not serve")
     if config.get("quantization_config"):
         found.append("it is quantised (quantization_config): only drafts in floating point are converted")
+    ropes = [config, *(config.get(name) for name in ("rope_parameters", "rope_scaling"))]
+    parts = {rope.get("partial_rotary_factor") for rope in ropes if isinstance(rope, Mapping)} - {None, 1}
+    if parts:
+        found.append(f"partial_rotary_factor is {parts.pop()!r:.40}: only heads that turn as a whole are converted")
     eagle = config.get("eagle_config")
     if isinstance(eagle, Mapping) and eagle.get("use_aux_hidden_state") is False:
         found.append("use_aux_hidden_state is false: an EAGLE draft of an older kind, which reads one state only")

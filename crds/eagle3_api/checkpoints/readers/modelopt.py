@@ -6,6 +6,7 @@ Source: NVIDIA/Model-Optimizer, ``modelopt/torch/export/plugins/hf_spec_export.p
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from eagle3_api.checkpoints.files import Folder
 from eagle3_api.checkpoints.form import Form, MapKind, Notation, Vocabulary
@@ -38,7 +39,7 @@ def read(folder: Folder) -> Form:
     other = [name for name in folder.tensors if prefix and not name.startswith(prefix)]
     side = folder.side.get("d2t.pt:")
     inside = any(name.removeprefix(prefix) == "d2t" for name in folder.tensors)
-    return read_llama(
+    form = read_llama(
         folder,
         FAMILY,
         notation=Notation.OUTPUT,
@@ -46,3 +47,10 @@ def read(folder: Folder) -> Form:
         shares_head=True,
         ignore=other,
     )
+    return replace(form, tensors={_in_deeper_layers(name): tensor for name, tensor in form.tensors.items()})
+
+
+def _in_deeper_layers(name: str) -> str:
+    """Its layers after the first are Llama's own; what is norm before attention there, SGLang calls ``hidden_norm``."""
+    deeper = name.startswith("layers.") and name.endswith(".input_layernorm.weight")
+    return name.replace(".input_layernorm.", ".hidden_norm.") if deeper else name

@@ -9,7 +9,7 @@ _PREFIXES = ("", "model.", "draft_model.", "eagle_module.")
 
 _LAYER = re.compile(r"(?:midlayer|layers)\.(?:(\d+)\.)?(.+)")
 _TOP = frozenset(
-    {"fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight", "input_norm.weight", "d2t", "t2d"}
+    {"fc.weight", "fc.bias", "norm.weight", "lm_head.weight", "embed_tokens.weight", "input_norm.weight", "d2t", "t2d"}
 )
 _FC_NORM = re.compile(r"fc_norm\.\d+\.weight")
 
@@ -56,7 +56,7 @@ def understand(names: Iterable[str]) -> Names:
             continue
         canonical, layer = _canonical(name.removeprefix(prefix))
         layers.add(layer)
-        if layer == 0 and canonical and canonical not in found:
+        if canonical and canonical not in found:
             found[canonical] = name
         else:
             extra.append(name)
@@ -83,5 +83,6 @@ def _canonical(name: str) -> tuple[str, int]:
     if name in _TOP or _FC_NORM.fullmatch(name):
         return name, 0
     if (layer := _LAYER.fullmatch(name)) is not None:
-        return f"midlayer.{layer[2]}", int((layer[1] or "0")[:4])
+        number = int((layer[1] or "0")[:4])
+        return f"layers.{number}.{layer[2]}" if number else f"midlayer.{layer[2]}", number
     return "", 0

@@ -1,21 +1,20 @@
 """The converted draft against the trained one, on held-out features: same forward, same proposals."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, VOCABULARY, WEIGHTS
+from eagle3_api.checkpoints import read_folder, read_form
 from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_draft import artifacts
-from eagle3_draft.convert.sglang_config import read_config
 from eagle3_draft.features import Header, Sample, read_shard
 from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.config import config_of
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.vocabulary import Vocabulary
 
@@ -105,23 +104,20 @@ def _trained(folder: Path) -> tuple[Draft, Tensor]:
 
 
 def _converted(folder: Path, layers: Sequence[int]) -> tuple[Draft, Tensor]:
-    config: Mapping[str, Any] = json.loads((folder / CONFIG).read_bytes())
+    form = read_form(read_folder(folder))
     tensors = load_file(folder / WEIGHTS)
-    draft = Draft(read_config(config, layers))
+    draft = Draft(config_of(form, layers))
     draft.load_state_dict({name: tensor.float() for name, tensor in _as_sglang_reads(tensors)})
-    offsets = tensors.get("d2t", torch.zeros(config["draft_vocab_size"], dtype=torch.int64))
+    offsets = tensors.get("d2t", torch.zeros(draft.config.draft_vocabulary_size, dtype=torch.int64))
     return draft, offsets + torch.arange(len(offsets))
 
 
 def _as_sglang_reads(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """SGLang's own steps from a checkpoint's name to a parameter, and from there to this product's name of it."""
-    modules = {"model.layers.0.": "midlayer.", "model.fc.": "fc.", "model.norm.": "norm.", "lm_head.": "lm_head."}
     for name, tensor in tensors.items():
         if name in ("d2t", "t2d"):
             continue
         parameter = name.replace("midlayer", "layers.0")
         if not parameter.startswith("lm_head."):
             parameter = f"model.{parameter}"
-        for prefix, ours in modules.items():
-            if parameter.startswith(prefix):
-                yield ours + parameter.removeprefix(prefix), tensor
+        yield parameter.removeprefix("model.").replace("layers.0.", "midlayer."), tensor

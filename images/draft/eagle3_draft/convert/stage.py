@@ -129,6 +129,9 @@ def _sources(form: Form, target: Target) -> dict[str, Source]:
     if "lm_head.weight" not in sources:
         own = form.tensors.get("embed_tokens.weight")
         sources["lm_head.weight"] = (own or target.embedding()) if form.tied else target.head()
+    if form.fc_bias and not form.output_bias:  # SGLang makes both or none
+        layers = ["midlayer", *(f"layers.{number}" for number in range(1, form.depth))]
+        sources |= {f"{layer}.self_attn.o_proj.bias": torch.zeros(form.hidden_size or 0) for layer in layers}
     size = form.vocabulary_size or 0
     reading = read_map(form, size)
     if reading is not None:

@@ -10,6 +10,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
 from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import rope_parameters
 from eagle3_draft.stage import StageError
 
 
@@ -38,10 +39,16 @@ def trained_form(trained: Path, draft: DraftConfig) -> Form:
         max_position_embeddings=draft.max_position_embeddings,
         rms_norm_eps=draft.rms_norm_eps,
         activation="silu",
-        rope=_rope(draft),
+        rope=rope_parameters(draft),
         layers=Layers(tuple(draft.layers), Notation.OUTPUT, "layers"),
         vocabulary=Vocabulary(maps.get("d2t"), MapKind.OFFSETS, maps.get("t2d")),
         tensors=tensors,
+        depth=draft.depth,
+        norm_before_fc=draft.norm_before_fc,
+        fc_norm=draft.fc_norm,
+        norm_output=draft.norm_output,
+        fc_bias=draft.fc_bias,
+        output_bias=draft.output_bias,
     )
 
 
@@ -53,10 +60,3 @@ def _stored(path: Path) -> dict[str, Stored]:
     return {
         name: Stored(path, name, tensor.dtype, tensor.shape, tensor.begin) for name, tensor in header.tensors.items()
     }
-
-
-def _rope(draft: DraftConfig) -> dict[str, object]:
-    scaling = draft.rope_scaling
-    if scaling is None:
-        return {"rope_type": "default", "rope_theta": draft.rope_theta}
-    return {"rope_type": "llama3", **scaling.model_dump(), "rope_theta": draft.rope_theta}

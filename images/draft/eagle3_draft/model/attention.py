@@ -64,4 +64,4 @@ def _attend_block(
     out = torch.einsum("kgqs,skd->qkgd", weights[..., :seen], values)
     for step, value in enumerate(chain_values):
         out = out + torch.einsum("kgq,qkd->qkgd", weights[..., seen + step], value)
-    return out.reshape(block, heads, head_dim)
+    return out.reshape(block, heads, -1)

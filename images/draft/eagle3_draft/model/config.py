@@ -1,25 +1,51 @@
-"""The sizes of a draft, and how they follow from its target's configuration."""
+"""The sizes and switches of a draft, and how they follow from its target's configuration or from a checkpoint."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
 from eagle3_api.base import Model
+from eagle3_api.checkpoints.form import Form
+from eagle3_api.checkpoints.readers.llama import rope_of
 
 #: An MLA target (DeepSeek, Kimi) has no plain heads to take over; published drafts for them have these.
 MLA_HEADS, MLA_KV_HEADS, MLA_HEAD_DIM = 64, 8, 128
 
-_DEFAULT_THETA = 10000.0
+
+class LinearScaling(Model):
+    """All positions closer together by a factor."""
+
+    rope_type: Literal["linear"]
+    factor: float
 
 
 class Llama3Scaling(Model):
     """Llama 3.1's rope scaling: frequencies below a wavelength stay, above another are slowed down."""
 
+    rope_type: Literal["llama3"] = "llama3"
     factor: float
     low_freq_factor: float
     high_freq_factor: float
     original_max_position_embeddings: int
+
+
+class YarnScaling(Model):
+    """YaRN (arXiv 2309.00071): fast frequencies stay, slow ones are slowed down by a factor, a ramp between; and the turned
+    numbers are stretched. Names and defaults are SGLang's."""
+
+    rope_type: Literal["yarn"]
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attn_factor: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 0.0
+    truncate: bool = True
+
+
+Scaling = Llama3Scaling | YarnScaling | LinearScaling
 
 
 class DraftConfig(Model):
@@ -28,16 +54,22 @@ class DraftConfig(Model):
     hidden_size: int
     target_hidden_size: int = Field(description="Numbers in one auxiliary hidden state of the target.")
     layers: list[int] = Field(description="The target's layers whose output it reads; -1 is the embedding.")
+    depth: int = Field(1, description="Decoder layers of its own.")
     intermediate_size: int
     heads: int
     kv_heads: int
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: Llama3Scaling | None = None
+    rope_scaling: Scaling | None = None
     vocabulary_size: int = Field(description="The target's.")
     draft_vocabulary_size: int
     max_position_embeddings: int
+    norm_before_fc: bool = Field(False, description="One norm over the auxiliary states side by side.")
+    fc_norm: bool = Field(False, description="A norm for each auxiliary state.")
+    norm_output: bool = Field(False, description="The next step reads the final-normed state, not the one before.")
+    fc_bias: bool = False
+    output_bias: bool = Field(False, description="Attention's output projection has a bias.")
 
 
 def text_config(target: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -48,6 +80,9 @@ def text_config(target: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabulary_size: int) -> DraftConfig:
     """The draft for a target: a Llama layer of the target's own width.
+
+    The rotary embedding has the target's base, and its scaling where that is Llama 3's. Of any other scaling only the base
+    is kept: the draft is trained from scratch, its rope is its own.
 
     Args:
         target: the target's config.json.
@@ -65,7 +100,8 @@ def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabula
         heads = int(text["num_attention_heads"])
         kv_heads = int(text.get("num_key_value_heads") or heads)
         head_dim = int(text.get("head_dim") or hidden // heads)
-    theta, scaling = rope_of(text)
+    rope = rope_of(text)
+    positions = int(text["max_position_embeddings"])
     return DraftConfig(
         hidden_size=hidden,
         target_hidden_size=hidden,
@@ -75,28 +111,77 @@ def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabula
         kv_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=float(text.get("rms_norm_eps") or 1e-6),
-        rope_theta=theta,
-        rope_scaling=scaling,
+        rope_theta=rope["rope_theta"],
+        rope_scaling=scaling_of(rope, positions) if rope["rope_type"] == "llama3" else None,
         vocabulary_size=int(text["vocab_size"]),
         draft_vocabulary_size=draft_vocabulary_size,
-        max_position_embeddings=int(text["max_position_embeddings"]),
+        max_position_embeddings=positions,
     )
 
 
-def rope_of(text: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
-    """Base and scaling of the draft's rotary embedding, from either spelling of the target's.
+def config_of(form: Form, layers: Sequence[int]) -> DraftConfig:
+    """The draft that SGLang builds from a checkpoint that passed the rules.
 
-    ``rope_parameters`` is Transformers 5's, ``rope_theta`` with ``rope_scaling`` the older one. Llama 3's scaling is kept.
-    Of any other (yarn, linear, by layer type) only the base is: the draft is trained from scratch, its rope is its own.
+    Args:
+        form: of the checkpoint.
+        layers: the auxiliary layers.
+
+    Raises:
+        ValidationError, ValueError: it lacks a size, or its rope is of a kind that is not known here.
     """
-    parameters = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    parameters = parameters.get("full_attention", parameters)  # nested where layer types differ (Gemma)
-    theta = float(parameters.get("rope_theta") or text.get("rope_theta") or _DEFAULT_THETA)
-    if parameters.get("rope_type", parameters.get("type")) != "llama3":
-        return theta, None
-    return theta, Llama3Scaling(
-        factor=parameters["factor"],
-        low_freq_factor=parameters["low_freq_factor"],
-        high_freq_factor=parameters["high_freq_factor"],
-        original_max_position_embeddings=parameters["original_max_position_embeddings"],
+    positions = form.max_position_embeddings
+    return DraftConfig.model_validate(
+        {
+            "hidden_size": form.hidden_size,
+            "target_hidden_size": form.target_hidden_size,
+            "layers": list(layers),
+            "depth": form.depth,
+            "intermediate_size": form.intermediate_size,
+            "heads": form.heads,
+            "kv_heads": form.kv_heads,
+            "head_dim": form.head_dim,
+            "rms_norm_eps": form.rms_norm_eps,
+            "rope_theta": form.rope["rope_theta"],
+            "rope_scaling": scaling_of(form.rope, positions or 0),
+            "vocabulary_size": form.vocabulary_size,
+            "draft_vocabulary_size": form.draft_vocabulary_size,
+            "max_position_embeddings": positions,
+            "norm_before_fc": form.norm_before_fc,
+            "fc_norm": form.fc_norm,
+            "norm_output": form.norm_output,
+            "fc_bias": form.fc_bias,
+            "output_bias": form.output_bias,
+        }
     )
+
+
+def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
+    """The scaling of a rotary embedding, as SGLang reads it.
+
+    Args:
+        rope: in Transformers 5's spelling (``rope_parameters``).
+        positions: that the configuration allows; SGLang takes them where the rope does not say its original ones.
+
+    Raises:
+        ValueError: its kind is not known here.
+    """
+    kind = rope["rope_type"]
+    given = {"original_max_position_embeddings": positions, **rope}
+    if kind in ("default", "mrope"):
+        return None
+    if kind == "linear":
+        return LinearScaling.model_validate(given)
+    if kind == "llama3":
+        return Llama3Scaling.model_validate(given)
+    if kind != "yarn":
+        raise ValueError(f"a rotary embedding of type {kind} is not known")
+    if not {"mscale", "mscale_all_dim"} <= given.keys():  # SGLang takes both, or neither
+        given = {name: value for name, value in given.items() if name not in ("mscale", "mscale_all_dim")}
+    return YarnScaling.model_validate(given)
+
+
+def rope_parameters(config: DraftConfig) -> dict[str, object]:
+    """The rotary embedding in Transformers 5's spelling: what ``scaling_of`` reads."""
+    if config.rope_scaling is None:
+        return {"rope_type": "default", "rope_theta": config.rope_theta}
+    return {**config.rope_scaling.model_dump(), "rope_theta": config.rope_theta}

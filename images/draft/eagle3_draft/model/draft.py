@@ -1,38 +1,51 @@
 """The draft itself."""
 
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor, nn
 
 from eagle3_draft.model.attention import attend
 from eagle3_draft.model.config import DraftConfig
-from eagle3_draft.model.rope import inverse_frequencies, rotate, rotation
+from eagle3_draft.model.rope import Rotary, rotate
 
 #: Standard deviation of freshly initialised matrices, as Llama's.
 INITIAL_STD = 0.02
 
 
-class Attention(nn.Module):
-    """Self-attention whose input is twice as wide as its output: the token's embedding beside the hidden state."""
+@dataclass
+class Cache:
+    """What a layer keeps of each step so far: keys and values, (tokens, kv_heads, head_dim)."""
 
-    def __init__(self, config: DraftConfig) -> None:
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+class Attention(nn.Module):
+    """Self-attention.
+
+    Args:
+        config: of the draft.
+        width: numbers of its input.
+    """
+
+    def __init__(self, config: DraftConfig, width: int) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.q_proj = nn.Linear(2 * config.hidden_size, config.heads * config.head_dim, bias=False)
-        self.k_proj = nn.Linear(2 * config.hidden_size, config.kv_heads * config.head_dim, bias=False)
-        self.v_proj = nn.Linear(2 * config.hidden_size, config.kv_heads * config.head_dim, bias=False)
-        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden_size, bias=False)
+        self.q_proj = nn.Linear(width, config.heads * config.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, config.kv_heads * config.head_dim, bias=False)
+        self.v_proj = nn.Linear(width, config.kv_heads * config.head_dim, bias=False)
+        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden_size, bias=config.output_bias)
 
-    def forward(
-        self, x: Tensor, turn: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor], documents: list[int]
-    ) -> Tensor:
-        """(tokens, 2 hidden) -> (tokens, hidden). This step's keys and values are appended to those given."""
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], cache: Cache, documents: list[int]) -> Tensor:
+        """(tokens, width) -> (tokens, hidden). This step's keys and values are added to the cache."""
         query, key, value = (
             project(x).view(len(x), -1, self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        keys.append(rotate(key, *turn))
-        values.append(value)
-        mixed: Tensor = self.o_proj(attend(rotate(query, *turn), keys, values, documents).flatten(1))
+        cache.keys.append(rotate(key, *turn))
+        cache.values.append(value)
+        mixed: Tensor = self.o_proj(attend(rotate(query, *turn), cache.keys, cache.values, documents).flatten(1))
         return mixed
 
 
@@ -52,28 +65,30 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """The one decoder layer."""
+    """A decoder layer.
 
-    def __init__(self, config: DraftConfig) -> None:
+    Args:
+        config: of the draft.
+        first: it reads the token's embedding beside the hidden state; deeper ones read the hidden state alone.
+    """
+
+    def __init__(self, config: DraftConfig, *, first: bool) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        width = config.hidden_size
+        self.input_layernorm = nn.RMSNorm(width, config.rms_norm_eps) if first else None
+        self.hidden_norm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.self_attn = Attention(config, 2 * width if first else width)
+        self.post_attention_layernorm = nn.RMSNorm(width, config.rms_norm_eps)
         self.mlp = Mlp(config)
 
     def forward(
-        self,
-        embeds: Tensor,
-        hidden: Tensor,
-        turn: tuple[Tensor, Tensor],
-        keys: list[Tensor],
-        values: list[Tensor],
-        documents: list[int],
+        self, embeds: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], cache: Cache, documents: list[int]
     ) -> Tensor:
-        """Embeddings and hidden states, both (tokens, hidden) -> the next hidden states, before the final norm."""
-        x = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], -1)
-        hidden = hidden + self.self_attn(x, turn, keys, values, documents)
+        """Embeddings and hidden states, both (tokens, hidden) -> the next hidden states, before any norm."""
+        x = self.hidden_norm(hidden)
+        if self.input_layernorm is not None:
+            x = torch.cat([self.input_layernorm(embeds), x], -1)
+        hidden = hidden + self.self_attn(x, turn, cache, documents)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
 
@@ -85,21 +100,31 @@ class Draft(nn.Module):
     token p + 2. Step i reads the draft's own state of step i - 1 at p and the embedding of token p + 1 + i, stands at
     rotary position p + i, and proposes token p + 2 + i. The token fed is the document's own (teacher forcing): what a
     server feeds as well, for as long as the proposals before were accepted.
+
+    The state that a step leaves to the next is that before the final norm; with ``norm_output`` (EAGLE-3.1) that after it.
     """
 
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
         self.config = config
-        self.fc = nn.Linear(len(config.layers) * config.target_hidden_size, config.hidden_size, bias=False)
-        self.midlayer = Layer(config)
+        states, width = len(config.layers), config.target_hidden_size
+        self.input_norm = nn.RMSNorm(states * width, config.rms_norm_eps) if config.norm_before_fc else None
+        norms = [nn.RMSNorm(width, config.rms_norm_eps) for _ in range(states if config.fc_norm else 0)]
+        self.fc_norm = nn.ModuleList(norms)
+        self.fc = nn.Linear(states * width, config.hidden_size, bias=config.fc_bias)
+        self.midlayer = Layer(config, first=True)
+        # SGLang's names: the first layer is "midlayer" in all of its versions, others go by their number
+        self.layers = nn.ModuleDict({str(number): Layer(config, first=False) for number in range(1, config.depth)})
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocabulary_size, bias=False)
 
     def initialise(self, seed: int) -> None:
-        """Fresh weights on the CPU, the same for the same seed: small normal matrices, norms of one."""
+        """Fresh weights on the CPU, the same for the same seed: small normal matrices, norms of one, biases of zero."""
         generator = torch.Generator().manual_seed(seed)
-        for parameter in self.parameters():
-            if parameter.dim() == 1:
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 1:
                 nn.init.ones_(parameter)
             else:
                 nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
@@ -119,22 +144,35 @@ class Draft(nn.Module):
         """
         hidden = self.reduce(features)
         positions = torch.cat([torch.arange(length) for length in documents]).to(hidden.device)
-        frequencies = inverse_frequencies(self.config).to(hidden.device)
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
+        rotary = Rotary(self.config, hidden.device)
+        caches = [Cache() for _ in self.decoder_layers]
         logits = []
         for step, rows in enumerate(wanted):
             # Rows at a document's end get a token of the next one: nobody wants them, and nobody sees their keys
             shifted = F.pad(embeds[step + 1 :], (0, 0, 0, min(step + 1, len(embeds))))
-            turn = rotation(frequencies, positions + step)
-            hidden = self.midlayer(shifted, hidden, turn, keys, values, documents)
-            logits.append(self.lm_head(self.norm(hidden[rows])))
+            turn = rotary.at(positions + step)
+            for layer, cache in zip(self.decoder_layers, caches, strict=True):
+                hidden = layer(shifted, hidden, turn, cache, documents)
+            normed = self.norm(hidden)
+            logits.append(self.lm_head(normed[rows]))
+            if self.config.norm_output:
+                hidden = normed
         return logits
+
+    @property
+    def decoder_layers(self) -> list[Layer]:
+        """All of them, the first one first."""
+        return [self.midlayer, *(layer for layer in self.layers.values() if isinstance(layer, Layer))]
 
     def reduce(self, features: Tensor) -> Tensor:
         """The state that the first step reads: (tokens, layers x target hidden) -> (tokens, hidden)."""
-        # SGLang takes states that are as wide as the draft for the draft's own and leaves fc out
+        # SGLang takes states that are as wide as the draft for the draft's own, and leaves fc and its norms out
         if features.shape[-1] == self.config.hidden_size:
             return features
+        if self.input_norm is not None:
+            features = self.input_norm(features)
+        if len(self.fc_norm):
+            chunks = features.chunk(len(self.fc_norm), -1)
+            features = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
         reduced: Tensor = self.fc(features)
         return reduced

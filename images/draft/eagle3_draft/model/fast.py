@@ -12,7 +12,9 @@ What it does otherwise:
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -21,17 +23,21 @@ from torch import Tensor
 
 from eagle3_draft.model import elementwise_kernel
 from eagle3_draft.model.causal import first_keys
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.diagonal import Chain
-from eagle3_draft.model.draft import Draft
+from eagle3_draft.model.draft import Attention, Draft, Layer
 from eagle3_draft.model.factor import Factor
-from eagle3_draft.model.rope import inverse_frequencies, rotate, rotation
+from eagle3_draft.model.reused import Reused, Table
+from eagle3_draft.model.rope import Rotary, rotate
 from eagle3_draft.model.rows import Rows
-from eagle3_draft.model.rowwise import add_rows
 
 T = TypeVar("T")
 
 #: Rows of a step, and tokens of a pack, are a multiple of this on a GPU: the block of its kernels.
 GPU_MULTIPLE = 128
+
+#: Cosines and sines, as ``Rotary.at`` gives them.
+Turn = tuple[Tensor, Tensor]
 
 
 class FastDraft(Draft):
@@ -62,49 +68,121 @@ class FastDraft(Draft):
 
 def unroll(draft: Draft, features: Tensor, embeds: Tensor, rows: Rows, factor: type[Factor] = Factor) -> list[Tensor]:
     """Final-normed states of each step, (alive_i, hidden), in the order of ``rows``."""
-    layer, attention = draft.midlayer, draft.midlayer.self_attn
-    width, tokens = draft.config.hidden_size, len(features)
-    heads, kv_heads = draft.config.heads, draft.config.kv_heads
-    inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
-    project = Reused(factor(torch.cat([weight[:, width:] for weight in inputs])))
-    mix = Reused(factor(attention.o_proj.weight))
-    widen = Reused(factor(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])))
-    narrow = Reused(factor(layer.mlp.down_proj.weight))
+    layers = [FastLayer(layer, draft.config, factor) for layer in draft.decoder_layers]
+    first, last = layers[0], layers[-1]
+    of_token = first.of_token(embeds)
+    rotary = Rotary(draft.config, features.device)
 
-    of_token = Table(F.linear(layer.input_layernorm(embeds), torch.cat([weight[:, :width] for weight in inputs])))
-    frequencies = inverse_frequencies(draft.config).to(features.device)
-    everywhere = torch.arange(tokens, device=features.device)
-
-    # The first step's keys and values are those of all rows
-    reduced = draft.reduce(features)
-    cosines, sines = rotation(frequencies, rows.positions)
-    projected = project(layer.hidden_norm(reduced), plus=of_token.pick((everywhere + 1) % tokens))
-    query, key, value = fused(split_and_turn, projected)(projected, cosines, sines, heads, kv_heads)
-    causal = first_keys(key, value, rows)
-    query, hidden = Table(query).pick(rows.rows), Table(reduced).pick(rows.rows)
+    # The first step's keys and values are those of all rows, and so is what one layer hands to the next there
+    hidden = draft.reduce(features)
+    into, turn = first.layer.hidden_norm(hidden), rotary.at(rows.positions)
+    everywhere = torch.arange(len(features), device=features.device)
+    plus: Tensor | None = of_token.pick((everywhere + 1) % len(features))
+    for layer, following in pairwise(layers):
+        hidden, into = layer.pass_on(hidden, layer.attend_everywhere(layer.begin(into, plus, turn, rows)), following)
+        plus = None
+    query = last.begin(into, plus, turn, rows)
+    query, hidden = Table(query).pick(rows.rows), Table(hidden).pick(rows.rows)
 
     states: list[Tensor] = []
-    chain = Chain(len(rows.alive) - 1, key, rows.alive[0])
-    into = torch.empty(0)
     for step, alive in enumerate(rows.alive):
         if step:
             hidden, into = hidden[:alive], into[:alive]
             present = rows.rows[:alive]
-            cosines, sines = rotation(frequencies, rows.positions[present] + step)
-            projected = project(into, plus=of_token.pick((present + 1 + step) % tokens))
-            query, key, value = fused(split_and_turn, projected)(projected, cosines, sines, heads, kv_heads)
-            chain.append(key, value)
-        attended = causal.attend(query, chain)
-        mixed = mix(attended.flatten(1))
-        hidden, inside = fused(add_and_norm, mixed)(
-            hidden, mixed, layer.post_attention_layernorm.weight, draft.config.rms_norm_eps
-        )
-        out = narrow(gate(widen(inside)))
-        hidden, into, state = fused(add_and_norm_twice, out)(
-            hidden, out, layer.hidden_norm.weight, draft.norm.weight, draft.config.rms_norm_eps
-        )
+            turn = rotary.at(rows.positions[present] + step)
+            plus = of_token.pick((present + 1 + step) % len(features))
+            for layer, following in pairwise(layers):
+                hidden, into = layer.pass_on(hidden, layer.attend(layer.go_on(into, plus, turn)), following)
+                plus = None
+            query = last.go_on(into, plus, turn)
+        hidden, into, state = last.end(hidden, last.attend(query), first, draft)
         states.append(state)
     return states
+
+
+class FastLayer:
+    """A decoder layer in one unroll: its matrices, and its keys and values of the steps so far."""
+
+    def __init__(self, layer: Layer, config: DraftConfig, factor: type[Factor]) -> None:
+        self.layer = layer
+        self.eps = config.rms_norm_eps
+        self.heads = Heads(layer.self_attn, config, factor)
+        self.mix = Reused(factor(layer.self_attn.o_proj.weight))
+        self.widen = Reused(factor(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])))
+        self.narrow = Reused(factor(layer.mlp.down_proj.weight))
+
+    def of_token(self, embeds: Tensor) -> Table:
+        """Of each token, what its embedding adds to the projections of the first layer."""
+        assert self.layer.input_layernorm is not None  # noqa: S101  it is the first
+        return self.heads.of_token(self.layer.input_layernorm(embeds))
+
+    def begin(self, into: Tensor, plus: Tensor | None, turn: Turn, rows: Rows) -> Tensor:
+        """The first step, for all rows of the pack: keeps their keys and values, returns their queries.
+
+        Args:
+            into: (tokens, hidden), normed.
+            plus: of the tokens' embeddings, of the first layer alone.
+            turn: of the rows' positions.
+            rows: that the steps are for.
+        """
+        query, key, value = self.heads(into, plus, turn)
+        self.everyone = replace(rows, rows=torch.arange(len(key), device=key.device))
+        self.keys, self.values = key, value
+        self.causal = first_keys(key, value, rows)
+        self.chain = Chain(len(rows.alive) - 1, key, rows.alive[0])
+        return query
+
+    def go_on(self, into: Tensor, plus: Tensor | None, turn: Turn) -> Tensor:
+        """A later step, for the rows that are alive: as ``begin``."""
+        query, key, value = self.heads(into, plus, turn)
+        self.chain.append(key, value)
+        return query
+
+    def attend(self, query: Tensor) -> Tensor:
+        """What rows that are alive read: (alive, heads, head_dim)."""
+        return self.causal.attend(query, self.chain)
+
+    def attend_everywhere(self, query: Tensor) -> Tensor:
+        """What all rows read in the first step: (tokens, heads, head_dim)."""
+        return first_keys(self.keys, self.values, self.everyone).attend(query, Chain(0, self.keys, 0))
+
+    def pass_on(self, hidden: Tensor, attended: Tensor, following: "FastLayer") -> tuple[Tensor, Tensor]:
+        """The residual stream after this layer, and its norm for the following one."""
+        hidden, out = self._change(hidden, attended)
+        return fused(add_and_norm, out)(hidden, out, following.layer.hidden_norm.weight, self.eps)
+
+    def end(self, hidden: Tensor, attended: Tensor, first: "FastLayer", draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+        """After the last layer: what the next step's residual stream begins with, its norm, and the state for the head."""
+        hidden, out = self._change(hidden, attended)
+        finish = add_and_norm_in_turn if draft.config.norm_output else add_and_norm_twice
+        return fused(finish, out)(hidden, out, first.layer.hidden_norm.weight, draft.norm.weight, self.eps)
+
+    def _change(self, hidden: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream after attention, and what the feed-forward network adds to it."""
+        mixed = self.mix(attended.flatten(1))
+        if self.layer.self_attn.o_proj.bias is not None:
+            mixed = mixed + self.layer.self_attn.o_proj.bias
+        hidden, inside = fused(add_and_norm, mixed)(hidden, mixed, self.layer.post_attention_layernorm.weight, self.eps)
+        return hidden, self.narrow(gate(self.widen(inside)))
+
+
+class Heads:
+    """Queries, keys and values of ``Attention``, by one product."""
+
+    def __init__(self, attention: Attention, config: DraftConfig, factor: type[Factor]) -> None:
+        self.sizes = config.heads, config.kv_heads
+        self.inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+        # Of the first layer's input the state is the second half
+        self.project = Reused(factor(torch.cat([weight[:, -config.hidden_size :] for weight in self.inputs])))
+
+    def of_token(self, embeds: Tensor) -> Table:
+        """The first layer's projection of the first half of its input: (tokens, hidden), normed."""
+        return Table(F.linear(embeds, torch.cat([weight[:, : embeds.shape[1]] for weight in self.inputs])))
+
+    def __call__(self, into: Tensor, plus: Tensor | None, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows, hidden) -> each (rows, heads, head_dim), queries and keys turned. ``plus`` is used up."""
+        projected = self.project(into, plus=plus)
+        return fused(split_and_turn, projected)(projected, *turn, *self.sizes)
 
 
 ## What is between the matrix products ------------------------------------------------------------------------------
@@ -159,6 +237,14 @@ def add_and_norm_twice(
     return hidden, F.rms_norm(hidden, weight.shape, weight, eps), F.rms_norm(hidden, final.shape, final, eps)
 
 
+def add_and_norm_in_turn(
+    hidden: Tensor, change: Tensor, weight: Tensor, final: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where the next step goes on from the state for the head: that, its norm, and once more that."""
+    state = F.rms_norm(hidden + change, final.shape, final, eps)
+    return state, F.rms_norm(state, weight.shape, weight, eps), state
+
+
 def fused(function: Callable[..., T], where: Tensor) -> Callable[..., T]:
     """The function, compiled where its tensors are on a GPU."""
     return _compiled(function) if where.is_cuda else function
@@ -168,89 +254,3 @@ def fused(function: Callable[..., T], where: Tensor) -> Callable[..., T]:
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     compiled: Callable[..., Any] = torch.compile(function)
     return compiled
-
-
-## Matrices and rows that several steps use --------------------------------------------------------------------------
-
-
-class Reused:
-    """A matrix (out, in) that multiplies several inputs in one forward.
-
-    Its gradient is summed in place, product by product, instead of by additions of whole gradients afterwards. Only the
-    last product of the backward hands the sum on, so the gradient of every product's result must be asked for.
-    """
-
-    def __init__(self, factor: Factor) -> None:
-        self.factor = factor
-        self.uses = 0
-        self.sum: Tensor | None = None
-
-    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """``x @ weight.T + plus``: (rows, in) -> (rows, out). It takes the place of ``plus``."""
-        out: Tensor = _Multiply.apply(x, self.factor.weight, plus, self)  # type: ignore[no-untyped-call]
-        return out
-
-    def add(self, gradient: Tensor, x: Tensor) -> Tensor | None:
-        """Add one product's gradient; returns the sum when it is complete."""
-        if self.sum is None:
-            self.sum = gradient.T @ x
-        else:
-            self.sum.addmm_(gradient.T, x)
-        self.uses -= 1
-        return None if self.uses else self.sum
-
-
-class _Multiply(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, _weight: Tensor, plus: Tensor | None, reused: Reused) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.reused, ctx.plus = reused, plus is not None
-        if ctx.needs_input_grad[1]:
-            reused.uses += 1
-        if plus is not None:
-            ctx.mark_dirty(plus)
-        return reused.factor.forward(x, plus)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        (gradient,) = gradients
-        (x,) = ctx.saved_tensors
-        of_x = ctx.reused.factor.backward(gradient)
-        return of_x, ctx.reused.add(gradient, x), gradient if ctx.plus else None, None
-
-
-class Table:
-    """Rows (tokens, width) of which several steps pick some. Its gradient is summed in place, as ``Reused``'s is."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-        self.uses = 0
-        self.sum: Tensor | None = None
-
-    def pick(self, rows: Tensor) -> Tensor:
-        """``table[rows]``, none of them twice."""
-        picked: Tensor = _Pick.apply(self.rows, rows, self)  # type: ignore[no-untyped-call]
-        return picked
-
-    def add(self, gradient: Tensor, rows: Tensor, like: tuple[int, ...]) -> Tensor | None:
-        """Add the gradient of some rows; returns the sum when it is complete."""
-        if self.sum is None:
-            self.sum = gradient.new_zeros(like)
-        add_rows(self.sum, rows, gradient)
-        self.uses -= 1
-        return None if self.uses else self.sum
-
-
-class _Pick(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, from_rows: Tensor, rows: Tensor, table: Table) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.table, ctx.like = table, from_rows.shape
-        if ctx.needs_input_grad[0]:
-            table.uses += 1
-        return from_rows.index_select(0, rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
-        (rows,) = ctx.saved_tensors
-        return ctx.table.add(gradients[0], rows, ctx.like), None, None

@@ -5,30 +5,87 @@ import math
 import torch
 from torch import Tensor
 
-from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.config import DraftConfig, Llama3Scaling, YarnScaling
+
+
+class Rotary:
+    """The rotary embedding of a draft.
+
+    Args:
+        config: of the draft.
+        device: where angles are computed.
+    """
+
+    def __init__(self, config: DraftConfig, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(config).to(device)
+        self._stretch = stretch(config.rope_scaling) if isinstance(config.rope_scaling, YarnScaling) else 1.0
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of each position's angles: both (tokens, 1, head_dim), float32, for all heads."""
+        angles = positions.to(torch.float32)[:, None] * self._frequencies
+        angles = torch.cat([angles, angles], -1)[:, None, :]
+        if self._stretch == 1.0:
+            return angles.cos(), angles.sin()
+        return angles.cos() * self._stretch, angles.sin() * self._stretch
 
 
 def inverse_frequencies(config: DraftConfig) -> Tensor:
     """Radians per position: (head_dim / 2,), float32.
 
-    Source of the scaling: Llama 3.1, as in Transformers' ``rope_type: llama3``.
+    Source of the scalings: Transformers' ``rope_type`` linear, llama3 and yarn, which SGLang's of these names equal.
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
     scaling = config.rope_scaling
     if scaling is None:
         return frequencies
-    wavelengths = 2 * math.pi / frequencies
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    kept = ((scaling.original_max_position_embeddings / wavelengths - low) / (high - low)).clamp(0, 1)
+    if isinstance(scaling, Llama3Scaling):
+        kept = _kept_by_llama3(frequencies, scaling)
+    elif isinstance(scaling, YarnScaling):
+        kept = _kept_by_yarn(config.head_dim, config.rope_theta, scaling)
+    else:
+        kept = torch.zeros_like(frequencies)
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def rotation(frequencies: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of each position's angles: both (tokens, 1, head_dim), float32, for all heads."""
-    angles = positions.to(torch.float32)[:, None] * frequencies
-    angles = torch.cat([angles, angles], -1)[:, None, :]
-    return angles.cos(), angles.sin()
+def stretch(scaling: YarnScaling) -> float:
+    """What YaRN multiplies turned queries and keys with."""
+    return (
+        magnitude(scaling.factor, scaling.mscale)
+        / magnitude(scaling.factor, scaling.mscale_all_dim)
+        * scaling.attn_factor
+    )
+
+
+def magnitude(factor: float, weight: float) -> float:
+    """YaRN's answer to softmaxes that get flatter over more positions: 1 + weight / 10 for each e-fold of the factor."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """How much of each frequency stays, from 0 to 1."""
+    wavelengths = 2 * math.pi / frequencies
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    return ((scaling.original_max_position_embeddings / wavelengths - low) / (high - low)).clamp(0, 1)
+
+
+def _kept_by_yarn(head_dim: int, theta: float, scaling: YarnScaling) -> Tensor:
+    """How much of each frequency stays, from 0 to 1: all of those that turn ``beta_fast`` times within the original
+    positions, nothing of those that turn less than ``beta_slow`` times."""
+
+    def which(turns: float) -> float:
+        return (
+            head_dim
+            * math.log(scaling.original_max_position_embeddings / (turns * 2 * math.pi))
+            / (2 * math.log(theta))
+        )
+
+    low, high = which(scaling.beta_fast), which(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / ((high - low) or 0.001)
+    return 1 - ramp.clamp(0, 1)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
