@@ -18,7 +18,7 @@ def rounded(x: Tensor) -> Tensor:
     return fp8.restored(fp8.quantise(x), x.dtype)
 
 
-@given(st.integers(0, 2**31), st.floats(-30, 30), st.integers(1, 40))
+@given(st.integers(0, 2**31), st.floats(-20, 30), st.integers(1, 40))
 def test_a_number_is_rounded_to_four_bits_whatever_the_size_of_its_row(seed: int, size: float, width: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(5, width, generator=generator) * 10**size * torch.logspace(-3, 3, 5)[:, None]
