@@ -13,25 +13,22 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import Facts, StageName
-from eagle3_api.spec import AutoApply, Serve, seconds
+from eagle3_api.jobs import Facts
+from eagle3_api.spec import Serve, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus
-from eagle3_operator.decide import times
+from eagle3_operator.decide import retirement, starts, times
+from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.chain import Actions, View
-from eagle3_operator.decide.diagnosis import diagnose, hung_since, image_trouble, unschedulable
+from eagle3_operator.decide.diagnosis import image_trouble, unschedulable
+from eagle3_operator.decide.preference import best
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known, record
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
 
-#: A revision that could not be started is given another chance after so long; the cause may have gone by then.
-START_COOLDOWN_SECONDS = 3600.0
-
 #: Windows of the watch that a revision keeps.
 WINDOWS_KEPT = 10
-
-APPROVE_ANNOTATION = "eagle3.dev/approve"
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,7 @@ class Rollout:
         if self.serving not in self.revisions:
             self.serving = None
         self._take_metrics()
-        for number in list(self.revisions):
-            self._take_start(number)
+        self._take_starts()
         self.candidate = self._choose_candidate()
         blocked = self._blocked()
         if self.candidate is not None and not blocked:
@@ -121,32 +117,11 @@ class Rollout:
         windows = [*revision.status.windows, metrics.window][-WINDOWS_KEPT:]
         self._update(metrics.revision, windows=windows, watch_problem="", watched_at=metrics.window.end)
 
-    def _take_start(self, number: int) -> None:
-        """Count failed starts: restarts of a server that is not serving, or one that hangs past its budget."""
-        revision = self.revisions[number]
-        deployment, now = revision.deployment, self.view.now
-        if deployment is None or deployment.replicas == 0:
-            if not revision.startable and times.age(revision.status.started_at, now) > START_COOLDOWN_SECONDS:
-                self._update(number, start_failures=0, start_problem="", reason=None)
-            return
-        if number == self.serving or deployment.ready_replicas > 0:
-            return
-        restarts = max((pod.restarts for pod in deployment.pods if not pod.terminating), default=0)
-        hung = hung_since(deployment, start_budget(self.view.obj.spec, self.facts), now)
-        if hung is not None:
-            line = next((line for line in reversed(deployment.log) if line.strip()), "")
-            problem = f"no readiness after {hung / 60:.0f} min" + (
-                f'; last line: "{line.strip()[:300]}"' if line else ""
-            )
-            self._update(
-                number,
-                start_failures=self.serve.start_retries + 1,
-                start_problem=problem,
-                reason=Reason.STARTUP_HUNG,
-            )
-        elif restarts > revision.status.start_failures:
-            reason, problem = diagnose(deployment)
-            self._update(number, start_failures=restarts, start_problem=problem, reason=reason)
+    def _take_starts(self) -> None:
+        budget = start_budget(self.view.obj.spec, self.facts)
+        for number, revision in list(self.revisions.items()):
+            serving = number == self.serving
+            self._update(number, **starts.counted(revision, serving=serving, budget=budget, now=self.view.now))
 
     # ------------------------------------------------------------------------------------------- the candidate
 
@@ -249,61 +224,40 @@ class Rollout:
             self.reason, self.message = Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
             return True
         outage = self._displaces(candidate)
-        waits = spec.auto_apply is AutoApply.NEVER or (spec.auto_apply is AutoApply.WHEN_NO_OUTAGE and outage)
-        if not (waits and self.before.ready_once) or self._approved(candidate):
+        approvals = Approvals(self.view.obj, self.before.ready_once)
+        if not approvals.needed(outage=outage) or self._approved(candidate, approvals):
             return False
-        word = f"{candidate.name}@{candidate.status.key[:8]}"
         cost = (
             f"{candidate.name} finds no GPU beside r{self.serving}, so it would replace it: the Service has no pod while it "
-            f"starts and is probed (a start may take up to {start_budget(self.view.obj.spec, self.facts) / 60:.0f} min)"
+            f"starts and is probed (a start may take up to {start_budget(spec, self.facts) / 60:.0f} min)"
             if outage
             else f"autoApply is Never: {candidate.name} is not started by itself"
         )
         self.reason = Reason.AWAITING_APPROVAL
-        self.message = f"{cost}. Approve: kubectl annotate e3d {self.name} {APPROVE_ANNOTATION}={word} --overwrite"
+        self.message = f"{cost}. {approvals.command(candidate.name, candidate.status.key)}"
         return True
 
-    def _approved(self, candidate: Revision) -> bool:
+    def _approved(self, candidate: Revision, approvals: Approvals) -> bool:
         """One approval covers a new way of serving: its plain revision and the one with the draft."""
-        number, _, key = self.view.obj.metadata.annotations.get(APPROVE_ANNOTATION, "").partition("@")
         return any(
-            r.name == number
-            and key
-            and r.status.key.startswith(key)
-            and r.status.plain_key == candidate.status.plain_key
+            approvals.given(r.name, r.status.key)
             for r in self.revisions.values()
+            if r.status.plain_key == candidate.status.plain_key
         )
 
     # ------------------------------------------------------------------------------------------- goal, replicas
 
-    def _rank(self, revision: Revision) -> tuple[int, float]:
-        """The order in which proven revisions are preferred; smaller is better."""
-        status = revision.status
-        promoted = times.parse(status.promoted_at).timestamp() if status.promoted_at else 0.0
-        same_target = status.target == self.facts.target_digest
-        if self.wanted is not None and status.key == self.wanted.draft_key:
-            return 0, -revision.number
-        if not revision.plain and promoted and same_target:
-            return 1, -promoted
-        if self.wanted is not None and status.key == self.wanted.plain_key:
-            return 2, -revision.number
-        return (3 if not revision.plain and promoted else 4), -max(promoted, float(revision.number))
+    def _best(self, without: int | None = None) -> Revision | None:
+        return best(
+            self.revisions.values(), wanted=self.wanted, facts=self.facts, serving=self.serving, without=without
+        )
 
-    def _goal(self, without: int | None = None) -> Revision | None:
-        proven = [
-            r
-            for r in self.revisions.values()
-            if r.standing is Standing.PROVEN
-            and r.number != without
-            and r.deployment is not None
-            and (r.startable or r.number == self.serving)
-        ]
-        best = min(proven, key=self._rank, default=None)
+    def _goal(self) -> Revision | None:
+        """The best proven revision; while a candidate is undecided, what serves and is proven stays."""
         current = self.revisions.get(self.serving) if self.serving is not None else None
         undecided = self.candidate is not None and self.revisions[self.candidate].standing is Standing.UNTRIED
-        if undecided and current is not None and current in proven:
-            return current
-        return best
+        kept = current is not None and current.standing is Standing.PROVEN and current.deployment is not None
+        return current if undecided and kept else self._best()
 
     def _set_replicas(self, goal: Revision | None, *, blocked: bool) -> None:
         count, now = self.serve.replicas, self.view.now
@@ -409,16 +363,14 @@ class Rollout:
 
     def _retire(self, goal: Revision | None) -> None:
         """Delete what nobody can need: beyond revisionHistoryLimit, never what serves, is wanted, or is fallen back to."""
-        fallback = self._goal(without=self.serving)
-        pinned = {self.serving, self.candidate, goal and goal.number, fallback and fallback.number}
-        wanted = {self.wanted.plain_key, self.wanted.draft_key} if self.wanted else set()
-        retired = [
-            number
-            for number, r in sorted(self.revisions.items())
-            if number not in pinned and r.status.key not in wanted and r.status.bakes_until is None
-        ]
-        keep = self.view.obj.spec.revision_history_limit
-        for number in retired[: max(0, len(retired) - keep)]:
+        preferred = (goal, self._best(without=self.serving))
+        over = retirement.retired(
+            self.revisions,
+            needed={self.serving, self.candidate, *(r.number for r in preferred if r is not None)},
+            wanted={self.wanted.plain_key, self.wanted.draft_key} if self.wanted else set(),
+            keep=self.view.obj.spec.revision_history_limit,
+        )
+        for number in over:
             name = names.revision_name(self.name, number)
             if number in self.view.seen.deployments:
                 self.actions.delete.append(Delete("Deployment", name))
@@ -426,15 +378,7 @@ class Rollout:
             if name in self.view.seen.services:
                 self.actions.delete.append(Delete("Service", name))
             del self.revisions[number]
-        self.actions.delete += [
-            Delete("Job", job.name)
-            for job in self.view.seen.jobs.values()
-            if job.stage == StageName.PROBE
-            and job.owned
-            and not job.terminating
-            and job.revision != self.candidate
-            and (job.revision not in self.revisions or not job.finished)
-        ]
+        self.actions.delete += retirement.probes(self.view.seen.jobs.values(), self.revisions, self.candidate)
 
     def _described(self, revision: Revision) -> Revision:
         """The revision with its state and its reason, for people."""

@@ -7,11 +7,12 @@ from eagle3_api.jobs import ConvertResult, Facts, StageName
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, retention, retries, stages, summary, times
+from eagle3_operator.decide.approval import APPROVE_ANNOTATION
 from eagle3_operator.decide.chain import Actions, View, advance, stale
 from eagle3_operator.decide.conditions import Said, Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.revisions import Revision, Wanted
-from eagle3_operator.decide.rollout import APPROVE_ANNOTATION, Outcome, Rollout
+from eagle3_operator.decide.rollout import Outcome, Rollout
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.manifests import claims, names

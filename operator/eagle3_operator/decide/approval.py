@@ -1,0 +1,39 @@
+"""Approval: once the object has been Ready, what leaves the public Service without a pod waits for a person.
+
+``eagle3.dev/approve: r<n>@<key8>`` is that person's word. It names the key, so that it approves what was read and nothing
+that came later; the operator never edits the annotation, and it needs no memory of it.
+"""
+
+from dataclasses import dataclass
+
+from eagle3_api.spec import AutoApply, Eagle3Draft
+
+APPROVE_ANNOTATION = "eagle3.dev/approve"
+
+#: Characters of a key that an approval names.
+KEY_CHARACTERS = 8
+
+
+@dataclass(frozen=True)
+class Approvals:
+    """What of one object waits for a person, and what that person said."""
+
+    obj: Eagle3Draft
+    #: The object has been Ready: before that there is nothing to lose.
+    ready_once: bool
+
+    def needed(self, *, outage: bool) -> bool:
+        """Whether a roll-out waits; ``outage``: the Service would be without a pod for a while."""
+        policy = self.obj.spec.auto_apply
+        waits = policy is AutoApply.NEVER or (policy is AutoApply.WHEN_NO_OUTAGE and outage)
+        return waits and self.ready_once
+
+    def given(self, what: str, key: str) -> bool:
+        """Whether the annotation names this, ``r<n>``, with this key."""
+        named, _, start = self.obj.metadata.annotations.get(APPROVE_ANNOTATION, "").partition("@")
+        return named == what and start != "" and key.startswith(start)
+
+    def command(self, what: str, key: str) -> str:
+        """The sentence with which a person is told how to approve this."""
+        word = f"{APPROVE_ANNOTATION}={what}@{key[:KEY_CHARACTERS]}"
+        return f"Approve: kubectl annotate e3d {self.obj.metadata.name} {word} --overwrite"

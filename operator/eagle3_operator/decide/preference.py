@@ -1,0 +1,48 @@
+"""Preference: which of the proven revisions should serve."""
+
+from collections.abc import Collection
+
+from eagle3_api.jobs import Facts
+from eagle3_operator.decide import times
+from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+
+
+def best(
+    revisions: Collection[Revision],
+    *,
+    wanted: Wanted | None,
+    facts: Facts,
+    serving: int | None,
+    without: int | None = None,
+) -> Revision | None:
+    """The proven revision that is preferred, of those that can serve; None where nothing is proven.
+
+    Args:
+        revisions: all of them.
+        wanted: what the object asks for, once its draft is converted.
+        facts: of the target, as it is now.
+        serving: the revision that serves: it need not start any more.
+        without: a revision to leave out, to see what would be fallen back to.
+    """
+    proven = [
+        r
+        for r in revisions
+        if r.standing is Standing.PROVEN
+        and r.number != without
+        and r.deployment is not None
+        and (r.startable or r.number == serving)
+    ]
+    return min(proven, key=lambda revision: _rank(revision, wanted, facts), default=None)
+
+
+def _rank(revision: Revision, wanted: Wanted | None, facts: Facts) -> tuple[int, float]:
+    """Smaller is better: the wanted draft, the last that served this target, the plain server, what served another one."""
+    status = revision.status
+    promoted = times.parse(status.promoted_at).timestamp() if status.promoted_at else 0.0
+    if wanted is not None and status.key == wanted.draft_key:
+        return 0, -revision.number
+    if not revision.plain and promoted and status.target == facts.target_digest:
+        return 1, -promoted
+    if wanted is not None and status.key == wanted.plain_key:
+        return 2, -revision.number
+    return (3 if not revision.plain and promoted else 4), -max(promoted, float(revision.number))

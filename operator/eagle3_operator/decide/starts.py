@@ -1,0 +1,46 @@
+"""Starts of servers: how often one has failed, when that is forgotten, and what keeps one from starting."""
+
+from datetime import datetime
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.decide import times
+from eagle3_operator.decide.diagnosis import diagnose, hung_since
+from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.observation import Deployment
+
+#: A revision that could not be started is given another chance after so long; the cause may have gone by then.
+COOLDOWN_SECONDS = 3600.0
+
+
+def counted(revision: Revision, *, serving: bool, budget: float, now: datetime) -> dict[str, object]:
+    """What is newly known of a revision's start, as changes of its status: a restart, a hang, or another chance.
+
+    Args:
+        revision: any.
+        serving: it is the one that serves; its restarts are no failed starts.
+        budget: seconds that a server may take to become ready.
+        now: the time.
+    """
+    deployment = revision.deployment
+    if deployment is None or deployment.replicas == 0:
+        rested = not revision.startable and times.age(revision.status.started_at, now) > COOLDOWN_SECONDS
+        return {"start_failures": 0, "start_problem": "", "reason": None} if rested else {}
+    if serving or deployment.ready_replicas > 0:
+        return {}
+    hung = hung_since(deployment, budget, now)
+    if hung is not None:
+        return {
+            "start_failures": revision.serve.start_retries + 1,
+            "start_problem": f"no readiness after {hung / 60:.0f} min{_last_line(deployment)}",
+            "reason": Reason.STARTUP_HUNG,
+        }
+    restarts = max((pod.restarts for pod in deployment.pods if not pod.terminating), default=0)
+    if restarts > revision.status.start_failures:
+        reason, problem = diagnose(deployment)
+        return {"start_failures": restarts, "start_problem": problem, "reason": reason}
+    return {}
+
+
+def _last_line(deployment: Deployment) -> str:
+    line = next((line.strip() for line in reversed(deployment.log) if line.strip()), "")
+    return f'; last line: "{line[:300]}"' if line else ""
