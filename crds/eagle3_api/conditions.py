@@ -43,6 +43,7 @@ class Reason(StrEnum):
     PROBING = "Probing"
     ROLLING_OUT = "RollingOut"
     AWAITING_APPROVAL = "AwaitingApproval"
+    MAKING_ROOM = "MakingRoom"
     SUSPENDED = "Suspended"
     UNSCHEDULABLE = "Unschedulable"
 

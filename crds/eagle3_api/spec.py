@@ -402,6 +402,11 @@ class Serve(Model):
         description="IfFree starts a new revision beside the serving one and, if its pods find no GPU for two minutes, "
         "replaces it instead; Never always replaces.",
     )
+    while_training: Literal["Keep", "ScaleToZero"] = Field(
+        "Keep",
+        description="ScaleToZero takes the servers' pods away while Extract and Train run, for nodes that have no GPUs for "
+        "both: the Service has no pod until the new draft is proven, or the Jobs have failed or are suspended.",
+    )
     bake_time: Duration = Field("10m", description="How long the former revision stays warm after a promotion.")
     start_retries: int = Field(2, ge=0, le=10, description="How often a revision that failed to start is tried again.")
     start_timeout: Period | None = Field(
@@ -556,8 +561,8 @@ class Eagle3DraftSpec(Model):
     revision_history_limit: int = Field(3, ge=1, le=20, description="Retired revisions that are kept, scaled to 0.")
     auto_apply: AutoApply = Field(
         AutoApply.WHEN_NO_OUTAGE,
-        description="Once the object has been Ready: whether a roll-out that leaves the Service without a pod for a "
-        "while starts by itself. Rollbacks never wait.",
+        description="Once the object has been Ready: whether a roll-out, or a training, that leaves the Service without a "
+        "pod for a while starts by itself. Rollbacks never wait.",
     )
 
 

@@ -91,6 +91,10 @@ class RevisionStatus(Model):
     start_failures: int = 0
     start_problem: str = Field("", description="What the last failed start said.")
     displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
+    covered: bool = Field(
+        False,
+        description="It is tried in the room that servers made for its draft's training, whose approval covers it.",
+    )
     probe: ProbeResult | None = None
     probe_folder: str | None = Field(None, description="Where the measurement lies: answers, report.")
     probe_errors: int = 0
@@ -159,6 +163,13 @@ class Eagle3DraftStatus(Model):
     )
     serving_revision: int | None = Field(None, description="The revision that the public Service selects.")
     ready_once: bool = Field(False, description="The object has been Ready: from now on outages wait for approval.")
+    room_for: str | None = Field(
+        None, description="Key of the training for which the servers are scaled to zero (serve.whileTraining)."
+    )
+    took: dict[str, float] = Field(
+        default_factory=dict,
+        description="Seconds that Extract and Train took when they last finished, of whatever key.",
+    )
     artifact: ArtifactStatus | None = None
     handled: Handled = Field(default_factory=Handled)
     replicas: int = 0

@@ -1,7 +1,8 @@
 """Approval: once the object has been Ready, what leaves the public Service without a pod waits for a person.
 
-``eagle3.dev/approve: r<n>@<key8>`` is that person's word. It names the key, so that it approves what was read and nothing
-that came later; the operator never edits the annotation, and it needs no memory of it.
+``eagle3.dev/approve: r<n>@<key8>`` is that person's word for a roll-out, ``train@<key8>`` for a training that the servers
+make room for. It names the key, so that it approves what was read and nothing that came later. The operator never edits
+the annotation.
 """
 
 from dataclasses import dataclass
@@ -23,13 +24,13 @@ class Approvals:
     ready_once: bool
 
     def needed(self, *, outage: bool) -> bool:
-        """Whether a roll-out waits; ``outage``: the Service would be without a pod for a while."""
+        """Whether something waits; ``outage``: the Service would be without a pod for a while."""
         policy = self.obj.spec.auto_apply
         waits = policy is AutoApply.NEVER or (policy is AutoApply.WHEN_NO_OUTAGE and outage)
         return waits and self.ready_once
 
     def given(self, what: str, key: str) -> bool:
-        """Whether the annotation names this, ``r<n>``, with this key."""
+        """Whether the annotation names this (``r<n>``, ``train``) with this key."""
         named, _, start = self.obj.metadata.annotations.get(APPROVE_ANNOTATION, "").partition("@")
         return named == what and start != "" and key.startswith(start)
 

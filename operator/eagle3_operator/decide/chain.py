@@ -23,6 +23,9 @@ from eagle3_operator.settings import Settings
 PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
+#: Why something that could go on does not yet, and what to say of it.
+Waiting = tuple[Reason, str]
+
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 
@@ -68,31 +71,37 @@ class View:
         return jobs.job(self.obj, self.settings, config=link.config, revision=revision)
 
 
-def advance(link: Link, before: StageStatus | None, view: View) -> Step:
+def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting | None = None) -> Step:
     """One stage, one step further.
 
     Args:
         link: the stage as it is wanted.
         before: what the status says of the stage of this name, of this key or another.
         view: the object, its children and the time.
+        waiting: what keeps its Job from being started or resumed; a running one is left alone.
     """
     status = before if before is not None and before.key == link.key else _new(link, before)
     job = view.job(link)
     if status.state is StageState.SUCCEEDED:
-        return Step(status)
+        return Step(status, delete=_needless(job))
     if job is None:
-        return _start(link, status, view)
+        return _start(link, status, view, waiting)
     if job.terminating and status.state is StageState.FAILED:
         return Step(status)
     if job.terminating:
         return Step(_say(status, StageState.WAITING, Reason.PENDING, "waiting for the former Job's pods to go", job))
-    if jobs.template_hash(view.obj, link.stage) != job.template and not _in_use(job):
+    if jobs.template_hash(view.obj, link.stage) != job.template and not in_use(job):
         return _replace(status, job, "its image or placement changed")
     if job.complete:
         return _completed(link, status, job)
     if job.failed:
         return Step(_failed(status, job, view))
-    return _running(link, status, job, view)
+    return _running(link, status, job, view, waiting)
+
+
+def in_use(job: Job) -> bool:
+    """Whether a pod of it runs, or it is done: then it is left as it is, whatever its object says by now."""
+    return job.complete or (not job.failed and any(pod.started for pod in job.pods))
 
 
 def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
@@ -103,6 +112,12 @@ def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
         for job in view.seen.jobs.values()
         if job.stage in chain and job.owned and not job.terminating and job.name not in wanted
     ]
+
+
+def _needless(job: Job | None) -> tuple[Delete, ...]:
+    """A Job that still runs for what is finished: the edit that wanted it was taken back."""
+    running = job is not None and job.owned and not job.finished and not job.terminating
+    return (Delete("Job", job.name),) if job is not None and running else ()
 
 
 def _new(link: Link, before: StageStatus | None) -> StageStatus:
@@ -125,20 +140,18 @@ def _say(
     return status.model_copy(update=update)
 
 
-def _start(link: Link, status: StageStatus, view: View) -> Step:
+def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None) -> Step:
     if status.state is StageState.FAILED:
         return Step(status)
     if view.obj.spec.suspend:
         return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, "spec.suspend is true: nothing new is started"))
+    if waiting is not None:
+        return Step(_say(status, StageState.WAITING, *waiting))
     name = names.job_name(view.obj.metadata.name, link.stage, link.key)
     started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
     return Step(
         _say(started, StageState.RUNNING, Reason.PENDING, f"Job {name} is being started"), apply=(view.manifest(link),)
     )
-
-
-def _in_use(job: Job) -> bool:
-    return job.complete or (not job.failed and any(pod.started for pod in job.pods))
 
 
 def _replace(status: StageStatus, job: Job, why: str) -> Step:
@@ -192,15 +205,18 @@ def _sentence(message: str) -> str:
     return message if message.endswith((".", "!", "…")) else f"{message}."
 
 
-def _running(link: Link, status: StageStatus, job: Job, view: View) -> Step:
-    if job.suspended != view.obj.spec.suspend:
-        word = "suspended" if view.obj.spec.suspend else "resumed"
+def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Waiting | None) -> Step:
+    suspended = view.obj.spec.suspend
+    if suspended and job.suspended:
+        return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"Job {job.name} is suspended", job))
+    if waiting is not None and not suspended and not in_use(job):
+        return Step(_say(status, StageState.RUNNING, *waiting, job))
+    if job.suspended != suspended:
+        word = "suspended" if suspended else "resumed"
         return Step(
             _say(status, StageState.RUNNING, Reason.PENDING, f"Job {job.name} is being {word}", job),
-            suspend=(Suspend(job.name, view.obj.spec.suspend),),
+            suspend=(Suspend(job.name, suspended),),
         )
-    if job.suspended:
-        return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"Job {job.name} is suspended", job))
     for check in _TROUBLES:
         if trouble := check(job):
             return Step(_say(status, StageState.RUNNING, *trouble, job))

@@ -139,6 +139,9 @@ def server_available(at: Situation) -> Said | None:
     ready, wanted = at.serving.ready, at.spec.serve.replicas
     if wanted == 0:
         return Said("True", Reason.SCALED_TO_ZERO, "serve.replicas is 0")
+    if at.rollout is not None and at.rollout.room_for is not None:
+        text = f"{at.serving.name} has no pods while the next draft is trained (serve.whileTraining: ScaleToZero)"
+        return Said("False", Reason.MAKING_ROOM, text)
     text = f"{at.serving.name}: {ready} of {wanted} pods ready"
     return Said("True", Reason.AVAILABLE, text) if ready >= wanted else Said("False", Reason.UNAVAILABLE, text)
 

@@ -1,17 +1,37 @@
 """Retention: the features go once a draft is trained from them, and come back if another training needs them.
 
-What later stages need of them lies with the drafts. ``retain`` keeps them.
+What later stages need of them lies with the drafts. ``retain`` keeps them. A finished chain is known again by its draft.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eagle3_api.jobs import StageName
-from eagle3_api.status import StageState, StageStatus
+from eagle3_api.status import ArtifactStatus, StageState, StageStatus
 from eagle3_operator.decide import stages
 from eagle3_operator.decide.chain import Actions, View, advance
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete
+
+
+def remembered(
+    links: Sequence[Link], former: Mapping[StageName, StageStatus], artifact: ArtifactStatus | None
+) -> dict[StageName, StageStatus]:
+    """The former stages; all of them finished where an edit was taken back whose draft is still the newest artifact.
+
+    The stages' own statuses went with the edit. Without this the chain would run again, down to Jobs that find their
+    artifacts finished, and have its features extracted for nothing.
+    """
+    convert = links[-1]
+    status = former.get(convert.stage)
+    if artifact is None or convert.artifact != artifact.folder or (status is not None and status.key == convert.key):
+        return dict(former)
+    finished = {
+        link.stage: StageStatus(name=link.stage, key=link.key, state=StageState.SUCCEEDED, artifact=link.artifact)
+        for link in links
+    }
+    converted = finished[convert.stage].model_copy(update={"result": artifact.result.to_json()})
+    return {**former, **finished, convert.stage: converted}
 
 
 def clean(

@@ -23,6 +23,7 @@ from eagle3_operator.decide.diagnosis import image_trouble, unschedulable
 from eagle3_operator.decide.preference import best
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known, record
+from eagle3_operator.decide.room import Room
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
@@ -41,6 +42,8 @@ class Outcome:
     #: What the candidate is doing, for its condition.
     reason: Reason | None
     message: str
+    #: Key of the training that the servers are scaled to zero for.
+    room_for: str | None
     events: list[Event]
     requeue_after: float | None
 
@@ -54,6 +57,7 @@ class Rollout:
     wanted: Wanted | None
     before: Eagle3DraftStatus
     actions: Actions
+    room: Room
     revisions: dict[int, Revision] = field(default_factory=dict)
     candidate: int | None = None
     serving: int | None = None
@@ -80,6 +84,7 @@ class Rollout:
         self._take_metrics()
         self._take_starts()
         self.candidate = self._choose_candidate()
+        self._cover()
         blocked = self._blocked()
         if self.candidate is not None and not blocked:
             self._drive(self.revisions[self.candidate])
@@ -95,6 +100,7 @@ class Rollout:
             candidate=self.revisions.get(self.candidate) if self.candidate is not None else None,
             reason=self.reason,
             message=self.message,
+            room_for=self.room.training if self._makes_room else None,
             events=self.events,
             requeue_after=min(self.wake, default=None),
         )
@@ -149,6 +155,7 @@ class Rollout:
             "artifact": self.wanted.artifact,
             "expected_accept_length": self.wanted.expected(self.view.obj.spec),
             "displaces": plain.status.displaces if plain else False,
+            "covered": plain.status.covered if plain else False,
         }
         status = RevisionStatus(
             number=max(self.revisions, default=-1) + 1,
@@ -209,7 +216,22 @@ class Rollout:
             self._update(revision.number, bakes_until=None)
         return any(r.deployment is not None and (r.replicas or r.deployment.pods) for r in others)
 
-    # ------------------------------------------------------------------------------------------------ approval
+    # ------------------------------------------------------------------------------------------ room, approval
+
+    @property
+    def _makes_room(self) -> bool:
+        return self.room.training is not None and self.wanted is None
+
+    def _cover(self) -> None:
+        """Where servers made room, the new draft's revisions come up in their place, and need no other approval.
+
+        That covers the first try only, not what an edit or an hour makes of it later.
+        """
+        if self.room.training is not None and self.candidate is not None and self.serving not in (None, self.candidate):
+            self._update(self.candidate, covered=True, displaces=True)
+        for number, revision in list(self.revisions.items()):
+            if revision.status.covered and number != self.candidate:
+                self._update(number, covered=False)
 
     def _displaces(self, candidate: Revision) -> bool:
         others = self.serving is not None and self.serving != candidate.number
@@ -225,7 +247,7 @@ class Rollout:
             return True
         outage = self._displaces(candidate)
         approvals = Approvals(self.view.obj, self.before.ready_once)
-        if not approvals.needed(outage=outage) or self._approved(candidate, approvals):
+        if not approvals.needed(outage=outage) or candidate.status.covered or self._approved(candidate, approvals):
             return False
         cost = (
             f"{candidate.name} finds no GPU beside r{self.serving}, so it would replace it: the Service has no pod while it "
@@ -260,32 +282,45 @@ class Rollout:
         return current if undecided and kept else self._best()
 
     def _set_replicas(self, goal: Revision | None, *, blocked: bool) -> None:
-        count, now = self.serve.replicas, self.view.now
         want = dict.fromkeys(self.revisions, 0)
-        if self.serving is not None:
-            want[self.serving] = count
-        for number, revision in list(self.revisions.items()):
-            until = revision.status.bakes_until
-            left = (times.parse(until) - now).total_seconds() if until else 0.0
-            if left > 0:
-                want[number] = count
-                self.wake.append(left + 1)
-            elif until:
+        if self._makes_room:
+            for number in want:
                 self._update(number, bakes_until=None)
-        if goal is not None:
-            want[goal.number] = count
-            if goal.number != self.serving and goal.ready == 0:
-                self._make_room(goal, want)
-        if self.candidate is not None and not blocked:
-            candidate = self.revisions[self.candidate]
-            if candidate.standing is Standing.UNTRIED:
-                want[candidate.number] = max(1, min(count, candidate.replicas))
-                if self._displaces(candidate):
-                    self._clear(want, candidate.number)
+        else:
+            self._fill(want, goal, blocked=blocked)
         for number, replicas in want.items():
             self._bring_to(number, replicas)
 
-    def _make_room(self, revision: Revision, want: dict[int, int]) -> None:
+    def _fill(self, want: dict[int, int], goal: Revision | None, *, blocked: bool) -> None:
+        """Pods for what serves, what is kept warm, what shall serve and what is tried; in this order, later ones win."""
+        count = self.serve.replicas
+        if self.serving is not None:
+            want[self.serving] = count
+        want |= dict.fromkeys(self._baking(), count)
+        if goal is not None:
+            want[goal.number] = count
+            if goal.number != self.serving and goal.ready == 0:
+                self._give_way(goal, want)
+        candidate = self.revisions[self.candidate] if self.candidate is not None and not blocked else None
+        if candidate is not None and candidate.standing is Standing.UNTRIED:
+            want[candidate.number] = max(1, min(count, candidate.replicas))
+            if self._displaces(candidate):
+                self._clear(want, candidate.number)
+
+    def _baking(self) -> list[int]:
+        """The former revisions that are still kept warm."""
+        warm = []
+        for number, revision in list(self.revisions.items()):
+            until = revision.status.bakes_until
+            left = (times.parse(until) - self.view.now).total_seconds() if until else 0.0
+            if left > 0:
+                warm.append(number)
+                self.wake.append(left + 1)
+            elif until:
+                self._update(number, bakes_until=None)
+        return warm
+
+    def _give_way(self, revision: Revision, want: dict[int, int]) -> None:
         """A rollback never waits: where its goal finds no GPU, the serving revision goes first."""
         waiting = unschedulable(revision.deployment.pods) if revision.deployment else None
         if waiting is not None:

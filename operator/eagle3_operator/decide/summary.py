@@ -14,6 +14,7 @@ from eagle3_api.status import (
     StageState,
     StageStatus,
 )
+from eagle3_operator.decide import times
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decision import Event
@@ -90,13 +91,7 @@ def _progress(stage: StageStatus) -> str:
     if progress is None:
         return ""
     left = progress.seconds_left
-    return f"{progress.done:.0%}" + (f" {_duration(left)} left" if left is not None else "")
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 5400:
-        return f"{seconds / 3600:.1f}h"
-    return f"{seconds / 60:.0f}m" if seconds >= 90 else f"{seconds:.0f}s"
+    return f"{progress.done:.0%}" + (f" {times.duration(left)} left" if left is not None else "")
 
 
 # ------------------------------------------------------------------------------------------------------- events
@@ -104,7 +99,7 @@ def _duration(seconds: float) -> str:
 
 def events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
     """What happened between two statuses that is worth telling."""
-    return [*_stage_events(before, after, spec), *_revision_events(before, after)]
+    return [*_stage_events(before, after, spec), *_room_events(before, after), *_revision_events(before, after)]
 
 
 def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
@@ -117,11 +112,21 @@ def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eag
         title = stage.name.value.capitalize()
         if stage.state is StageState.RUNNING:
             made.append(Event("Normal", f"{title}Started", f"Job {stage.job}{_plan(stage, after.resolved, spec)}"))
-        elif stage.state is StageState.SUCCEEDED:
+        elif stage.state is StageState.SUCCEEDED and stage.job is not None:
             made.append(Event("Normal", f"{title}Succeeded", _outcome(stage)))
         elif stage.state is StageState.FAILED:
             made.append(Event("Warning", f"{title}Failed", f"{stage.reason}: {stage.message}"))
     return made
+
+
+def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
+    """That the servers go for a training, and that they come back. Nothing where none has served yet."""
+    if (before.room_for is None) == (after.room_for is None) or after.serving_revision is None:
+        return []
+    name = f"r{after.serving_revision}"
+    if after.room_for is not None:
+        return [Event("Normal", "MakingRoom", f"{name} is scaled to zero while the next draft is trained")]
+    return [Event("Normal", "RoomEnded", "the GPUs are the servers' again")]
 
 
 def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:

@@ -16,3 +16,10 @@ def parse(stamp: str) -> datetime:
 def age(stamp: str | None, now: datetime) -> float:
     """Seconds since then; 0 for a time that is not known."""
     return 0.0 if stamp is None else (now - parse(stamp)).total_seconds()
+
+
+def duration(seconds: float) -> str:
+    """``3.4h``, ``12m`` or ``30s``, for people."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f}h"
+    return f"{seconds / 60:.0f}m" if seconds >= 90 else f"{seconds:.0f}s"

@@ -13,9 +13,11 @@ from eagle3_operator.decide.conditions import Said, Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.rollout import Outcome, Rollout
+from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.manifests import claims, names
+from eagle3_operator.manifests.jobs import LARGE
 from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
 
@@ -40,13 +42,13 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     actions = Actions(delete=list(retried.delete))
     obstacle = _claims(view, actions)
     chain = {stage.name: stage for stage in retried.status.stages}
-    facts = retried.status.resolved
+    facts, room = retried.status.resolved, unchanged(retried.status, view, under_way=False)
     if obstacle is None:
-        chain, facts = _advance_chain(view, retried.status, actions)
+        chain, facts, room = _advance_chain(view, retried.status, actions)
     wanted = _wanted(obj, chain, facts)
     outcome, scale = None, []
     if obj.spec.serve is not None and facts is not None:
-        rollout = Rollout(view, facts, wanted, retried.status, actions)
+        rollout = Rollout(view, facts, wanted, retried.status, actions, room)
         outcome, scale = rollout.run(), rollout.scale
     status = _status(view, retried.status, chain, facts, Situation(obj.spec, chain, obstacle, wanted, outcome))
     told = summary.events(before, status, obj.spec) + (outcome.events if outcome else [])
@@ -79,7 +81,7 @@ def _claims(view: View, actions: Actions) -> Said | None:
 
 def _advance_chain(
     view: View, before: Eagle3DraftStatus, actions: Actions
-) -> tuple[dict[StageName, StageStatus], Facts | None]:
+) -> tuple[dict[StageName, StageStatus], Facts | None, Room]:
     """All stages, in order, as far as they can go. What was finished stays while a new inspection runs."""
     former = {stage.name: stage for stage in before.stages}
     claim = view.seen.claims[names.claim_name(view.obj, "features")]
@@ -88,21 +90,26 @@ def _advance_chain(
     actions.add(step)
     if step.status.state is not StageState.SUCCEEDED:
         actions.delete += stale(view, _unfinished(view, [first], former))
-        return former | {StageName.INSPECT: step.status}, before.resolved
+        inspecting = step.status.state is not StageState.FAILED and not view.obj.spec.suspend
+        room = unchanged(before, view, under_way=inspecting)
+        return former | {StageName.INSPECT: step.status}, before.resolved, room
     facts = Facts.model_validate(step.status.result)
     chain = {StageName.INSPECT: step.status}
     attempts = {stage.name: stage.attempt for stage in before.stages}
     links = stages.after_inspection(view.obj, facts, attempts)
+    former = retention.remembered(links, former, before.artifact)
     former, view = retention.restored(links, former, view, actions)
+    room = Room()
     for link in links:
-        step = advance(link, former.get(link.stage), view)
+        room = asked(links, former | chain, view, facts, before)
+        step = advance(link, former.get(link.stage), view, room.waiting if link.stage in LARGE else None)
         actions.add(step)
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:
             break
     links += retention.clean(links, chain, former, view, actions)
     actions.delete += stale(view, _named(view, [first, *links]))
-    return chain, facts
+    return chain, facts, room
 
 
 def _named(view: View, links: list[Link]) -> dict[str, Link]:
@@ -151,8 +158,10 @@ def _status(
             "resolved": facts,
             "stages": [chain[name] for name in StageName if name in chain],
             "revisions": [r.status for r in at.rollout.revisions] if at.rollout else before.revisions,
+            "room_for": at.rollout.room_for if at.rollout else before.room_for,
             "serving_revision": at.serving.number if at.serving else None,
             "ready_once": before.ready_once or is_ready,
+            "took": before.took | _took(chain),
             "artifact": _artifact(view, chain) or before.artifact,
             "handled": before.handled.model_copy(update={"approve": approve or before.handled.approve}),
             "replicas": at.serving.ready if at.serving else 0,
@@ -160,6 +169,15 @@ def _status(
             **summary.columns(at),
         }
     )
+
+
+def _took(chain: dict[StageName, StageStatus]) -> dict[str, float]:
+    """Seconds that the large stages took which are finished."""
+    return {
+        str(name): times.age(stage.started_at, times.parse(stage.finished_at))
+        for name, stage in sorted(chain.items())
+        if name in LARGE and stage.state is StageState.SUCCEEDED and stage.finished_at is not None
+    }
 
 
 def _artifact(view: View, chain: dict[StageName, StageStatus]) -> ArtifactStatus | None:
@@ -186,6 +204,8 @@ def _wake(
     if obstacle is not None:
         moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
     if any(pod.started and not job.finished for job in view.seen.jobs.values() for pod in job.pods):
+        moments.append(view.settings.poll_seconds)
+    if any(stage.reason is Reason.MAKING_ROOM for stage in chain.values()):
         moments.append(view.settings.poll_seconds)
     if outcome is not None and outcome.requeue_after is not None:
         moments.append(outcome.requeue_after)

@@ -60,7 +60,14 @@ def test_an_edit_changes_its_stage_and_what_follows() -> None:
 
 
 def test_replicas_policy_and_patience_are_no_new_way_of_serving() -> None:
-    serve = {"replicas": 3, "bakeTime": "1m", "surge": "Never", "startRetries": 5, "startTimeout": "1h"}
+    serve: dict[str, object] = {
+        "replicas": 3,
+        "bakeTime": "1m",
+        "surge": "Never",
+        "startRetries": 5,
+        "startTimeout": "1h",
+    }
+    serve |= {"whileTraining": "ScaleToZero"}
     assert not changed(serve=serve, probe={"minSpeedup": 2.0}, watch={"minTokens": 5})
 
 

@@ -1,0 +1,165 @@
+"""What holds whatever happens on a node that serves and trains by turns: no outage that nobody approved, and no wedge."""
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.decide.revisions import Standing, known
+from eagle3_operator.decision import Decision, Manifest
+from unit.decide.world import World, converted, measured, serving_draft
+
+
+@dataclass
+class Node(World):
+    """A world that notes when the serving revision loses its pods, and with whose word."""
+
+    #: Of each loss that had to be approved: the annotation, and the status that the decision wrote.
+    losses: list[tuple[str, Decision]] = field(default_factory=list)
+
+    def step(self) -> Decision:
+        before, serving, had = self.told, self.serving, self.replicas
+        standings = {r.number: r.standing for r in known(before.revisions, self.seen, self.obj.spec)}
+        decision = super().step()
+        lost = serving is not None and had.get(serving, 0) > 0 and self.replicas.get(serving, 0) == 0
+        if lost and before.ready_once and standings.get(serving or 0) is Standing.PROVEN:
+            self.losses.append((self.annotations.get("eagle3.dev/approve", ""), decision))
+        return decision
+
+    def _apply_job(self, manifest: Manifest) -> None:
+        super()._apply_job(manifest)
+        if manifest["metadata"]["labels"]["eagle3.dev/stage"] in ("extract", "train"):
+            assert not any(d.pods for d in self.seen.deployments.values()), "servers still hold the GPUs"
+
+
+class AnyTraining(RuleBasedStateMachine):
+    """One object from its first proven draft on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = Node()
+        self.drafts = 0
+
+    @initialize(policy=st.sampled_from(["WhenNoOutage", "Never"]), surge=st.sampled_from(["IfFree", "Never"]))
+    def serve(self, policy: str, surge: str) -> None:
+        self.world = Node(room=1 if surge == "Never" else 2)
+        self.world.edit(autoApply=policy, serve={"whileTraining": "ScaleToZero", "surge": surge})
+        serving_draft(self.world).later(700).settle()
+
+    # ------------------------------------------------------------------------------------------------ histories
+
+    @rule(epochs=st.integers(1, 4))
+    def the_training_is_edited(self, epochs: int) -> None:
+        self.world.edit(train={"epochs": epochs}).settle()
+
+    @rule(steps=st.integers(1, 4))
+    def the_speculation_is_edited(self, steps: int) -> None:
+        self.world.edit(serve={"speculative": {"numSteps": steps, "numDraftTokens": steps + 1}}).settle()
+
+    @rule(suspended=st.booleans())
+    def it_is_suspended_or_resumed(self, suspended: bool) -> None:
+        self.world.edit(suspend=suspended).settle()
+
+    def _asks(self) -> bool:
+        return self.world.reason()[1] is Reason.AWAITING_APPROVAL
+
+    @precondition(_asks)
+    @rule()
+    def a_person_approves(self) -> None:
+        word = self.world.condition("Ready").message.split("eagle3.dev/approve=")[1].split()[0]
+        self.world.annotations["eagle3.dev/approve"] = word
+        self.world.settle()
+
+    @rule()
+    def the_annotation_is_removed(self) -> None:
+        self.world.annotations.pop("eagle3.dev/approve", None)
+        self.world.settle()
+
+    def _working(self) -> str | None:
+        stages = ("extract", "train", "convert")
+        jobs = [job for job in self.world.seen.jobs.values() if job.stage in stages]
+        return next((job.stage for job in jobs if not job.finished and not job.suspended), None)
+
+    @precondition(lambda self: self._working() is not None)
+    @rule(well=st.booleans())
+    def a_stage_ends(self, well: bool) -> None:
+        stage = self._working()
+        assert stage is not None
+        self.drafts += 1
+        if not well:
+            self.world.fail(stage, Reason.NON_FINITE, "the loss is nan.")
+        elif stage == "convert":
+            self.world.finish(stage, converted(f"{self.drafts:064x}"))
+        else:
+            self.world.finish(stage)
+
+    @rule()
+    def servers_get_ready(self) -> None:
+        deployments = self.world.seen.deployments
+        starting = [n for n, d in deployments.items() if d.replicas and not d.ready_replicas]
+        placed = [n for n in starting if all(p.unschedulable is None for p in deployments[n].pods)]
+        if placed:
+            self.world.ready(*placed)
+
+    @precondition(lambda self: any(j.stage == "probe" and not j.finished for j in self.world.seen.jobs.values()))
+    @rule(accept=st.floats(1.0, 4.0), speed=st.floats(20.0, 300.0))
+    def a_probe_ends(self, accept: float, speed: float) -> None:
+        number = self.world.job("probe").revision
+        plain = next(r for r in self.world.told.revisions if r.number == number).draft is None
+        self.world.finish("probe", measured() if plain else measured(accept=accept, speed=speed))
+
+    @rule(seconds=st.sampled_from([1, 130, 601, 3601]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.later(seconds).settle()
+
+    @rule()
+    def finished_jobs_are_cleared_away(self) -> None:
+        left = {name: job for name, job in self.world.seen.jobs.items() if not job.finished}
+        self.world.seen = replace(self.world.seen, jobs=left)
+        self.world.settle()
+
+    # ------------------------------------------------------------------------------------------------ invariants
+
+    @invariant()
+    def no_proven_revision_loses_its_pods_without_a_word_for_it(self) -> None:
+        for word, decision in self.world.losses:
+            what, _, key = word.partition("@")
+            status = decision.status
+            if what == "train":
+                covered = any(revision.covered for revision in status.revisions)
+                assert (status.room_for or "").startswith(key) or covered, (word, status.room_for)
+            else:
+                assert any(f"r{r.number}" == what and r.key.startswith(key) for r in status.revisions), word
+        self.world.losses.clear()
+
+    @invariant()
+    def the_servers_are_there_unless_something_takes_their_place(self) -> None:
+        world = self.world
+        if world.serving is None or world.last is None or world.told.room_for is not None:
+            return
+        others = [n for n, count in world.replicas.items() if count and n != world.serving]
+        assert others or world.replicas[world.serving] == 1
+
+    @invariant()
+    def room_is_held_only_while_something_is_under_way(self) -> None:
+        world = self.world
+        if world.told.room_for is not None:
+            unfinished = [j for j in world.seen.jobs.values() if not j.finished and j.stage not in ("probe", "clean")]
+            assert unfinished
+            assert not any(world.replicas.values())
+
+    @invariant()
+    def a_settled_object_is_left_alone(self) -> None:
+        if self.world.last is None:
+            return
+        self.world.settle()
+        before = self.world.status
+        decision = self.world.step()
+        assert self.world.status == before
+        assert not (decision.apply or decision.delete or decision.scale or decision.suspend or decision.events)
+
+
+AnyTraining.TestCase.settings = hypothesis_settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestAnyTraining = AnyTraining.TestCase
