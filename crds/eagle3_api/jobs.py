@@ -127,6 +127,8 @@ class TrainConfig(Model):
     target_digest: str
     layers: list[int]
     vocabulary_size: int
+    depth: int = Field(1, description="Decoder layers of the draft.")
+    variant: Literal["EAGLE-3", "EAGLE-3.1"] = "EAGLE-3"
     epochs: int
     tokens_per_step: int
     learning_rate: float

@@ -233,12 +233,16 @@ class Data(Model):
 
 
 class Draft(Model):
-    """The draft model: one decoder layer that reads the target's hidden states."""
+    """The draft model: a small decoder that reads the target's hidden states."""
 
     model_config = rules(
         rule(
             "!has(self.checkpoint) || !has(self.vocabularySize)",
             "draft.checkpoint brings its own vocabulary: leave vocabularySize out",
+        ),
+        rule(
+            "!has(self.checkpoint) || (self.depth == 1 && self.variant == 'EAGLE-3')",
+            "draft.checkpoint brings its own architecture: leave depth and variant out",
         ),
     )
 
@@ -262,6 +266,18 @@ class Draft(Model):
                 )
             ]
         },
+    )
+    depth: int = Field(
+        1,
+        ge=1,
+        le=8,
+        description="Decoder layers of the draft. EAGLE-3 has one; each further one is accepted a little longer and makes each "
+        "draft step that much slower, which the probe weighs.",
+    )
+    variant: Literal["EAGLE-3", "EAGLE-3.1"] = Field(
+        "EAGLE-3",
+        description="EAGLE-3.1 puts a norm on each auxiliary state and feeds the normed state back, which is meant for "
+        "longer contexts and more draft steps.",
     )
     checkpoint: Path | None = Field(
         None,

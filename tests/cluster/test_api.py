@@ -142,6 +142,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"draft": {"checkpoint": "/models/draft", "vocabularySize": 32000}},
         "draft.checkpoint brings its own vocabulary: leave vocabularySize out",
     ),
+    "an adopted draft of another architecture": (
+        {"draft": {"checkpoint": "/models/draft", "depth": 2}},
+        "draft.checkpoint brings its own architecture: leave depth and variant out",
+    ),
     "a vocabulary that no kernel likes": ({"draft.vocabularySize": 1000}, "should be a multiple of 64"),
     "layers out of order": (
         {"draft.auxiliaryLayers": [30, 2, 58]},

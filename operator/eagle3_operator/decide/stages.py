@@ -179,10 +179,12 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
 
 
 def _train_inputs(context: Context) -> dict[str, Any]:
-    train = context.spec.train
+    draft, train = context.spec.draft, context.spec.train
     return {
         "features": context.upstream(StageName.EXTRACT).key,
         "vocabularySize": context.facts.draft_vocabulary_size,
+        "depth": draft.depth if draft.depth != 1 else None,
+        "variant": draft.variant if draft.variant != "EAGLE-3" else None,
         "epochs": train.epochs,
         "tokensPerStep": train.tokens_per_step,
         "learningRate": train.learning_rate,
@@ -206,6 +208,8 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         target_digest=facts.target_digest,
         layers=facts.auxiliary_layers,
         vocabulary_size=facts.draft_vocabulary_size or facts.vocabulary_size,
+        depth=spec.draft.depth,
+        variant=spec.draft.variant,
         epochs=spec.train.epochs,
         tokens_per_step=spec.train.tokens_per_step,
         learning_rate=spec.train.learning_rate,

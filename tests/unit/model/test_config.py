@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+import torch
 
+from eagle3_draft.model import Draft
 from eagle3_draft.model.config import Llama3Scaling, draft_config
 
 LLAMA3_ROPE = {
@@ -97,6 +99,16 @@ def test_a_draft_has_the_shape_that_its_target_suggests(target: dict[str, Any], 
     assert {name: getattr(made, name) for name in expected} == expected
     assert made.layers == [1, 2, 3]
     assert made.draft_vocabulary_size == 32000
+
+
+def test_a_deeper_draft_of_eagle_3_1_has_its_layers_and_norms() -> None:
+    made = draft_config(LLAMA, layers=[1, 2, 3], draft_vocabulary_size=64, depth=3, newer=True)
+    plain = draft_config(LLAMA, layers=[1, 2, 3], draft_vocabulary_size=64)
+    assert made == plain.model_copy(update={"depth": 3, "fc_norm": True, "norm_output": True})
+    with torch.device("meta"):
+        names = set(Draft(made).state_dict()) - set(Draft(plain).state_dict())
+    assert {name for name in names if name.startswith("fc_norm")} == {f"fc_norm.{i}.weight" for i in range(3)}
+    assert {name.split(".")[1] for name in names if name.startswith("layers")} == {"1", "2"}
 
 
 def test_a_missing_size_is_named() -> None:

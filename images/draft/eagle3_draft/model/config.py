@@ -78,7 +78,9 @@ def text_config(target: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, Mapping) else target
 
 
-def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabulary_size: int) -> DraftConfig:
+def draft_config(
+    target: Mapping[str, Any], *, layers: list[int], draft_vocabulary_size: int, depth: int = 1, newer: bool = False
+) -> DraftConfig:
     """The draft for a target: a Llama layer of the target's own width.
 
     The rotary embedding has the target's base, and its scaling where that is Llama 3's. Of any other scaling only the base
@@ -88,6 +90,8 @@ def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabula
         target: the target's config.json.
         layers: the auxiliary layers.
         draft_vocabulary_size: tokens that the draft can propose.
+        depth: decoder layers of its own.
+        newer: EAGLE-3.1 (arXiv 2605.09992): a norm for each auxiliary state, and the normed state fed back.
 
     Raises:
         KeyError: a size is missing; the message is its name.
@@ -106,6 +110,7 @@ def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabula
         hidden_size=hidden,
         target_hidden_size=hidden,
         layers=layers,
+        depth=depth,
         intermediate_size=int(text["intermediate_size"]),
         heads=heads,
         kv_heads=kv_heads,
@@ -116,6 +121,8 @@ def draft_config(target: Mapping[str, Any], *, layers: list[int], draft_vocabula
         vocabulary_size=int(text["vocab_size"]),
         draft_vocabulary_size=draft_vocabulary_size,
         max_position_embeddings=positions,
+        fc_norm=newer,
+        norm_output=newer,
     )
 
 

@@ -76,7 +76,13 @@ def _prepare(config: TrainConfig, features: Features, target: Target) -> float:
         )
     chosen = vocabulary.choose(counts, config.vocabulary_size, target.framing_tokens())
     try:
-        draft = draft_config(target.config, layers=config.layers, draft_vocabulary_size=len(chosen.ids))
+        draft = draft_config(
+            target.config,
+            layers=config.layers,
+            draft_vocabulary_size=len(chosen.ids),
+            depth=config.depth,
+            newer=config.variant == "EAGLE-3.1",
+        )
     except KeyError as error:
         raise StageError(
             ExitCode.BAD_INPUT,
