@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
+from eagle3_api.spec import EarlyStop, WeightsAndBiases
 
 CONFIG_ANNOTATION = "eagle3.dev/config"
 CONFIG_FILE = "/eagle3/config/config.json"
@@ -23,6 +24,9 @@ LIBRARY = "/eagle3/lib"
 TERMINATION_LOG = "/dev/termination-log"
 REPORT_LIMIT = 3 * 1024
 PROGRESS_MARK = "EAGLE3-PROGRESS "
+
+#: Where a training's pod answers /metrics.
+METRICS_PORT = 9400
 
 
 class StageName(StrEnum):
@@ -135,6 +139,11 @@ class TrainConfig(Model):
     unroll_steps: int
     precision: Literal["bf16", "fp8"] = "bf16"
     seed: int
+    evaluations_per_epoch: int = 1
+    early_stop: EarlyStop | None = Field(None, description="As the object says.")
+    tensor_board: bool = False
+    weights_and_biases: WeightsAndBiases | None = Field(None, description="As the object says.")
+    metrics_port: int | None = Field(None, description="Where to answer /metrics, if at all.")
     checkpoint_interval: float = Field(description="Seconds.")
     processes: int = Field(1, description="Ranks of this pod: its GPUs, or 1 on a CPU.")
     grace_seconds: int = Field(
@@ -262,6 +271,9 @@ class TrainResult(Model):
     accuracy: list[float] = Field(
         description="Share of right proposals at each unroll step, over supervised positions."
     )
+    prefix_survival: list[float] = Field(
+        default_factory=list, description="Share of chains that are right in all unroll steps up to each."
+    )
     expected_accept_lengths: list[float] = Field(
         description="By replay, the target's own token counted: the i-th when a server drafts i + 1 steps."
     )
@@ -269,6 +281,9 @@ class TrainResult(Model):
     vocabulary_size: int
     vocabulary_coverage: float = Field(description="Share of supervised tokens inside the draft vocabulary.")
     tokens_per_second: float
+    waiting: float = Field(0.0, description="Share of the time of all steps that went by waiting for data.")
+    peak_memory_bytes: int = Field(0, description="On the GPU that took most; of a process, on a CPU.")
+    best_step: int = Field(0, description="After which step the published weights were measured best.")
     resumed: int = Field(0, description="How often the training was resumed.")
 
 

@@ -308,6 +308,35 @@ class Extract(Model):
     placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
 
 
+class EarlyStop(Model):
+    """When a training has learned what there is to learn."""
+
+    patience: int = Field(
+        3, ge=1, le=1000, description="Evaluations in a row that may pass without an improvement, then training ends."
+    )
+    min_improvement: float = Field(
+        0.01, gt=0, le=10, description="What counts as an improvement: so much more expected accept length."
+    )
+
+
+class WeightsAndBiases(Model):
+    """A project of Weights & Biases. Its key comes as WANDB_API_KEY through placement.env, from a Secret."""
+
+    project: Text = Field(description="The project's name.")
+    entity: Text | None = Field(None, description="The user or team; the key's own without.")
+
+
+class Logging(Model):
+    """Who else is told how the training goes. The pod's /metrics is there without any of it."""
+
+    tensor_board: bool = Field(
+        False, description="Write event files into the artifact's folder; the image needs the package tensorboard."
+    )
+    weights_and_biases: WeightsAndBiases | None = Field(
+        None, description="Log to Weights & Biases; the image needs the package wandb."
+    )
+
+
 class Train(Model):
     """Training of the draft with FSDP2 and training-time test."""
 
@@ -333,6 +362,17 @@ class Train(Model):
         "newer. Weights, their gradients and the draft's measures are those of bf16 either way.",
     )
     seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
+    evaluations_per_epoch: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="How often the draft is measured on the held-out conversations. The best one, by expected accept "
+        "length, is the artifact.",
+    )
+    early_stop: EarlyStop | None = Field(
+        None, description="End the training when the expected accept length no longer grows; {} takes the defaults."
+    )
+    logging: Logging | None = Field(None, description="TensorBoard and Weights & Biases.")
     checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")
     stall_timeout: Period = Field(
         "30m", description="Without a progress line for so long the Job is ended and resumed."

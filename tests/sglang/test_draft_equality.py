@@ -20,8 +20,8 @@ from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.evaluate import right_table
-from eagle3_draft.train.launch import save_sample
 from eagle3_draft.train.loss import Teacher, right_rows
+from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.replay import accepted, replay
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original

@@ -49,6 +49,7 @@ def test_the_format_of_artifacts_is_specified() -> None:
         artifacts.WEIGHTS,
         artifacts.CONFIG,
         artifacts.REPORT,
+        artifacts.REPORT_PAGE,
         artifacts.PROVENANCE,
         artifacts.HELD_OUT,
         artifacts.ANSWERS,

@@ -10,6 +10,7 @@ from typing import Any
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.jobs import (
+    METRICS_PORT,
     CleanConfig,
     ConvertConfig,
     DataConfig,
@@ -22,7 +23,7 @@ from eagle3_api.jobs import (
     TrainConfig,
 )
 from eagle3_api.sglang import Version
-from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, seconds
+from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, Logging, seconds
 from eagle3_operator.decide.keys import changed, key_of
 from eagle3_operator.manifests.jobs import stage_grace
 
@@ -191,12 +192,15 @@ def _train_inputs(context: Context) -> dict[str, Any]:
         "unrollSteps": train.unroll_steps,
         "precision": None if train.precision == "bf16" else train.precision,
         "seed": train.seed,
+        "evaluationsPerEpoch": train.evaluations_per_epoch if train.evaluations_per_epoch > 1 else None,
+        "earlyStop": changed(train.early_stop),
     }
 
 
 def _train_config(context: Context, key: str) -> TrainConfig:
     spec, facts, features = context.spec, context.facts, context.upstream(StageName.EXTRACT)
     metadata = context.obj.metadata
+    logging = spec.train.logging or Logging()
     return TrainConfig(
         owner=_owner(context.obj),
         key=key,
@@ -216,6 +220,11 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         unroll_steps=spec.train.unroll_steps,
         precision=spec.train.precision,
         seed=spec.train.seed,
+        evaluations_per_epoch=spec.train.evaluations_per_epoch,
+        early_stop=spec.train.early_stop,
+        tensor_board=logging.tensor_board,
+        weights_and_biases=logging.weights_and_biases,
+        metrics_port=METRICS_PORT,
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
         processes=max(1, spec.train.gpus),
         grace_seconds=stage_grace(spec, StageName.TRAIN),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import Condition, Reason, Type
 from eagle3_api.estimate import readable_bytes
 from eagle3_api.jobs import CleanResult, ConvertResult, ExtractResult, Facts, StageName, TrainResult
@@ -154,13 +155,21 @@ def _outcome(stage: StageStatus) -> str:
         trained = TrainResult.model_validate(stage.result)
         return (
             f"expected accept length {trained.expected_accept_lengths[-1]:.2f} at {len(trained.expected_accept_lengths)} "
-            f"steps on {trained.held_out} held-out conversations; report in {stage.artifact}"
+            f"steps on {trained.held_out} held-out conversations, after step {trained.best_step} of {trained.steps}; "
+            f"{_rate(trained.tokens_per_second)}, {trained.waiting:.0%} of the time waiting for data; "
+            f"report in {stage.artifact}/{REPORT_PAGE}"
         )
     if stage.name is StageName.CLEAN:
         cleaned = CleanResult.model_validate(stage.result)
         return f"{readable_bytes(cleaned.bytes)} removed, {stage.artifact} and the checkpoints of its training"
     converted = ConvertResult.model_validate(stage.result)
     return f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
+
+
+def _rate(tokens_per_second: float) -> str:
+    """Tokens an hour, as people plan with them."""
+    hourly = tokens_per_second * 3600
+    return f"{hourly / 1e6:.1f} M tokens/h" if hourly >= 1e6 else f"{hourly:,.0f} tokens/h"
 
 
 _TOLD = {

@@ -5,7 +5,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3_api.jobs import CONFIG_ANNOTATION, FATAL_EXIT_CODES, LIBRARY, JobConfig, JobEnvelope, ProbeConfig, StageName
+from eagle3_api.jobs import (
+    CONFIG_ANNOTATION,
+    FATAL_EXIT_CODES,
+    LIBRARY,
+    METRICS_PORT,
+    JobConfig,
+    JobEnvelope,
+    ProbeConfig,
+    StageName,
+)
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import names
@@ -22,6 +31,7 @@ from eagle3_operator.manifests.pods import (
 from eagle3_operator.settings import Settings
 
 CONTAINER = "stage"
+METRICS_PORT_NAME = "metrics"
 
 #: Failures of a Job's pods that are borne before it fails; disruptions do not count.
 BACKOFF_LIMIT = 6
@@ -121,7 +131,10 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                 "metadata": {
                     # No revision here: a Service selects a revision's pods, and a probe's pod is none of its servers.
                     "labels": names.labels(name, stage=stage),
-                    "annotations": {CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json())},
+                    "annotations": {
+                        CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json()),
+                        **_scraping(stage),
+                    },
                 },
                 "spec": pod_spec(
                     _program(obj, settings, stage), stage_placement(obj.spec, stage), settings, restart_policy="Never"
@@ -155,8 +168,22 @@ def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
         requests=_REQUESTS[stage],
         environment={} if own_image else {"PYTHONPATH": LIBRARY},
         own_image=own_image,
-        container={"terminationMessagePolicy": "File"},
+        container={"terminationMessagePolicy": "File", **_ports(stage)},
     )
+
+
+def _ports(stage: StageName) -> Manifest:
+    """What a stage's container answers: /metrics, where the work takes days."""
+    if stage is not StageName.TRAIN:
+        return {}
+    return {"ports": [{"name": METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"}]}
+
+
+def _scraping(stage: StageName) -> dict[str, str]:
+    """By which a Prometheus without its operator finds it."""
+    if stage is not StageName.TRAIN:
+        return {}
+    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
 
 
 def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:

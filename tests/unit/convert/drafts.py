@@ -19,7 +19,7 @@ from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
-from eagle3_draft.train.launch import save_sample
+from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.vocabulary import Vocabulary, choose
 from published.layouts import Original
 from unit.train import corpus

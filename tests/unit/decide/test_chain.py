@@ -60,6 +60,16 @@ def test_the_stages_follow_one_another() -> None:
     assert world.reason("DraftConverted") == ("True", Reason.ARTIFACT_PUBLISHED)
 
 
+def test_the_end_of_a_training_is_told_with_its_measure_its_speed_and_its_report() -> None:
+    world = trained()
+    told = next(event for event in world.events if event.reason == "TrainSucceeded")
+    folder = next(stage.artifact for stage in world.told.stages if stage.name == "train")
+    assert told.message == (
+        "expected accept length 2.74 at 3 steps on 20 held-out conversations, after step 80 of 100; "
+        f"108.0 M tokens/h, 2% of the time waiting for data; report in {folder}/report.html"
+    )
+
+
 def test_a_finished_stage_is_not_run_again_when_its_job_is_gone() -> None:
     world = World().settle().finish("inspect").finish("extract")
     world._delete("Job", world.job("extract").name)

@@ -82,6 +82,8 @@ TRAINED = TrainResult(
     vocabulary_size=32000,
     vocabulary_coverage=0.98,
     tokens_per_second=30000.0,
+    waiting=0.02,
+    best_step=80,
 )
 
 

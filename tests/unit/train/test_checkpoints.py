@@ -45,6 +45,7 @@ def trained(folder: Path, steps: int) -> Training:
     for step in range(1, steps + 1):
         training.step()
         training.checkpoints.save(TrainingState(step=step, tokens=10 * step))
+    training.checkpoints.wait()
     return training
 
 
@@ -80,6 +81,7 @@ def test_one_that_cannot_be_read_is_passed_over_for_the_one_before(tmp_path: Pat
     assert state is not None
     assert state.step == 1
     again.checkpoints.save(TrainingState(step=2))  # takes the place of the broken one
+    again.checkpoints.wait()
     state = Training(tmp_path).checkpoints.load()
     assert state is not None
     assert state.step == 2

@@ -9,7 +9,7 @@ from eagle3_draft.features import Sample
 from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.evaluate import right_table
+from eagle3_draft.train.evaluate import right_table, survivors
 from eagle3_draft.train.loss import Teacher, right_rows
 from eagle3_draft.train.replay import accepted, replay
 from unit.model.served import ServedDraft
@@ -20,6 +20,12 @@ def test_a_wrong_proposal_ends_the_chain_even_if_later_ones_are_right() -> None:
     right = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
     assert accepted(right, 3).tolist() == [1, 3, 0]
     assert accepted(right, 1).tolist() == [1, 1, 0]
+
+
+def test_a_chain_survives_as_long_as_all_its_proposals_are_right() -> None:
+    right = torch.tensor([[True, True, True], [True, False, True], [False, True, True], [False, False, False]])
+    wanted = torch.tensor([[True, True, True], [True, True, True], [True, True, True], [False, True, True]])
+    assert survivors(right, wanted).tolist() == [[2, 1, 1], [3, 3, 3]]
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,11 @@ class Samples(Sequence[Sample]):
         number = bisect_right(self._starts, index) - 1
         return self._shard(number).sample(index - self._starts[number])
 
+    def place(self, index: int) -> str:
+        """Where a conversation lies, for people: its number in a shard, and the shard."""
+        number = bisect_right(self._starts, index) - 1
+        return f"number {index - self._starts[number]} of {self._shards[number].file}"
+
     def _shard(self, number: int) -> "_Shard":
         if number in self._open:
             self._open.move_to_end(number)

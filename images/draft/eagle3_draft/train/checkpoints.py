@@ -5,6 +5,9 @@ complete, and the newest is the latest. Its name begins with a dot: should scrat
 working file there. The tensors are saved by torch.distributed.checkpoint, every rank its own part,
 so that they can be loaded on another number of ranks.
 
+They are written beside the training: it waits while the state is copied to the host's memory, and for no disk. What is
+being written then has a process group of its own, because its messages would otherwise meet those of the training.
+
 Nothing random happens after the weights were initialised (samples are shuffled by seed and epoch), so there is no state
 of a random generator to keep.
 """
@@ -13,6 +16,7 @@ import json
 import os
 import re
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -39,19 +43,20 @@ _NAME = re.compile(r"\.step-(\d+)")
 class TrainingState:
     """Where a training stands, between two steps."""
 
-    epoch: int = 0
-    position: int = 0  # steps of this epoch that are done
-    step: int = 0  # steps of all epochs that are done
+    started: str = ""  # the first time, as an ISO 8601 date
+    step: int = 0  # steps that are done
     tokens: int = 0
     seconds: float = 0.0  # spent in steps
+    waited: float = 0.0  # of them, for batches
+    peak_bytes: int = 0  # of memory, on the rank that took most
     resumed: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)  # loss and accuracy in training
-    evaluations: list[dict[str, Any]] = field(default_factory=list)  # on the held-out conversations, one an epoch
+    evaluations: list[dict[str, Any]] = field(default_factory=list)  # on the held-out conversations
     best: int = 0  # index of the evaluation whose weights were kept
 
 
 class Checkpoints:
-    """The checkpoints in a folder. All ranks call every method together.
+    """The checkpoints in a folder. All ranks call every method together, except ``busy``.
 
     Args:
         folder: of the checkpoints, on storage that all ranks see.
@@ -62,39 +67,74 @@ class Checkpoints:
         self._folder = folder
         self._model = model
         self._optimizer = optimizer
+        self._group = dist.new_group(backend="gloo")
         self._newest: int | None = None  # step of the newest checkpoint, as far as this process made or loaded it
+        self._publisher = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
 
     def save(self, state: TrainingState) -> None:
-        """Publish a checkpoint of this state, unless the newest one is of the same step."""
+        """Take down this state, unless the newest checkpoint is of the same step; it is published by and by.
+
+        Raises:
+            OSError: the checkpoint before could not be written.
+        """
         if state.step == self._newest:
             return
+        self.wait()
         self._newest = state.step
         partial = self._folder / f".step-{state.step}.partial"
         if dist.get_rank() == 0:
-            shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        dist.barrier()
-        save(self._tensors(), checkpoint_id=partial)
-        if dist.get_rank() == 0:
-            with (partial / _STATE).open("w") as file:
-                json.dump(asdict(state), file)
-                file.flush()
-                os.fsync(file.fileno())
-            _sync(partial)
-            final = self._folder / f".step-{state.step}"
-            shutil.rmtree(final, ignore_errors=True)
-            partial.rename(final)
-            _sync(self._folder)
-            for old in self._published()[KEPT:]:
-                shutil.rmtree(old, ignore_errors=True)
-        dist.barrier()
+        dist.barrier(self._group)
+        written = async_save(self._tensors(), checkpoint_id=partial, process_group=self._group)
+        if isinstance(written, AsyncSaveResponse):
+            written = written.upload_completion
+        self._pending = self._publisher.submit(self._publish, partial, json.dumps(asdict(state)), written)
+
+    def busy(self) -> bool:
+        """Whether the last checkpoint is still being written. Raises what it failed of, if it did."""
+        if self._pending is None or not self._pending.done():
+            return self._pending is not None
+        self.wait()
+        return False
+
+    def wait(self) -> None:
+        """Return once the last checkpoint is published. Raises what it failed of, if it did."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _publish(self, partial: Path, state: str, written: "Future[Any]") -> None:
+        try:
+            written.result()
+        except CheckpointException as error:
+            # Its first cause says what it means for the Job: a full volume is one thing, a lost rank another
+            raise next(iter(error.failures.values()))[0] from error
+        if dist.get_rank() != 0:
+            return
+        with (partial / _STATE).open("w") as file:
+            file.write(state)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync(partial)
+        final = partial.with_suffix("")
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _sync(self._folder)
+        for old in self._published()[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
 
     def load(self) -> TrainingState | None:
         """Load the newest checkpoint that can be read; None where there is none to go on from.
 
+        What an earlier run left half written is removed.
+
         Raises:
             StageError: there are checkpoints, and none can be read (CheckpointUnreadable).
         """
+        if dist.get_rank() == 0:
+            for partial in self._folder.glob(".step-*.partial"):
+                shutil.rmtree(partial)
         published = self._published()
         problems = []
         for folder in published:

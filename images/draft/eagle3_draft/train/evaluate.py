@@ -20,6 +20,7 @@ class Evaluation:
 
     loss: float  # as in training
     accuracy: list[float]  # per step: share of proposals that are the target's most likely token
+    prefix_survival: list[float]  # per step: share of chains whose proposals are right up to and with this one
     accept_length: list[float]  # by replay with 1, 2, ... draft steps; the target's own token counted
 
 
@@ -54,6 +55,7 @@ def evaluate(
     columns = max(unroll_steps, replay_steps)
     sums = torch.zeros(4, columns, device=device)
     walked = torch.zeros(2, columns, device=device)
+    chains = torch.zeros(2, columns, device=device)
     model.eval()
     rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
     for number, chosen in enumerate(rounds):
@@ -63,16 +65,21 @@ def evaluate(
         _, marks, right = judge(batch)
         sums += torch.stack([marks.losses, marks.counted, marks.right, marks.supervised])
         if mine:
-            walked += _walk(mine, right_table(batch, right), columns).to(device)
+            table = right_table(batch, right)
+            walked += _walk(mine, table, columns).to(device)
+            chains += survivors(table, right_table(batch, [torch.ones_like(of_step) for of_step in right])).to(device)
         progress((number + 1) / len(rounds))
     model.train()
     dist.all_reduce(sums)
     dist.all_reduce(walked)
+    dist.all_reduce(chains)
     losses, counted, right, supervised = sums[:, :unroll_steps]
     tokens, steps = walked.tolist()
+    alive, begun = chains[:, :unroll_steps]
     return Evaluation(
         loss=total_loss(losses, counted).item(),
         accuracy=(right / supervised.clamp(min=1)).tolist(),
+        prefix_survival=(alive / begun.clamp(min=1)).tolist(),
         accept_length=[made / taken if taken else 0.0 for made, taken in zip(tokens, steps, strict=True)],
     )
 
@@ -88,6 +95,15 @@ def right_table(batch: Batch, right: list[Tensor]) -> Tensor:
     for step, (of_step, rows) in enumerate(zip(right, batch.wanted, strict=True)):
         table[rows.cpu(), step] = of_step.cpu()
     return table
+
+
+def survivors(right: Tensor, wanted: Tensor) -> Tensor:
+    """(2, steps): chains that are right in every step so far, and chains that exist.
+
+    Args:
+        right, wanted: (positions, steps) bool, of ``right_table``.
+    """
+    return torch.stack([table.to(torch.float32).cumprod(-1).sum(0) for table in (right, wanted)])
 
 
 def _walk(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:

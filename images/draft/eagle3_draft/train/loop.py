@@ -1,0 +1,385 @@
+"""One rank's training: from the features to the best weights."""
+
+import math
+import resource
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from eagle3_api.artifacts import CONFIG, VOCABULARY
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.features import Features, Samples
+from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.factor import FACTORS
+from eagle3_draft.model.target import Target
+from eagle3_draft.stage import StageError
+from eagle3_draft.train.answers import GreedyTokens
+from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
+from eagle3_draft.train.best import BestWeights
+from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
+from eagle3_draft.train.early_stop import has_plateaued
+from eagle3_draft.train.evaluate import Evaluation, evaluate
+from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.listeners import StepMeasures
+from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.prefetch import prefetched
+from eagle3_draft.train.schedule import evaluation_steps, learning_rate
+from eagle3_draft.train.telemetry import Telemetry
+from eagle3_draft.train.vocabulary import Vocabulary
+
+#: The replay answers for servers that draft so many steps, or as many as are unrolled in training if those are more.
+REPLAY_STEPS = 8
+
+#: Points of the training curve that the report keeps, about.
+CURVE_POINTS = 500
+
+#: Conversations that a message names.
+NAMED_SAMPLES = 8
+
+
+class StopRequest(Protocol):
+    """Whether the pod is to end."""
+
+    @property
+    def received(self) -> bool:
+        """It is."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What one step is made of."""
+
+    epoch: int  # 0-based
+    samples: Sequence[int]  # of all ranks
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A step that the device works on: the caller has gone on, and reads later what it measured."""
+
+    step: int  # 1-based
+    epoch: int
+    samples: Sequence[int]  # this rank's
+    rate: float
+    tokens: int
+    tokens_per_second: float
+    waiting: float
+    values: Tensor  # of ``Learning.step``, on the CPU once the device is done
+    done: torch.cuda.Event | None
+
+
+class Training:
+    """The state of one rank, and the loop.
+
+    Args:
+        config: of the stage.
+        device: of this rank.
+        stop: looked at between two steps.
+    """
+
+    def __init__(self, config: TrainConfig, device: torch.device, stop: StopRequest) -> None:
+        self.config = config
+        self.device = device
+        self.stop = stop
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        folder, scratch = Path(config.folder), Path(config.scratch)
+
+        features = Features.open(Path(config.features))
+        self.train, self.held_out = features.train, features.held_out
+        self.lengths = features.train.lengths.tolist()
+        epochs = [
+            epoch_steps(self.lengths, config.tokens_per_step, seed=config.seed, epoch=epoch)
+            for epoch in range(config.epochs)
+        ]
+        self.plan = [_Planned(epoch, samples) for epoch, steps in enumerate(epochs) for samples in steps]
+        self.evaluated = evaluation_steps([len(steps) for steps in epochs], config.evaluations_per_epoch)
+
+        target = Target(Path(config.target))
+        self.learning = Learning(
+            DraftConfig.model_validate_json((folder / CONFIG).read_bytes()),
+            device,
+            embedding=target.embedding(),
+            head=target.head(),
+            ids=Vocabulary.load(folder / VOCABULARY).ids,
+            seed=config.seed,
+            factor=FACTORS[config.precision],
+        )
+        self.greedy = GreedyTokens(scratch / ".greedy", self.lengths)
+        self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
+        self.best = BestWeights(folder)
+        self.telemetry = Telemetry(config, len(self.plan)) if self.rank == 0 else None
+        self.launched: _Launched | None = None
+        self.to_stop = self.to_save = False  # what the ranks agreed on
+        self.saved = self.clock = time.monotonic()
+
+    def run(self) -> TrainingState:
+        """Train to the end, from the last checkpoint if there is one; the best weights become the artifact's.
+
+        Raises:
+            StageError: Interrupted, after a checkpoint; NonFinite; what reading the features raises.
+        """
+        state = self.checkpoints.load()
+        if state is None:
+            state = TrainingState(started=datetime.now(UTC).isoformat(timespec="seconds"))
+        else:
+            state.resumed += 1
+        try:
+            self._train(state)
+        finally:
+            if self.telemetry is not None:
+                self.telemetry.close()
+        state.peak_bytes = max(state.peak_bytes, self._peak_bytes())
+        if self.rank == 0:
+            self.best.take(state.evaluations[state.best]["step"])
+        return state
+
+    def _train(self, state: TrainingState) -> None:
+        self.greedy.settle(self.train, self.learning.teacher, self.device, self._taken_down)
+        self._evaluate_if_due(state)  # the run before may have ended while it did so
+        self.saved = time.monotonic()
+        if self._is_over(state):
+            return
+        with closing(prefetched(self._batch, self.plan[state.step :], self.device)) as batches:
+            for planned, batch in self._waited_for(batches, state):
+                self._step(state, planned, batch)
+                if self.to_stop or self.to_save:
+                    self._checkpoint(state)
+                self._evaluate_if_due(state)
+                if self._is_over(state):
+                    break
+        self.checkpoints.wait()
+
+    def _is_over(self, state: TrainingState) -> bool:
+        if state.step == len(self.plan):
+            return True
+        patience = self.config.early_stop
+        return patience is not None and has_plateaued(
+            [self._accept_length(evaluation) for evaluation in state.evaluations],
+            patience=patience.patience,
+            min_improvement=patience.min_improvement,
+        )
+
+    # ------------------------------------------------------------------------------------------------------ a step
+
+    def _batch(self, planned: _Planned) -> Batch:
+        """This rank's part of a step, on the CPU."""
+        mine = share(planned.samples, self.lengths, self.ranks)[self.rank]
+        unroll, multiple = self.config.unroll_steps, self.learning.multiple
+        if not mine:
+            return idle(self.train[0], unroll, multiple=multiple)
+        return pack(
+            [self.train[sample] for sample in mine],
+            unroll,
+            greedy=[self.greedy.of(sample) for sample in mine],
+            multiple=multiple,
+            pin=self.device.type == "cuda",
+        )
+
+    def _waited_for(
+        self, batches: Generator[tuple[_Planned, Batch], None, None], state: TrainingState
+    ) -> Generator[tuple[_Planned, Batch], None, None]:
+        """The batches, and note how long each kept the training waiting."""
+        self.clock = time.monotonic()
+        while True:
+            begin = time.monotonic()
+            following = next(batches, None)
+            state.waited += time.monotonic() - begin
+            if following is None:
+                return
+            yield following
+
+    def _step(self, state: TrainingState, planned: _Planned, batch: Batch) -> None:
+        """Launch one optimizer step, and read what the one before measured."""
+        notes = torch.tensor([self.stop.received, self._checkpoint_is_due()], dtype=torch.float32)
+        rate = learning_rate(state.step, len(self.plan), self.config.learning_rate)
+        values = self.learning.step(batch, rate, notes.to(self.device, non_blocking=True)).to("cpu", non_blocking=True)
+        done = None
+        if self.device.type == "cuda":
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        self._read(state)
+        now = time.monotonic()
+        state.step += 1
+        state.tokens += sum(self.lengths[sample] for sample in planned.samples)
+        state.seconds += now - self.clock
+        self.clock = now
+        self.launched = _Launched(
+            step=state.step,
+            epoch=planned.epoch,
+            samples=share(planned.samples, self.lengths, self.ranks)[self.rank],
+            rate=rate,
+            tokens=state.tokens,
+            tokens_per_second=state.tokens / state.seconds,
+            waiting=state.waited / state.seconds,
+            values=values,
+            done=done,
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        """Rank 0 says, for all. A disk that is slower than the interval gets the next one when it is done."""
+        due = self.rank == 0 and time.monotonic() - self.saved >= self.config.checkpoint_interval
+        return due and not self.checkpoints.busy()
+
+    def _read(self, state: TrainingState) -> None:
+        """Wait for the step that was launched last, if it was not read, and note what it measured."""
+        launched, self.launched = self.launched, None
+        if launched is None:
+            return
+        if launched.done is not None:
+            launched.done.synchronize()
+        loss, norm, accuracy, stop, save = launched.values.tolist()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._stop_non_finite(launched, loss, norm)
+        self.to_stop |= stop > 0
+        self.to_save |= save > 0
+        steps = len(self.plan)
+        if launched.step % (steps // CURVE_POINTS + 1) == 0 or launched.step == steps:
+            state.curve.append(
+                {"step": launched.step, "loss": loss, "accuracy": accuracy, "learningRate": launched.rate}
+            )
+        if self.telemetry is not None:
+            self.telemetry.step(
+                StepMeasures(
+                    step=launched.step,
+                    loss=loss,
+                    accuracy=accuracy,
+                    gradient_norm=norm,
+                    learning_rate=launched.rate,
+                    tokens=launched.tokens,
+                    tokens_per_second=launched.tokens_per_second,
+                    waiting=launched.waiting,
+                ),
+                f"epoch {launched.epoch + 1}/{self.config.epochs}, loss {loss:.2f}, accuracy {accuracy:.2f}, "
+                f"{launched.tokens_per_second:,.0f} tokens/s",
+            )
+
+    def _checkpoint(self, state: TrainingState) -> None:
+        """Save the state between two steps; end there if any rank is to stop."""
+        self._read(state)
+        state.peak_bytes = max(state.peak_bytes, self._peak_bytes())
+        self.checkpoints.save(state)
+        self.to_save = False
+        self.saved = self.clock = time.monotonic()
+        if self.to_stop:
+            self.checkpoints.wait()
+            raise self._interrupted(f"after step {state.step} of {len(self.plan)}; the next try goes on from there")
+
+    def _peak_bytes(self) -> int:
+        """Of memory, on the rank that took most so far: the GPU's, or the process's on a CPU."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+        peaks = torch.tensor([peak], dtype=torch.int64)
+        dist.all_reduce(peaks, dist.ReduceOp.MAX)
+        return int(peaks.item())
+
+    # -------------------------------------------------------------------------------------------------- a measure
+
+    def _evaluate_if_due(self, state: TrainingState) -> None:
+        """Measure the draft after this step, if that is planned, and keep its weights if they are the best so far."""
+        last = state.evaluations[-1]["step"] if state.evaluations else 0
+        if state.step not in self.evaluated or last == state.step:
+            return
+        self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile
+        epoch = self.plan[state.step - 1].epoch + 1
+        evaluation = self._evaluate(state.step, epoch)
+        if not math.isfinite(evaluation.loss):
+            self._refuse_held_out(state.step)
+        state.evaluations.append({"step": state.step, "epoch": epoch, **asdict(evaluation)})
+        best, newest = state.evaluations[state.best], state.evaluations[-1]
+        if self._accept_length(newest) >= self._accept_length(best):  # of equal ones the later has seen more
+            state.best = len(state.evaluations) - 1
+            self.checkpoints.wait()
+            self.best.keep(self.learning.model, state.step)
+        if self.telemetry is not None:
+            self.telemetry.evaluation(state.step, evaluation)
+        self.saved = self.clock = time.monotonic()
+
+    def _evaluate(self, step: int, epoch: int) -> Evaluation:
+        def judge(batch: Batch) -> Judged:
+            answers = self.learning.teacher.answer(batch.last)
+            return self.learning.judge(batch, answers, torch.ones(len(batch.wanted), device=self.device))
+
+        return evaluate(
+            judge,
+            self.learning.model,
+            self.held_out,
+            self.held_out.lengths.tolist(),
+            tokens_per_step=self.config.tokens_per_step,
+            unroll_steps=self.config.unroll_steps,
+            replay_steps=REPLAY_STEPS,
+            multiple=self.learning.multiple,
+            device=self.device,
+            progress=lambda done: self._say(
+                min(step, len(self.plan) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured"
+            ),
+        )
+
+    def _accept_length(self, evaluation: dict[str, Any]) -> float:
+        """By which drafts are compared: with as many draft steps as are unrolled in training."""
+        lengths: list[float] = evaluation["accept_length"]
+        return lengths[self.config.unroll_steps - 1]
+
+    # -------------------------------------------------------------------------------------------------- bad endings
+
+    def _taken_down(self, share_done: float) -> None:
+        if self.stop.received:
+            raise self._interrupted("before the first step; the next try begins anew")
+        self._say(0, f"{share_done:.0%} of the target's answers taken down")
+
+    @staticmethod
+    def _interrupted(when: str) -> StageError:
+        return StageError(ExitCode.INTERRUPTED, Reason.INTERRUPTED, f"interrupted {when}")
+
+    def _stop_non_finite(self, launched: _Launched, loss: float, norm: float) -> None:
+        """End the training with the step, and with the conversations if the features are to blame."""
+        bad = self._not_finite(self.train, launched.samples)
+        raise StageError(
+            ExitCode.NON_FINITE,
+            Reason.NON_FINITE,
+            f"step {launched.step} of {len(self.plan)} (epoch {launched.epoch + 1}): loss {loss}, gradient norm {norm}; "
+            + (
+                f"the features of train conversation {bad} are not finite: extract them again"
+                if bad
+                else "the features of its conversations are finite: lower train.learningRate"
+            ),
+        )
+
+    def _refuse_held_out(self, step: int) -> None:
+        mine = range(self.rank, len(self.held_out), self.ranks)
+        bad = self._not_finite(self.held_out, mine)
+        raise StageError(
+            ExitCode.NON_FINITE,
+            Reason.NON_FINITE,
+            f"the loss on the held-out conversations after step {step} of {len(self.plan)} is not finite; "
+            + (
+                f"the features of held-out conversation {bad} are not finite: extract them again"
+                if bad
+                else "their features are finite: lower train.learningRate"
+            ),
+        )
+
+    def _not_finite(self, samples: Samples, mine: Sequence[int]) -> str:
+        """Which conversations have features that are not finite, on any rank, and where they lie. All ranks call it."""
+        found = [
+            (number, samples.place(number))
+            for number in mine
+            if not (samples[number].hidden.isfinite().all() and samples[number].last.isfinite().all())
+        ]
+        of_all: list[list[tuple[int, str]]] = [[] for _ in range(self.ranks)]
+        dist.all_gather_object(of_all, found)
+        named = sorted({one for some in of_all for one in some})
+        return ", ".join(f"{number} ({place})" for number, place in named[:NAMED_SAMPLES])
+
+    def _say(self, done: float, message: str) -> None:
+        if self.telemetry is not None:
+            self.telemetry.say(done, message)

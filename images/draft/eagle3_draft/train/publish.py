@@ -1,0 +1,114 @@
+"""From the best weights to the published artifact: the measures, the report, what conversion and probing need."""
+
+import json
+import platform
+import shutil
+import socket
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY
+from eagle3_api.jobs import TrainConfig, TrainResult
+from eagle3_draft import artifacts
+from eagle3_draft.data.inputs import inherited
+from eagle3_draft.features import Features, Sample
+from eagle3_draft.train.checkpoints import TrainingState
+from eagle3_draft.train.report import page
+from eagle3_draft.train.vocabulary import Vocabulary, count_supervised, coverage
+
+#: Bounds of the held-out sample that the artifact keeps: conversations, and tokens of each.
+SAMPLE_CONVERSATIONS, SAMPLE_TOKENS = 64, 256
+
+
+def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
+    """Complete the artifact beside the weights, and publish it.
+
+    Args:
+        config: of the stage.
+        state: at the training's end.
+    """
+    folder = Path(config.folder)
+    features = Features.open(Path(config.features))
+    result = _result(config, state, features)
+    report = _report(config, state, result)
+    artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
+    artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
+    shutil.copyfile(artifacts.verified(Path(config.features), PROMPTS), folder / PROMPTS)
+    save_sample(folder / HELD_OUT, list(islice(features.held_out, SAMPLE_CONVERSATIONS)))
+    artifacts.publish(
+        folder,
+        stage=config.stage,
+        key=config.key,
+        made_from={"features": config.features_key, "target": config.target_digest}
+        | inherited(features.manifest.made_from),
+        numbers=result.to_json() | {"layers": config.layers},
+        provenance={
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "processes": str(dist.get_world_size()),
+            "node": socket.gethostname(),
+            "started": state.started,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+    )
+    return result
+
+
+def _result(config: TrainConfig, state: TrainingState, features: Features) -> TrainResult:
+    best = state.evaluations[state.best]
+    vocabulary = Vocabulary.load(Path(config.folder) / VOCABULARY)
+    return TrainResult(
+        steps=state.step,
+        tokens=state.tokens,
+        loss=best["loss"],
+        accuracy=best["accuracy"],
+        prefix_survival=best["prefix_survival"],
+        expected_accept_lengths=best["accept_length"],
+        held_out=len(features.held_out),
+        vocabulary_size=len(vocabulary.ids),
+        vocabulary_coverage=coverage(vocabulary, count_supervised(features.train, vocabulary.target_size)),
+        tokens_per_second=state.tokens / state.seconds,
+        waiting=state.waited / state.seconds,
+        peak_memory_bytes=state.peak_bytes,
+        best_step=best["step"],
+        resumed=state.resumed,
+    )
+
+
+def _report(config: TrainConfig, state: TrainingState, result: TrainResult) -> dict[str, Any]:
+    folder = Path(config.folder)
+    return {
+        "result": result.to_json(),
+        "bestEpoch": state.evaluations[state.best]["epoch"],
+        "training": state.curve,
+        "heldOut": state.evaluations,
+        "draft": json.loads((folder / CONFIG).read_bytes()),
+        "config": config.to_json(),
+    }
+
+
+def save_sample(path: Path, samples: list[Sample]) -> None:
+    """Keep the beginnings of a few held-out conversations, laid out as in a shard of the feature store."""
+    cut = [
+        Sample(*(part[:SAMPLE_TOKENS] for part in (one.input_ids, one.loss_mask, one.hidden, one.last)))
+        for one in samples
+    ]
+    offsets = torch.zeros(len(cut) + 1, dtype=torch.int64)
+    offsets[1:] = torch.tensor([len(one) for one in cut]).cumsum(0)
+    save_file(
+        {
+            "input_ids": torch.cat([one.input_ids for one in cut]),
+            "loss_mask": torch.cat([one.loss_mask for one in cut]),
+            "hidden": torch.cat([one.hidden for one in cut]),
+            "last": torch.cat([one.last for one in cut]),
+            "offsets": offsets,
+        },
+        path,
+    )

@@ -1,0 +1,142 @@
+"""The loop of one rank: when it measures, what it keeps, when it ends."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_api.spec import EarlyStop
+from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.target import Target
+from eagle3_draft.stage import StageError
+from eagle3_draft.train.checkpoints import TrainingState
+from eagle3_draft.train.loop import Training
+from eagle3_draft.train.vocabulary import choose
+from unit.train import corpus
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> corpus.Corpus:
+    return corpus.make(tmp_path_factory.mktemp("corpus"), train=12, held_out=2)
+
+
+@dataclass
+class Stop:
+    """The pod is to end once so many looks were taken."""
+
+    looks: float = math.inf
+
+    @property
+    def received(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def prepared(made: corpus.Corpus, out: Path, **changes: Any) -> TrainConfig:
+    """A configuration, and what the launcher writes before the ranks start."""
+    config = corpus.train_config(made, out, **changes)
+    folder = Path(config.folder)
+    folder.mkdir(exist_ok=True)
+    choose(torch.ones(corpus.VOCABULARY, dtype=torch.int64), 64, always=[]).save(folder / VOCABULARY)
+    sizes = draft_config(Target(made.target).config, layers=corpus.LAYERS, draft_vocabulary_size=64)
+    (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
+    return config
+
+
+def trained(config: TrainConfig, looks: float = math.inf) -> TrainingState:
+    Path(config.scratch).mkdir(exist_ok=True)
+    return Training(config, CPU, Stop(looks)).run()
+
+
+def measured_at(state: TrainingState) -> list[int]:
+    return [evaluation["step"] for evaluation in state.evaluations]
+
+
+def test_it_measures_as_often_as_asked_and_always_at_an_epoch_s_end(made: corpus.Corpus, tmp_path: Path) -> None:
+    state = trained(prepared(made, tmp_path, evaluations_per_epoch=2))
+    steps = measured_at(state)
+    assert [evaluation["epoch"] for evaluation in state.evaluations] == [1, 1, 2, 2]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == state.step
+
+
+def test_the_published_weights_are_those_that_were_measured_best(made: corpus.Corpus, tmp_path: Path) -> None:
+    wild = prepared(made, tmp_path, epochs=3, learning_rate=0.1, evaluations_per_epoch=2)  # it gets worse in between
+    state = trained(wild)
+    lengths = [evaluation["accept_length"][wild.unroll_steps - 1] for evaluation in state.evaluations]
+    assert lengths[state.best] == max(lengths) > lengths[-1]
+    until = wild.model_copy(update={"folder": str(tmp_path / "again"), "scratch": str(tmp_path / "scratch2")})
+    Path(until.folder).mkdir()
+    for name in (CONFIG, VOCABULARY):
+        (Path(until.folder) / name).write_bytes((Path(wild.folder) / name).read_bytes())
+    best = state.evaluations[state.best]["step"]
+    with pytest.raises(StageError, match=f"after step {best} of"):
+        trained(until, looks=best - 1)
+    kept, again = load_file(Path(wild.folder) / WEIGHTS), _interrupted_weights(until)
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def _interrupted_weights(config: TrainConfig) -> dict[str, torch.Tensor]:
+    training = Training(config, CPU, Stop())
+    assert training.checkpoints.load() is not None
+    return {name: weight.full_tensor() for name, weight in training.learning.model.state_dict().items()}
+
+
+def test_a_training_that_no_longer_gets_better_ends_early(made: corpus.Corpus, tmp_path: Path) -> None:
+    config = prepared(made, tmp_path, epochs=50, learning_rate=1e-12, early_stop=EarlyStop(patience=2))
+    state = trained(config)
+    assert len(state.evaluations) == 3  # the first is one to compare with
+    assert state.evaluations[-1]["epoch"] == 3
+
+
+def test_an_early_end_is_the_same_for_a_training_that_was_interrupted(made: corpus.Corpus, tmp_path: Path) -> None:
+    changes = {"epochs": 50, "learning_rate": 1e-12, "early_stop": EarlyStop(patience=1)}
+    (tmp_path / "whole").mkdir()
+    whole = trained(prepared(made, tmp_path / "whole", **changes))
+    config = prepared(made, tmp_path, **changes)
+    for _ in range(3):
+        with pytest.raises(StageError, match="interrupted"):
+            trained(config, looks=2)
+    state = trained(config)
+    assert (state.step, state.resumed) == (whole.step, 3)
+    assert state.curve == whole.curve
+    assert state.evaluations == whole.evaluations
+
+
+@pytest.mark.parametrize(("split", "spoil"), [("train", 2), ("held-out", 5)])
+def test_numbers_that_are_not_finite_are_found_down_to_conversation_and_shard(
+    split: str, spoil: int, tmp_path: Path
+) -> None:
+    made = corpus.make(tmp_path, train=4, held_out=2, spoil=spoil)
+    config = prepared(made, tmp_path)
+    with pytest.raises(
+        StageError, match=rf"step \d+ of \d+.*{split} conversation \d \(number \d of .*00000"
+    ) as stopped:
+        trained(config)
+    assert (stopped.value.code, stopped.value.reason) == (ExitCode.NON_FINITE, Reason.NON_FINITE)
+
+
+def test_it_knows_its_speed_its_waiting_and_its_memory(made: corpus.Corpus, tmp_path: Path) -> None:
+    state = trained(prepared(made, tmp_path))
+    assert state.tokens == 2 * sum(Training(prepared(made, tmp_path), CPU, Stop()).lengths)
+    assert 0 < state.waited < state.seconds
+    assert state.peak_bytes > 2**20

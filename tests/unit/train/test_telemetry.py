@@ -1,0 +1,143 @@
+"""What a training tells while it runs reaches whoever was named, and a listener that fails harms nobody."""
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, ObjectReference, Progress, TrainConfig
+from eagle3_api.spec import WeightsAndBiases
+from eagle3_draft.stage import StageError
+from eagle3_draft.train.evaluate import Evaluation
+from eagle3_draft.train.listeners import StepMeasures
+from eagle3_draft.train.telemetry import TENSORBOARD, Telemetry, check_libraries
+
+STEP = StepMeasures(
+    step=7,
+    loss=2.5,
+    accuracy=0.4,
+    gradient_norm=0.9,
+    learning_rate=1e-4,
+    tokens=7000,
+    tokens_per_second=1234.0,
+    waiting=0.03,
+)
+EVALUATION = Evaluation(loss=2.0, accuracy=[0.6, 0.5], prefix_survival=[0.6, 0.4], accept_length=[1.6, 1.9, 2.0])
+
+
+def config(folder: Path, **changes: Any) -> TrainConfig:
+    fields: dict[str, Any] = {
+        "owner": ObjectReference(namespace="n", name="draft", uid="u"),
+        "key": "k",
+        "folder": str(folder),
+        "scratch": "s",
+        "features": "f",
+        "features_key": "e",
+        "target": "t",
+        "target_digest": "d",
+        "layers": [0],
+        "vocabulary_size": 64,
+        "epochs": 1,
+        "tokens_per_step": 80,
+        "learning_rate": 1e-3,
+        "unroll_steps": 2,
+        "seed": 1,
+        "checkpoint_interval": 600.0,
+    }
+    return TrainConfig(**(fields | changes))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        number: int = free.getsockname()[1]
+    yield number
+
+
+def scraped(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_the_last_step_and_the_last_evaluation(tmp_path: Path, port: int) -> None:
+    telemetry = Telemetry(config(tmp_path, metrics_port=port), steps=100)
+    telemetry.step(STEP, "words")
+    telemetry.evaluation(7, EVALUATION)
+    found = scraped(port)
+    telemetry.close()
+    assert {name.removeprefix("eagle3_train_"): value for name, value in found.items()} == {
+        "steps": 100,
+        "step": 7,
+        "tokens": 7000,
+        "loss": 2.5,
+        "accuracy": 0.4,
+        "gradient_norm": 0.9,
+        "learning_rate": 1e-4,
+        "tokens_per_second": 1234,
+        "waiting_share": 0.03,
+        "held_out_loss": 2.0,
+        "expected_accept_length[1]": 1.6,
+        "expected_accept_length[2]": 1.9,
+        "expected_accept_length[3]": 2.0,
+        "prefix_survival[1]": 0.6,
+        "prefix_survival[2]": 0.4,
+    }
+
+
+def test_a_port_that_is_taken_keeps_nobody_from_training(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Telemetry(config(tmp_path, metrics_port=port), steps=100)
+    second = Telemetry(config(tmp_path, metrics_port=port), steps=100)
+    second.step(STEP, "words")
+    first.close()
+    captured = capsys.readouterr()
+    assert f"no metrics on port {port}" in captured.err
+    assert Progress.last(captured.out) is not None
+
+
+def test_tensorboard_has_every_step_and_evaluation(tmp_path: Path) -> None:
+    telemetry = Telemetry(config(tmp_path, tensor_board=True), steps=100)
+    telemetry.step(STEP, "words")
+    telemetry.evaluation(7, EVALUATION)
+    telemetry.close()
+    events = EventAccumulator(str(tmp_path / TENSORBOARD))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(7, 2.5)]
+    assert [event.value for event in events.Scalars("held_out/accept_length/drafted_3")] == [2.0]
+
+
+def test_a_listener_that_fails_is_told_nothing_more_and_the_others_are(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry = Telemetry(config(tmp_path, tensor_board=True, metrics_port=port), steps=100)
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", full)
+    telemetry.step(STEP, "words")
+    telemetry.step(STEP, "words")
+    assert scraped(port)["eagle3_train_loss"] == 2.5
+    telemetry.close()
+    assert capsys.readouterr().err.count("TensorBoard hears no more of this training: No space left") == 1
+
+
+def test_a_library_that_the_image_lacks_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+    check_libraries(config(tmp_path, tensor_board=True))
+    asked = config(tmp_path, weights_and_biases=WeightsAndBiases(project="drafts"))
+    with pytest.raises(StageError, match=r"weightsAndBiases needs the Python package wandb.*pip install") as refused:
+        check_libraries(asked)
+    assert (refused.value.code, refused.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
