@@ -180,6 +180,10 @@ class ConvertConfig(Model):
     layers: list[int] = Field(description="What the server must capture; an adopted checkpoint must say the same.")
     sglang_version: str
     context_length: int
+    arguments: list[str] = Field(
+        default_factory=list, description="serve.arguments, for the engine that measures an adopted checkpoint."
+    )
+    tensor_parallel_size: int = Field(1, description="Of that engine.")
 
 
 class ProbeConfig(Model):
@@ -305,7 +309,17 @@ class ConvertResult(Model):
     draft_vocabulary_size: int
     prompts: int
     prompts_digest: str
-    expected_accept_lengths: list[float] | None = Field(None, description="As trained; none for an adopted checkpoint.")
+    expected_accept_lengths: list[float] | None = Field(
+        None, description="As trained; of an adopted checkpoint as measured here, on the target's own answers."
+    )
+    accuracy: list[float] | None = Field(
+        None,
+        description="Of the converted draft's own forward: share of right proposals at each step, on the held-out features that "
+        "came with a trained draft, or on the target's own answers.",
+    )
+    chance: float | None = Field(
+        None, description="The first step's accuracy of a draft that knew nothing of its target."
+    )
     parity_error: float | None = Field(
         None, description="Largest difference of logits, converted against trained, on held-out features."
     )

@@ -23,7 +23,7 @@ import torch
 from eagle3_api.checkpoints import Served, Target, check, read_folder, read_form, report
 from eagle3_api.checkpoints.safetensors import BITS, Tensor
 from eagle3_api.sglang import NEWEST
-from eagle3_draft.convert.stage import emit
+from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.weights import PIECE
 from published import files, shapes
 

@@ -120,7 +120,7 @@ def loaded(
             newer(original, norms, published)
         else:
             LAYOUTS[name](original, published)
-        run(drafts.adopt_config(made, root / f"out-{number}", published))
+        drafts.adopt(made, root / f"out-{number}", published)
         folders.append(root / f"out-{number}")
     save_file(inputs, root / "inputs.safetensors")
     python = environment.ensure() / "bin" / "python3"

@@ -1,10 +1,10 @@
 """Room: whether the servers are scaled to zero for the extraction and the training of the next draft.
 
 With ``serve.whileTraining: ScaleToZero`` one node serves and trains by turns. The servers go before the first large Job
-(Extract, Train) starts, and stay away until the draft of that training is converted, because its revision is to come up in
+(Extract, Train; of an adopted draft Convert, which runs the target) starts, and stay away until the draft of that training is converted, because its revision is to come up in
 their place. They come back as they were when the Jobs fail or are suspended, or when the edit is taken back.
 
-What is decided is kept in ``status.roomFor``, the key of the training, so that one training is approved once.
+What is decided is kept in ``status.roomFor``, the key of the training (or of that Convert), so that one training is approved once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.chain import View, Waiting, in_use
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.manifests.flags import start_budget
-from eagle3_operator.manifests.jobs import LARGE
+from eagle3_operator.manifests.jobs import is_large
 from eagle3_operator.observation import Job
 
 
@@ -47,7 +47,7 @@ def asked(
         facts: of the target.
         before: the status.
     """
-    train = next((link for link in links if link.stage is StageName.TRAIN), None)
+    train = next((link for link in reversed(links) if is_large(view.obj.spec, link.stage)), None)
     following = _following(links, former)
     if following is None:
         return Room()
@@ -57,7 +57,7 @@ def asked(
     if view.obj.spec.suspend or (status is not None and status.state is StageState.FAILED):
         return unchanged(before, view, under_way=False)
     made = before.room_for == train.key
-    if link.stage not in LARGE:
+    if not is_large(view.obj.spec, link.stage):
         return Room(train.key if made else None)
     job = view.job(link)
     if job is not None and in_use(job) and not job.suspended:  # beside servers it evidently has its GPUs
@@ -71,7 +71,7 @@ def asked(
 
 def unchanged(before: Eagle3DraftStatus, view: View, *, under_way: bool) -> Room:
     """The room as it was, while something of the chain is under way or a large Job still holds its GPUs."""
-    kept = _by_turns(view) and (under_way or any(_holds_gpus(job) for job in view.seen.jobs.values()))
+    kept = _by_turns(view) and (under_way or any(_holds_gpus(view, job) for job in view.seen.jobs.values()))
     return Room(before.room_for if kept else None)
 
 
@@ -92,8 +92,9 @@ def _following(
     return None
 
 
-def _holds_gpus(job: Job) -> bool:
-    return job.owned and job.stage in LARGE and not job.finished and not (job.suspended and not job.pods)
+def _holds_gpus(view: View, job: Job) -> bool:
+    large = job.stage in set(StageName) and is_large(view.obj.spec, StageName(job.stage))
+    return job.owned and large and not job.finished and not (job.suspended and not job.pods)
 
 
 def _servers_are_gone(view: View) -> bool:
@@ -108,7 +109,7 @@ def _outage(view: View) -> bool:
 
 def _approved(view: View, train: Link, before: Eagle3DraftStatus) -> bool:
     approvals = Approvals(view.obj, before.ready_once)
-    return not approvals.needed(outage=True) or approvals.given(StageName.TRAIN, train.key)
+    return not approvals.needed(outage=True) or approvals.given(train.stage, train.key)
 
 
 def _request(view: View, train: Link, facts: Facts, before: Eagle3DraftStatus) -> str:
@@ -119,4 +120,4 @@ def _request(view: View, train: Link, facts: Facts, before: Eagle3DraftStatus) -
         f"new draft is proven; {f'last time {lasted}' if lasted else 'how long they take is not known yet'}, and a start may "
         f"take up to {start_budget(view.obj.spec, facts) / 60:.0f} min more"
     )
-    return f"{text}. {Approvals(view.obj, before.ready_once).command(StageName.TRAIN, train.key)}"
+    return f"{text}. {Approvals(view.obj, before.ready_once).command(train.stage, train.key)}"

@@ -86,6 +86,11 @@ def _owner(obj: Eagle3Draft) -> ObjectReference:
     return ObjectReference(namespace=obj.metadata.namespace, name=obj.metadata.name, uid=obj.metadata.uid)
 
 
+def _engine_arguments(spec: Eagle3DraftSpec) -> list[str]:
+    """The server's own flags, by which an engine in a Job computes what the server will."""
+    return list(spec.serve.arguments or []) if spec.serve else []
+
+
 def _data(data: Data | None) -> DataConfig | None:
     return None if data is None else DataConfig.model_validate(data.to_json())
 
@@ -170,7 +175,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         layers=facts.auxiliary_layers,
         dtype=spec.extract.dtype,
         sglang_version=facts.sglang_version,
-        arguments=list(spec.serve.arguments or []) if spec.serve else [],
+        arguments=_engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,
         shards=spec.extract.shards,
     )
@@ -265,6 +270,8 @@ def _convert_config(context: Context, key: str) -> ConvertConfig:
         layers=facts.auxiliary_layers,
         sglang_version=facts.sglang_version,
         context_length=facts.context_length,
+        arguments=_engine_arguments(spec),
+        tensor_parallel_size=spec.target.tensor_parallel_size,
     )
 
 

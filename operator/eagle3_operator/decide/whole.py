@@ -4,7 +4,7 @@ from datetime import datetime
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, Facts, StageName
-from eagle3_api.spec import Eagle3Draft, seconds
+from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, retention, retries, stages, summary, times
 from eagle3_operator.decide.approval import APPROVE_ANNOTATION
@@ -17,7 +17,7 @@ from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.manifests import claims, names
-from eagle3_operator.manifests.jobs import LARGE
+from eagle3_operator.manifests.jobs import is_large
 from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
 
@@ -102,7 +102,9 @@ def _advance_chain(
     room = Room()
     for link in links:
         room = asked(links, former | chain, view, facts, before)
-        step = advance(link, former.get(link.stage), view, room.waiting if link.stage in LARGE else None)
+        step = advance(
+            link, former.get(link.stage), view, room.waiting if is_large(view.obj.spec, link.stage) else None
+        )
         actions.add(step)
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:
@@ -161,7 +163,7 @@ def _status(
             "room_for": at.rollout.room_for if at.rollout else before.room_for,
             "serving_revision": at.serving.number if at.serving else None,
             "ready_once": before.ready_once or is_ready,
-            "took": before.took | _took(chain),
+            "took": before.took | _took(obj.spec, chain),
             "artifact": _artifact(view, chain) or before.artifact,
             "handled": before.handled.model_copy(update={"approve": approve or before.handled.approve}),
             "replicas": at.serving.ready if at.serving else 0,
@@ -171,12 +173,12 @@ def _status(
     )
 
 
-def _took(chain: dict[StageName, StageStatus]) -> dict[str, float]:
+def _took(spec: Eagle3DraftSpec, chain: dict[StageName, StageStatus]) -> dict[str, float]:
     """Seconds that the large stages took which are finished."""
     return {
         str(name): times.age(stage.started_at, times.parse(stage.finished_at))
         for name, stage in sorted(chain.items())
-        if name in LARGE and stage.state is StageState.SUCCEEDED and stage.finished_at is not None
+        if is_large(spec, name) and stage.state is StageState.SUCCEEDED and stage.finished_at is not None
     }
 
 

@@ -39,9 +39,6 @@ BACKOFF_LIMIT = 6
 #: Stages in our own image: they need neither torch nor the engine.
 OWN_IMAGE = frozenset({StageName.INSPECT, StageName.CLEAN, StageName.PROBE})
 
-#: Stages that fill the node they run on. The placement's cpu, memory and shared memory speak of them and of the servers;
-#: the others are small, and must find a place beside a server that has taken the node's memory.
-LARGE = frozenset({StageName.EXTRACT, StageName.TRAIN})
 
 _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
@@ -57,18 +54,36 @@ _GRACE = {StageName.EXTRACT: 120, StageName.TRAIN: 120}
 _SMALL_GRACE = 30
 
 
+def is_large(spec: Eagle3DraftSpec, stage: StageName) -> bool:
+    """Whether a stage's pods fill the node they run on.
+
+    The placement's cpu, memory and shared memory speak of them and of the servers; the others are small, and must find a
+    place beside a server that has taken the node's memory.
+    """
+    return stage in (StageName.EXTRACT, StageName.TRAIN) or runs_target(spec, stage)
+
+
+def runs_target(spec: Eagle3DraftSpec, stage: StageName) -> bool:
+    """Whether a stage's pods run the target: extraction, and the conversion of a draft that brings no features."""
+    return stage is StageName.EXTRACT or (stage is StageName.CONVERT and spec.draft.checkpoint is not None)
+
+
 def stage_placement(spec: Eagle3DraftSpec, stage: StageName) -> Placement:
     """Where and with what a stage's pods run: the object's placement under the stage's own."""
-    own = {StageName.EXTRACT: spec.extract.placement, StageName.TRAIN: spec.train.placement}.get(stage)
+    own = spec.train.placement if stage is StageName.TRAIN else None
+    if runs_target(spec, stage):
+        own = spec.extract.placement
     placement = (own or Placement()).over(spec.placement)
-    if stage in LARGE:
+    if is_large(spec, stage):
         return placement
     return placement.model_copy(update={"cpu": None, "memory": None, "shm_size": None})
 
 
 def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """GPUs of a stage's pod."""
-    return {StageName.EXTRACT: spec.extract.gpus, StageName.TRAIN: spec.train.gpus}.get(stage, 0)
+    if runs_target(spec, stage):
+        return spec.extract.gpus
+    return spec.train.gpus if stage is StageName.TRAIN else 0
 
 
 def stage_shards(spec: Eagle3DraftSpec, stage: StageName) -> int:
@@ -194,7 +209,7 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
         root_mount(obj, "features"),
         root_mount(obj, "drafts"),
         *user_mounts(placement, read_only=stage is StageName.INSPECT),
-        *((shared_memory(placement),) if stage in LARGE else ()),
+        *((shared_memory(placement),) if is_large(obj.spec, stage) else ()),
     )
 
 

@@ -12,13 +12,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
-from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
+from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, TrainResult
 from eagle3_draft import artifacts
-from eagle3_draft.convert import parity
+from eagle3_draft.convert import parity, run
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.target import Target
+from eagle3_draft.train.batches import pack
+from eagle3_draft.train.loss import Teacher, mark
 from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.vocabulary import Vocabulary, choose
 from published.layouts import Original
@@ -70,7 +73,8 @@ def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample
         for parameter in draft.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)
     save_file(dict(draft.state_dict()), trained / WEIGHTS)
-    choose(torch.randint(0, 9, (corpus.VOCABULARY,)), DRAFT_VOCABULARY, [1, 2]).save(trained / VOCABULARY)
+    vocabulary = choose(torch.randint(0, 9, (corpus.VOCABULARY,)), DRAFT_VOCABULARY, [1, 2])
+    vocabulary.save(trained / VOCABULARY)
     (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
     save_sample(trained / HELD_OUT, samples)
     (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
@@ -78,7 +82,7 @@ def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample
         steps=1,
         tokens=1,
         loss=1.0,
-        accuracy=[0.5],
+        accuracy=accuracy(draft, vocabulary, samples, target),
         expected_accept_lengths=[1.5, 1.75],
         held_out=3,
         vocabulary_size=DRAFT_VOCABULARY,
@@ -93,6 +97,18 @@ def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample
         numbers=result.to_json(),
         provenance={},
     )
+
+
+@torch.no_grad()
+def accuracy(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target: Path, steps: int = 2) -> list[float]:
+    """As the trainer measures it, by its plain loss."""
+    embedding, head = (part().float() for part in (Target(target).embedding, Target(target).head))
+    batch = pack(samples, steps)
+    lesson = Teacher(head, vocabulary.ids).teach(batch.last)
+    logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
+    marks = mark(logits, lesson, batch.teachers, vocabulary.ids)
+    shares: list[float] = (marks.right / marks.supervised).tolist()
+    return shares
 
 
 def convert_config(made: Made, folder: Path, **changes: Any) -> ConvertConfig:
@@ -115,6 +131,11 @@ def convert_config(made: Made, folder: Path, **changes: Any) -> ConvertConfig:
 def adopt_config(made: Made, folder: Path, checkpoint: Path, **changes: Any) -> ConvertConfig:
     """The conversion of a checkpoint from elsewhere."""
     return convert_config(made, folder, trained=None, trained_key=None, checkpoint=str(checkpoint), **changes)
+
+
+def adopt(made: Made, folder: Path, checkpoint: Path, **changes: Any) -> ConvertResult:
+    """Convert a checkpoint from elsewhere without asking it anything: its weights are random, and would be refused."""
+    return run(adopt_config(made, folder, checkpoint, **changes), load=None)
 
 
 def with_fault(converted: Path, folder: Path, fault: Fault) -> Path:

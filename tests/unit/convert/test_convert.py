@@ -203,8 +203,7 @@ def test_our_own_output_is_adopted_unchanged(
     made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
 ) -> None:
     folder, before = converted
-    config = drafts.adopt_config(made, tmp_path / "out", folder, checkpoint_digest=before.digest)
-    result = run(config)
+    result = drafts.adopt(made, tmp_path / "out", folder, checkpoint_digest=before.digest)
     assert result.digest == before.digest
     said = json.loads((tmp_path / "out" / PROVENANCE).read_text())["predicate"]["buildDefinition"]
     assert said["resolvedDependencies"][1]["digest"] == {"eagle3Digest": before.digest}
@@ -226,25 +225,25 @@ def test_an_adopted_draft_is_probed_with_held_out_conversations_where_there_are_
     ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
     data = DataConfig(conversations=str(tmp_path / "data.jsonl"), max_length=64, holdout=0.25)
-    result = run(drafts.adopt_config(made, tmp_path / "out", converted[0], data=data))
+    result = drafts.adopt(made, tmp_path / "out", converted[0], data=data)
     assert 1 <= result.prompts < 40
 
 
-def test_a_draft_whose_fc_is_scrambled_passes_for_only_a_probe_can_see_it(
+def test_a_draft_whose_fc_is_scrambled_passes_every_rule_and_must_be_asked(
     made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
 ) -> None:
     def scramble(_: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         tensors["fc.weight"] = tensors["fc.weight"].flip(1).contiguous()
 
     checkpoint = drafts.with_fault(converted[0], tmp_path / "scrambled", scramble)
-    assert run(drafts.adopt_config(made, tmp_path / "out", checkpoint)).digest != converted[1].digest
+    assert drafts.adopt(made, tmp_path / "out", checkpoint).digest != converted[1].digest
 
 
 def test_an_untrained_norm_is_pointed_out(
     made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
 ) -> None:
     checkpoint = drafts.with_fault(converted[0], tmp_path / "fresh", lambda _, tensors: tensors["norm.weight"].fill_(1))
-    result = run(drafts.adopt_config(made, tmp_path / "out", checkpoint))
+    result = drafts.adopt(made, tmp_path / "out", checkpoint)
     assert result.warnings == ["norm.weight: every value is 1, as before training"]
 
 
@@ -358,7 +357,7 @@ def test_a_faulty_checkpoint_is_refused_with_its_reason(
     fault, reason, words = FAULTS[name]
     checkpoint = drafts.with_fault(converted[0], tmp_path / "faulty", fault)
     with pytest.raises(StageError, match=words) as no:
-        run(drafts.adopt_config(made, tmp_path / "out", checkpoint))
+        drafts.adopt(made, tmp_path / "out", checkpoint)
     assert no.value.reason == reason
     assert no.value.code == ExitCode.REFUSED
     assert artifacts.finished(tmp_path / "out", drafts.KEY) is None
@@ -368,13 +367,13 @@ def test_a_checkpoint_that_was_changed_since_it_was_inspected_is_refused(
     made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
 ) -> None:
     with pytest.raises(StageError, match="changed since it was inspected") as no:
-        run(drafts.adopt_config(made, tmp_path / "out", converted[0], checkpoint_digest="00" * 32))
+        drafts.adopt(made, tmp_path / "out", converted[0], checkpoint_digest="00" * 32)
     assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
 
 
 def test_a_checkpoint_that_is_not_there_is_named(made: drafts.Made, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="nowhere") as no:
-        run(drafts.adopt_config(made, tmp_path / "out", tmp_path / "nowhere"))
+        drafts.adopt(made, tmp_path / "out", tmp_path / "nowhere")
     assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
 
 
@@ -385,5 +384,5 @@ def test_a_file_that_was_cut_is_noticed(
     whole = (checkpoint / WEIGHTS).read_bytes()
     (checkpoint / WEIGHTS).write_bytes(whole[:-100])
     with pytest.raises(StageError, match="was cut") as no:
-        run(drafts.adopt_config(made, tmp_path / "out", checkpoint))
+        drafts.adopt(made, tmp_path / "out", checkpoint)
     assert no.value.reason == Reason.CHECKPOINT_UNREADABLE

@@ -67,7 +67,7 @@ def reference(made: drafts.Made, original: Original) -> Tensor:
 
 
 def convert(made: drafts.Made, checkpoint: Path, out: Path, **changes: Any) -> ConvertResult:
-    return run(drafts.adopt_config(made, out, checkpoint, **changes))
+    return drafts.adopt(made, out, checkpoint, **changes)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

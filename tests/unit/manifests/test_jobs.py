@@ -64,6 +64,13 @@ def test_a_small_job_finds_a_place_beside_a_server_that_took_the_memory(stage: S
         assert "limits" not in asked
 
 
+def test_the_conversion_of_an_adopted_draft_runs_the_target_where_extraction_would() -> None:
+    adopted = draft(placement=full_placement(), draft={"checkpoint": "/data/draft"}, extract={"gpus": 4})
+    asked = pod(job(adopted, SETTINGS, config=config(StageName.CONVERT)))["containers"][0]
+    assert asked["resources"]["limits"] == {"memory": "256Gi", "nvidia.com/gpu": "4"}
+    assert "/dev/shm" in {mount["mountPath"] for mount in asked["volumeMounts"]}
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_inspect_writes_nothing_that_is_the_user_s(stage: StageName) -> None:
     mounts = pod(made(stage))["containers"][0]["volumeMounts"]

@@ -9,9 +9,13 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     sglang_config config.json, written and read
     weights       tensors, streamed
     values        values that no trained draft has
-    provenance    where the draft comes from, as others read it
-    parity        the converted draft's forward against the trainer's
+    emit          the folder that SGLang loads
     prompts       what the probe will send
+    answers       what the target says to them, and its states
+    parity        the converted draft's forward against the trained one's
+    agreement     how often a draft proposes what its target says
+    proof         both of these, judged
+    provenance    where the draft comes from, as others read it
 """
 
 from eagle3_draft.convert.stage import run

@@ -17,7 +17,7 @@ from eagle3_api.checkpoints import (
 )
 from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import capture_ids
-from eagle3_draft.convert.stage import emit
+from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.values import Values, judge
 from eagle3_draft.convert.weights import pieces
 from eagle3_draft.inspect.target import read_target

@@ -55,8 +55,8 @@ def compare(
         embedding: the target's.
         held_out: what to run them on.
     """
-    ours, our_ids = _trained(trained)
-    theirs, their_ids = _converted(converted, layers)
+    ours, our_ids = read_trained(trained)
+    theirs, their_ids = read_converted(converted, layers)
     error = squares = 0.0
     agreed = rows = values = 0
     for sample in held_out:
@@ -97,13 +97,15 @@ def read_held_out(trained: Path) -> list[Sample]:
     return read_shard(path, header)
 
 
-def _trained(folder: Path) -> tuple[Draft, Tensor]:
+def read_trained(folder: Path) -> tuple[Draft, Tensor]:
+    """A draft as the trainer left it, and the target's ids of the tokens that it knows, (draft vocabulary,)."""
     draft = Draft(DraftConfig.model_validate_json((folder / CONFIG).read_bytes()))
     draft.load_state_dict(load_file(folder / WEIGHTS))
     return draft, Vocabulary.load(folder / VOCABULARY).ids
 
 
-def _converted(folder: Path, layers: Sequence[int]) -> tuple[Draft, Tensor]:
+def read_converted(folder: Path, layers: Sequence[int]) -> tuple[Draft, Tensor]:
+    """A converted draft in float32 as SGLang reads it, and the target's ids of the tokens that it knows, (draft vocabulary,)."""
     form = read_form(read_folder(folder))
     tensors = load_file(folder / WEIGHTS)
     draft = Draft(config_of(form, layers))

@@ -19,15 +19,15 @@ from eagle3_draft.stage import StageError
 QUESTIONS = "questions.jsonl"
 
 
-def put(config: ConvertConfig, folder: Path) -> int:
-    """Put prompts.jsonl into the artifact's folder; returns how many there are.
+def put(config: ConvertConfig, folder: Path) -> None:
+    """Put prompts.jsonl into the artifact's folder.
 
     Raises:
         StageError: the data holds none that could be sent (NoUsableData).
     """
     if config.trained is not None:
         shutil.copyfile(artifacts.verified(Path(config.trained), PROMPTS), folder / PROMPTS)
-        return len((folder / PROMPTS).read_bytes().splitlines())
+        return
     found = _of_data(config) if config.data is not None else _of_everyone(config)
     if not found:
         raise StageError(
@@ -37,7 +37,6 @@ def put(config: ConvertConfig, folder: Path) -> int:
             "leave data out, and built-in questions are asked",
         )
     prompts.write(folder / PROMPTS, found)
-    return len(found)
 
 
 def _of_data(config: ConvertConfig) -> list[prompts.Prompt]:

@@ -103,6 +103,14 @@ class SGLangEngine:
                     yield self._taken(ids, path)
             waiting, before = ahead, batch
 
+    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """The target's greedy answers, as a server without a draft gives them.
+
+        Raises:
+            StageError: SGLang refuses a prompt (FeaturesMisaligned).
+        """
+        return self._thread.submit(self._answer, prompts, tokens).result()
+
     def close(self) -> None:
         """End SGLang's processes."""
         engine = getattr(self, "_engine", None)
@@ -110,6 +118,16 @@ class SGLangEngine:
             self._thread.submit(engine.shutdown).result()
         self._thread.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answer(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        try:
+            said = self._engine.generate(
+                input_ids=[list(ids) for ids in prompts],
+                sampling_params={"max_new_tokens": tokens, "temperature": 0.0},
+            )
+        except ValueError as error:
+            raise _misaligned(f"SGLang refuses a prompt: {error}") from error
+        return [list(answer["output_ids"]) for answer in said]
 
     def _compute(self, batch: Sequence[Sequence[int]]) -> list[Path]:
         first = self._handed_over

@@ -52,8 +52,8 @@ NON_FINITE_BOUND = 0.01
 NON_FINITE = "hidden states not finite"
 
 
-def _load(config: ExtractConfig) -> Engine:
-    """SGLang where there is one, so that the states are those that are served."""
+def load_engine(config: ExtractConfig) -> Engine:
+    """What runs the target: SGLang where there is one, so that the states are those that are served."""
     found = find_spec("sglang")
     if found is not None and found.origin is not None:  # and no mere folder of that name
         from eagle3_draft.extract.sglang_engine import SGLangEngine
@@ -77,7 +77,7 @@ def _free_bytes(folder: Path) -> int:
 def run(
     config: ExtractConfig,
     *,
-    load: Callable[[ExtractConfig], Engine] = _load,
+    load: Callable[[ExtractConfig], Engine] = load_engine,
     shard_bytes: int = SHARD_BYTES,
     part_conversations: int = parts.PART_CONVERSATIONS,
     free_bytes: Callable[[Path], int] = _free_bytes,

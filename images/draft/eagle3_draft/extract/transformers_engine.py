@@ -94,6 +94,23 @@ class TransformersEngine:
         """
         return map(self._states, conversations)
 
+    @torch.no_grad()
+    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """The target's greedy answers, one prompt at a time."""
+        found = []
+        for prompt in prompts:
+            ids = torch.tensor([list(prompt)], device=self._model.device)
+            said = self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                num_beams=1,
+                max_new_tokens=tokens,
+                pad_token_id=0,
+            )
+            found.append(said[0, len(prompt) :].tolist())
+        return found
+
     def close(self) -> None:
         """It started nothing."""
 

@@ -66,7 +66,7 @@ def evaluate(
         sums += torch.stack([marks.losses, marks.counted, marks.right, marks.supervised])
         if mine:
             table = right_table(batch, right)
-            walked += _walk(mine, table, columns).to(device)
+            walked += replayed(mine, table, columns).to(device)
             chains += survivors(table, right_table(batch, [torch.ones_like(of_step) for of_step in right])).to(device)
         progress((number + 1) / len(rounds))
     model.train()
@@ -106,8 +106,14 @@ def survivors(right: Tensor, wanted: Tensor) -> Tensor:
     return torch.stack([table.to(torch.float32).cumprod(-1).sum(0) for table in (right, wanted)])
 
 
-def _walk(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:
-    """(2, columns): tokens and verify steps of the replay with 1 to ``columns`` draft steps."""
+def replayed(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:
+    """(2, columns): tokens and verify steps of the replay with 1 to ``columns`` draft steps.
+
+    Args:
+        samples: the conversations that a batch was packed of.
+        right: the batch's ``right_table``.
+        columns: draft steps of the longest replay.
+    """
     walked = torch.zeros(2, columns)
     for steps in range(1, columns + 1):
         chains = accepted(right, steps).tolist()

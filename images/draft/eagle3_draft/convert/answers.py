@@ -1,0 +1,73 @@
+"""The target's own answers to the probe's prompts, and its states over them: features for a draft that brought none.
+
+A small extraction, by the engine and with the flags of the large one. Greedy answers make the replay exact: it walks the very
+tokens that a server would verify.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import torch
+
+from eagle3_api.jobs import ConvertConfig, DataConfig, ExtractConfig
+from eagle3_draft.extract.engine import Engine
+from eagle3_draft.features import Sample
+from eagle3_draft.progress import Progress
+
+#: Bounds of what is asked: minutes on a GPU for the largest target, some gigabytes of states at most.
+PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64
+
+#: Makes the engine.
+Load = Callable[[ExtractConfig], Engine]
+
+
+def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: str, load: Load) -> list[Sample]:
+    """Have the target answer, and take down what it computes.
+
+    Args:
+        config: of the stage.
+        prompts: token ids; the first ones that are short enough are asked.
+        dtype: of the states: bf16 or fp32.
+        load: makes the engine.
+
+    Returns:
+        A sample for each prompt, its loss mask over the answer. States that are not finite are the target's own fault, and left
+        out.
+
+    Raises:
+        StageError: the target cannot be run.
+    """
+    asked = [list(prompt) for prompt in prompts if len(prompt) <= PROMPT_TOKENS][:PROMPTS]
+    if not asked:
+        return []
+    progress = Progress(len(asked), "answers of the target")
+    with closing(load(_extraction(config, dtype))) as engine:
+        answers = engine.answers(asked, ANSWER_TOKENS)
+        texts = [prompt + answer for prompt, answer in zip(asked, answers, strict=True)]
+        samples = []
+        for number, (prompt, text, states) in enumerate(zip(asked, texts, engine.states(texts), strict=True), 1):
+            mask = torch.zeros(len(text), dtype=torch.uint8)
+            mask[len(prompt) :] = 1
+            samples.append(Sample(torch.tensor(text, dtype=torch.int32), mask, states.hidden, states.last))
+            progress.update(number)
+    return [one for one in samples if bool(one.hidden.isfinite().all()) and bool(one.last.isfinite().all())]
+
+
+def _extraction(config: ConvertConfig, dtype: str) -> ExtractConfig:
+    """The configuration of an extraction that would run the target as this one must be run."""
+    return ExtractConfig(
+        owner=config.owner,
+        key=config.key,
+        folder=str(Path(config.folder)),
+        target=config.target,
+        target_digest=config.target_digest,
+        trust_remote_code=config.trust_remote_code,
+        data=DataConfig(conversations="", max_length=PROMPT_TOKENS + ANSWER_TOKENS, holdout=1),
+        data_digest="",
+        layers=config.layers,
+        dtype=dtype,
+        sglang_version=config.sglang_version,
+        arguments=config.arguments,
+        tensor_parallel_size=config.tensor_parallel_size,
+    )
