@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,13 +18,14 @@ START_SECONDS = 180.0
 
 
 @contextmanager
-def sglang(target: Path, log: Path, *flags: str) -> Iterator[str]:
+def sglang(target: Path, log: Path, *flags: str, variables: Mapping[str, str] | None = None) -> Iterator[str]:
     """A server's address, once it is healthy. Its process group ends with the block.
 
     Args:
         target: what it serves.
         log: file that receives its output.
         flags: besides those that the CPU needs.
+        variables: of the environment, likewise.
     """
     python = environment.ensure() / "bin" / "python3"
     port = _free_port()
@@ -39,7 +40,7 @@ def sglang(target: Path, log: Path, *flags: str) -> Iterator[str]:
         *SERVE_ARGUMENTS,
     ]
     command += ["--enable-metrics", "--random-seed", "0", *flags]
-    variables = {
+    needed = {
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "TRITON_INTERPRET": "1",
         "TORCHDYNAMO_DISABLE": "1",
@@ -47,7 +48,9 @@ def sglang(target: Path, log: Path, *flags: str) -> Iterator[str]:
         "HF_HUB_OFFLINE": "1",
     }
     with log.open("w") as out:
-        process = subprocess.Popen(command, env=os.environ | variables, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=os.environ | needed | dict(variables or {}), stdout=out, stderr=out, start_new_session=True
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             _wait(process, url, log)

@@ -2,6 +2,8 @@
 
 import json
 import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
-from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, TrainResult
+from eagle3_api.jobs import ConvertConfig, ConvertResult, DataConfig, ObjectReference, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.convert import run
+from eagle3_draft.convert.answers import ANSWER_TOKENS
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
@@ -26,10 +29,13 @@ from eagle3_draft.train.replay import accepted, replay
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
 from served import drafts
+from served.proposals import expected, recorded, recording
 from served.server import sglang
-from tiny.flags import AUXILIARY_LAYERS
+from served.stage import run_stage
+from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.grammar import conversations
 from tiny.make import cached
+from unit.convert.drafts import accuracy
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -108,16 +114,20 @@ def trained(
         depth=2 if newer else 1,
         newer=newer,
     )
-    save_file(deepened(weights, sizes) if newer else weights, folder / WEIGHTS)
+    weights = deepened(weights, sizes) if newer else weights
+    save_file(weights, folder / WEIGHTS)
     Vocabulary(ids, size).save(folder / VOCABULARY)
     (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
     (folder / PROMPTS).write_text("{}\n")
-    save_sample(folder / HELD_OUT, [tiny.sample(prompt, prompt) for prompt in prompts])
+    samples = [tiny.sample(prompt, prompt) for prompt in prompts]
+    save_sample(folder / HELD_OUT, samples)
+    draft = Draft(sizes)
+    draft.load_state_dict(weights)
     result = TrainResult(
         steps=1,
         tokens=1,
         loss=1.0,
-        accuracy=[1.0],
+        accuracy=accuracy(draft, Vocabulary(ids, size), samples, tiny.model),
         expected_accept_lengths=[1.0],
         held_out=len(prompts),
         vocabulary_size=len(ids),
@@ -135,7 +145,7 @@ def trained(
     return folder
 
 
-def convert_config(tiny: Tiny, folder: Path, **source: str) -> ConvertConfig:
+def convert_config(tiny: Tiny, folder: Path, **source: Any) -> ConvertConfig:
     return ConvertConfig(
         owner=ObjectReference(namespace="n", name="draft", uid="u"),
         key="c0" * 32,
@@ -176,30 +186,54 @@ def test_what_is_served_below_is_also_what_a_published_draft_becomes(
     published = tmp_path / "published"
     published.mkdir()
     LAYOUTS[layout](original, published)
-    result = run(convert_config(tiny, tmp_path / "adopted", checkpoint=str(published)))
+    result = run(convert_config(tiny, tmp_path / "adopted", checkpoint=str(published)), load=None)
     assert result.digest == converted[1].digest
 
 
-def generate(url: str, prompt: list[int]) -> Any:
-    body = {"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": ANSWER, "ignore_eos": True}}
-    request = urllib.request.Request(  # noqa: S310
-        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+@pytest.fixture(scope="module")
+def adopted(
+    tiny: Tiny, converted: tuple[Path, ConvertResult], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, ConvertResult]:
+    """The same draft, adopted: its conversion runs the target in SGLang to ask the draft about it."""
+    folder = tmp_path_factory.mktemp("adopted")
+    data = DataConfig(
+        conversations=str(cached() / "data" / "train.jsonl"), max_samples=200, max_length=128, holdout=0.05
     )
-    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
-        return json.load(answer)
+    config = convert_config(tiny, folder / "draft", checkpoint=str(converted[0]), data=data)
+    report = run_stage(config.model_copy(update={"arguments": list(SERVE_ARGUMENTS)}), folder)
+    assert report.ok, f"{report.reason}: {report.message}\n{(folder / 'log').read_text()}"
+    return folder / "draft", ConvertResult.model_validate(report.result)
 
 
-@torch.no_grad()
-def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
-    tiny: Tiny, trained: Path, converted: tuple[Path, ConvertResult], prompts: list[list[int]], tmp_path: Path
-) -> None:
-    folder, result = converted
-    assert result.parity_error == 0.0
+@dataclass(frozen=True)
+class Served:
+    """What a real server with the converted draft said.
+
+    Attributes:
+        answers: to the prompts of this module, each as long as it may be.
+        asked: the prompts that came with the adopted draft, and the answers to them.
+        proposals: of each request by its id, those of every verify step.
+    """
+
+    answers: list[Any]
+    asked: list[tuple[list[int], Any]]
+    proposals: Mapping[str, list[list[int]]]
+
+
+@pytest.fixture(scope="module")
+def served(
+    tiny: Tiny,
+    converted: tuple[Path, ConvertResult],
+    adopted: tuple[Path, ConvertResult],
+    prompts: list[list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Served:
+    folder = tmp_path_factory.mktemp("served")
     flags = [
         "--speculative-algorithm",
         "EAGLE3",
         "--speculative-draft-model-path",
-        str(folder),
+        str(converted[0]),
         "--speculative-num-steps",
         str(STEPS),
         "--speculative-eagle-topk",
@@ -207,23 +241,79 @@ def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
         "--speculative-num-draft-tokens",
         str(STEPS + 1),
     ]
-    with sglang(tiny.folder, tmp_path / "server.log", *flags) as url:
-        answers = [generate(url, prompt) for prompt in prompts]
+    of_adopted = [json.loads(line)["input_ids"] for line in (adopted[0] / PROMPTS).read_text().splitlines()]
+    record = folder / "proposals.jsonl"
+    with sglang(tiny.folder, folder / "server.log", *flags, variables=recording(record)) as url:
+        answers = [generate(url, prompt, ANSWER, ignore_eos=True) for prompt in prompts]
+        asked = [(prompt, generate(url, prompt, ANSWER_TOKENS)) for prompt in of_adopted]
+    return Served(answers, asked, recorded(record))
 
-    vocabulary = Vocabulary.load(trained / VOCABULARY)
-    teacher = Teacher(tiny.head, vocabulary.ids)
+
+def generate(url: str, prompt: list[int], tokens: int, **sampling: Any) -> Any:
+    parameters = {"temperature": 0, "max_new_tokens": tokens, **sampling}
+    body = {"input_ids": prompt, "sampling_params": parameters}
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def reference(trained: Path) -> tuple[Draft, torch.Tensor]:
+    """The draft as the trainer left it, and the ids that it knows."""
+    ids = Vocabulary.load(trained / VOCABULARY).ids
     draft = Draft(DraftConfig.model_validate_json((trained / CONFIG).read_bytes()))
     draft.load_state_dict(load_file(trained / WEIGHTS))
-    measured, expected = [], []
-    for prompt, answer in zip(prompts, answers, strict=True):
+    return draft, ids
+
+
+def test_the_server_proposes_at_every_step_what_the_trained_draft_does(
+    tiny: Tiny, reference: tuple[Draft, torch.Tensor], prompts: list[list[int]], served: Served
+) -> None:
+    """All proposals of all verify steps, each chain fed on its own; so also the first ones after a prompt."""
+    for prompt, answer in zip(prompts, served.answers, strict=True):
+        sample = tiny.sample(prompt, answer["output_ids"])
+        steps = list(expected(*reference, sample, tiny.embedding, len(prompt), STEPS))
+        assert served.proposals[answer["meta_info"]["id"]][: len(steps)] == steps
+        assert len(steps) == answer["meta_info"]["spec_verify_ct"]
+
+
+@torch.no_grad()
+def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
+    tiny: Tiny,
+    converted: tuple[Path, ConvertResult],
+    reference: tuple[Draft, torch.Tensor],
+    prompts: list[list[int]],
+    served: Served,
+) -> None:
+    assert converted[1].parity_error == 0.0
+    draft, ids = reference
+    teacher = Teacher(tiny.head, ids)
+    measured, replayed = [], []
+    for prompt, answer in zip(prompts, served.answers, strict=True):
         sample = tiny.sample(prompt, answer["output_ids"])
         batch = pack([sample], STEPS)
         logits = draft(batch.features, tiny.embedding[batch.input_ids], batch.documents, batch.wanted)
         said = teacher.answer(batch.last)
         proposed = zip(logits, batch.teachers, strict=True)
-        right = right_table(batch, [right_rows(of_step, said, rows, vocabulary.ids) for of_step, rows in proposed])
-        expected.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))
+        right = right_table(batch, [right_rows(of_step, said, rows, ids) for of_step, rows in proposed])
+        replayed.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))
         measured.append((len(answer["output_ids"]) - 1, answer["meta_info"]["spec_verify_ct"]))
-    assert measured == expected
+    assert measured == replayed
     tokens, steps = map(sum, zip(*measured, strict=True))
     assert 1.2 < tokens / steps < STEPS + 0.5  # neither useless nor perfect, or it would show little
+
+
+def test_an_adopted_draft_is_accepted_as_its_conversion_expected(
+    adopted: tuple[Path, ConvertResult], served: Served
+) -> None:
+    """The conversion asked SGLang's engine and ran the draft itself; here a server does both, on the same prompts."""
+    result = adopted[1]
+    assert result.expected_accept_lengths is not None
+    assert result.accuracy is not None
+    assert result.chance is not None
+    assert result.accuracy[0] > result.chance + 0.2
+    tokens = sum(len(answer["output_ids"]) - 1 for _, answer in served.asked)
+    steps = sum(answer["meta_info"]["spec_verify_ct"] for _, answer in served.asked)
+    assert tokens / steps == pytest.approx(result.expected_accept_lengths[STEPS - 1])

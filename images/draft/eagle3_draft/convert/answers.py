@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from eagle3_api.jobs import ConvertConfig, DataConfig, ExtractConfig
-from eagle3_draft.extract.engine import Engine
+from eagle3_draft.extract.engine import AnsweringEngine
 from eagle3_draft.features import Sample
 from eagle3_draft.progress import Progress
 
@@ -19,7 +19,7 @@ from eagle3_draft.progress import Progress
 PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64
 
 #: Makes the engine.
-Load = Callable[[ExtractConfig], Engine]
+Load = Callable[[ExtractConfig], AnsweringEngine]
 
 
 def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: str, load: Load) -> list[Sample]:

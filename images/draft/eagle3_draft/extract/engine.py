@@ -40,10 +40,14 @@ class Engine(Protocol):
         """
         ...
 
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        """What the target itself says to prompts, greedily: at most so many tokens, the one that ends an answer included."""
-        ...
-
     def close(self) -> None:
         """End what the engine started. It is not used afterwards."""
+        ...
+
+
+class AnsweringEngine(Engine, Protocol):
+    """Lets the target speak, too."""
+
+    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """What the target itself says to prompts, greedily: at most so many tokens, the one that ends an answer included."""
         ...

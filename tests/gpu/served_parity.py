@@ -1,0 +1,198 @@
+"""On a GPU: what a converted draft proposes on a real SGLang server, against the reference forward. By hand, not by pytest.
+
+    python tests/gpu/served_parity.py TARGET [--out FOLDER] [--prompts 8] [--tokens 64] [--steps 3] [--layers 1 14 26]
+        [--flag=--dtype --flag=float32]
+
+TARGET is any Llama-like target with a tokenizer (SmolLM2-135M-Instruct takes minutes). The draft has random weights: it need not
+be accepted, only be the same on both sides, and a wrong tensor, layer, position or vocabulary map shows at once. It is published
+in three layouts, adopted from each, and served once; the digests of the three conversions must be one. Needs SGLang 0.5.17 or
+newer and this repository on PYTHONPATH (crds, images/draft, tests).
+
+Prints a JSON line: proposals that are the same, proposals in all, and where the first ones differ. In bfloat16 a few proposals are
+ties of rounding; in float32 there should be none. Exit code 1 where fewer than 98 % are the same.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from sglang.version import __version__
+
+from eagle3_api.checkpoints import Served, check, read_folder, read_form, report
+from eagle3_api.sglang import Version, capture_ids, default_layers
+from eagle3_draft.convert.emit import emit
+from eagle3_draft.convert.parity import read_converted
+from eagle3_draft.extract.transformers_engine import TransformersEngine
+from eagle3_draft.features import Sample
+from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.inspect.target import read_target
+from eagle3_draft.model import Draft
+from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.target import Target
+from published.layouts import LAYOUTS, Original
+from served.proposals import expected, recorded, recording
+
+PUBLISHED = ("SpecForge", "speculators", "NeMo Automodel")
+START_SECONDS = 600.0
+LEAST_SAME = 0.98
+
+
+def main() -> int:
+    """Make, convert, serve and compare; returns the exit code."""
+    given = _arguments()
+    given.out.mkdir(parents=True, exist_ok=True)
+    facts, target = read_target(given.target), Target(given.target)
+    layers = given.layers or default_layers(facts.num_layers)
+    assert layers is not None, "a target of fewer than seven layers has no default ones: give --layers"
+    original = _random_draft(target.config, layers)
+    folders = [
+        _adopted(original, layout, given.target, layers, given.out / str(n)) for n, layout in enumerate(PUBLISHED)
+    ]
+    digests = {checkpoint_digest(folder) for folder in folders}
+    assert len(digests) == 1, f"three layouts of one draft became {len(digests)} drafts"
+
+    record = given.out / "proposals.jsonl"
+    record.unlink(missing_ok=True)
+    torch.manual_seed(1)
+    prompts = torch.randint(100, facts.vocabulary_size - 100, (given.prompts, 24)).tolist()
+    with _server(given, folders[0], record) as url:
+        answers = [_generate(url, prompt, given.tokens) for prompt in prompts]
+    proposed = recorded(record)
+
+    draft, ids = read_converted(folders[0], layers)
+    engine = TransformersEngine.load(given.target, layers, arguments=["--dtype", "float32"])
+    same = whole = 0
+    differ: list[object] = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        text = prompt + answer["output_ids"]
+        states = next(iter(engine.states([text])))
+        sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float(), states.last.float())
+        steps = expected(draft, ids, sample, target.embedding().float(), len(prompt), given.steps)
+        for number, (here, there) in enumerate(zip(steps, proposed[answer["meta_info"]["id"]], strict=False)):
+            equal = sum(a == b for a, b in zip(here, there, strict=True))
+            same, whole = same + equal, whole + len(here)
+            if equal < len(here):
+                differ.append(
+                    {"request": answer["meta_info"]["id"], "step": number, "reference": here, "served": there}
+                )
+    share = same / whole if whole else 0.0
+    print(json.dumps({"sglang": __version__, "same": same, "of": whole, "share": share, "first": differ[:3]}))
+    return 0 if share >= LEAST_SAME else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("served-parity"))
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--layers", type=int, nargs="+", help="decoder layers whose outputs the draft reads")
+    parser.add_argument("--flag", action="append", default=[], help="of the server, once a word")
+    return parser.parse_args()
+
+
+def _random_draft(config: dict[str, Any], layers: Sequence[int]) -> Original:
+    """A draft with weights as large as trained ones, that knows every third token of the target."""
+    torch.manual_seed(0)
+    vocabulary = int(config["vocab_size"])
+    ids = torch.arange(0, vocabulary, 3)
+    ids = ids[: len(ids) // 64 * 64]
+    sizes = draft_config(config, layers=list(layers), draft_vocabulary_size=len(ids))
+    draft = Draft(sizes)
+    draft.initialise(0)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.05)
+    layer = {
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "rope_theta": sizes.rope_theta,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "vocab_size": vocabulary,
+    }
+    return Original(dict(draft.state_dict()), ids, layer, tuple(layers))
+
+
+def _adopted(original: Original, layout: str, target: Path, layers: Sequence[int], folder: Path) -> Path:
+    """The draft in a published layout, converted."""
+    published, out = folder / "published", folder / "converted"
+    published.mkdir(parents=True, exist_ok=True)
+    out.mkdir(exist_ok=True)
+    LAYOUTS[layout](original, published)
+    facts, version = read_target(target), Version.parse(__version__)
+    form = read_form(read_folder(published))
+    served = Served(version, facts.of_draft, tuple(layers), facts.context_length)
+    findings = check(form, served)
+    assert report.refusal(findings) is None, report.table(findings)
+    emit(
+        form, served, capture_ids(list(layers), facts.architecture, facts.num_layers, version), target, facts.dtype, out
+    )
+    return out
+
+
+@contextmanager
+def _server(given: argparse.Namespace, draft: Path, record: Path) -> Iterator[str]:
+    """A server's address, once it is healthy."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port = made.getsockname()[1]
+    words = {
+        "--model-path": given.target,
+        "--port": port,
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-draft-model-path": draft,
+        "--speculative-num-steps": given.steps,
+        "--speculative-eagle-topk": 1,
+        "--speculative-num-draft-tokens": given.steps + 1,
+    }
+    command = [sys.executable, "-m", "sglang.launch_server", *(str(word) for pair in words.items() for word in pair)]
+    variables = recording(record)
+    variables["PYTHONPATH"] = f"{variables['PYTHONPATH']}:{os.environ.get('PYTHONPATH', '')}"
+    with (given.out / "server.log").open("w") as log:
+        process = subprocess.Popen([*command, *given.flag], env=os.environ | variables, stdout=log, stderr=log)
+        try:
+            url, give_up = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
+            while not _healthy(url):
+                assert process.poll() is None, f"SGLang ended with {process.returncode}: see {log.name}"
+                assert time.monotonic() < give_up, f"SGLang is not healthy: see {log.name}"
+                time.sleep(1)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _generate(url: str, prompt: list[int], tokens: int) -> Any:
+    body = {"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
