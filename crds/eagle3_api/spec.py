@@ -281,8 +281,8 @@ class Draft(Model):
     )
     checkpoint: Path | None = Field(
         None,
-        description="Adopt a draft trained elsewhere, a folder on a volume: extraction and training are skipped. Its own layers "
-        "are taken unless auxiliaryLayers says otherwise.",
+        description="Adopt a draft trained elsewhere, a folder on a volume: extraction and training are skipped; the target is run for "
+        "minutes, on extract.gpus, to ask the draft about it. Its own layers are taken unless auxiliaryLayers says otherwise.",
     )
 
 

@@ -34,9 +34,9 @@ AGREED = {torch.float32: 1.0, torch.bfloat16: 0.9}
 
 #: How far accuracies may be apart: on what the trainer measured itself, where rounding alone is between them; and on a part
 #: of it, where conversations differ too.
-ACCURACY, ACCURACY_OF_A_PART = 0.03, 0.15
+APART, APART_ON_A_PART = 0.03, 0.15
 
-ACCURACY_RULE = Rule(
+ACCURACY = Rule(
     "accuracy",
     "its accuracy on held-out features against the trainer's own",
     "a draft that was accepted in training and is not here will not be in serving either",
@@ -131,9 +131,9 @@ def _against_the_trainer(agreement: Agreement, result: TrainResult, samples: Seq
         f"the first proposals of the converted draft are right in {here:.1%} of {agreement.positions:,} held-out positions, of the "
         f"trained one they were in {there:.1%}; over {steps} steps they are at most {apart:.1%} apart"
     )
-    if apart <= (ACCURACY if whole else ACCURACY_OF_A_PART) or not agreement.positions:
-        yield Finding(ACCURACY_RULE, Level.PASSED, said)
+    if apart <= (APART if whole else APART_ON_A_PART) or not agreement.positions:
+        yield Finding(ACCURACY, Level.PASSED, said)
     elif whole:
-        yield Finding(ACCURACY_RULE, Level.REFUSED, said, Reason.PARITY_MISMATCH)
+        yield Finding(ACCURACY, Level.REFUSED, said, Reason.PARITY_MISMATCH)
     else:
-        yield Finding(ACCURACY_RULE, Level.WARNING, f"{said}, though on a part of what it was measured on")
+        yield Finding(ACCURACY, Level.WARNING, f"{said}, though on a part of what it was measured on")
