@@ -127,7 +127,7 @@ def trained(
         steps=1,
         tokens=1,
         loss=1.0,
-        accuracy=accuracy(draft, Vocabulary(ids, size), samples, tiny.model),
+        accuracy=accuracy(draft, Vocabulary(ids, size), samples, tiny.folder),
         expected_accept_lengths=[1.0],
         held_out=len(prompts),
         vocabulary_size=len(ids),
