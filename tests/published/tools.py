@@ -1,14 +1,20 @@
+# mypy: ignore-errors
 """Drafts made by the public trainers' own code: by hand, in an environment that has the tool.
 
     python tests/published/tools.py speculators|specforge OUT
+    python tests/published/tools.py load FOLDER SAID
 
 The folder OUT receives the checkpoint as the tool's own ``save`` leaves it, small and random, and beside it OUT.safetensors: the
 features of a text, the embeddings of its tokens, and what the tool's own forward says to them at each step of its unroll. The
 folders under ``made`` (without the copy of its own code that speculators puts there) were written by speculators 0.9.0 and specforge 0.2.0, with torch 2.13 and transformers 5.12; the tests read and convert
 them and hold this product's forward against what the tools said. Nothing of the tools is needed for that.
 
+``load`` is the way back: speculators' own classes load a folder that ``eagle3-draft export`` wrote, and are asked what SAID says.
+A draft of SpecForge's that went this way says the same to 4e-6.
+
 Neither package needs all of its requirements for this: ``pip install --no-deps`` of either, and what its import then asks for.
 """
+# Types are not checked: the tools are not installed where they are.
 
 import json
 import sys
@@ -16,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 TOKENS, STEPS, TARGET_VOCABULARY, DRAFT_VOCABULARY, HIDDEN, LAYERS = 24, 3, 80, 64, 16, (1, 2, 4)
@@ -37,6 +43,9 @@ LAYER: dict[str, Any] = {
 def main() -> None:
     """Write a checkpoint and what its tool says."""
     tool, out = sys.argv[1], Path(sys.argv[2])
+    if tool == "load":
+        load(out, Path(sys.argv[3]))
+        return
     torch.manual_seed(0)
     ids = torch.randperm(TARGET_VOCABULARY)[:DRAFT_VOCABULARY].sort().values
     offsets = ids - torch.arange(DRAFT_VOCABULARY)
@@ -133,6 +142,30 @@ def specforge(
     (training / "config.json").write_text(json.dumps(settings | {"eagle_config": eagle}))
     export_to_sglang(str(training), str(training / "config.json"), str(out))
     return said, model.embed_tokens.weight.detach().float()
+
+
+@torch.no_grad()
+def load(folder: Path, said: Path) -> None:
+    """Print how far speculators' own forward of an exported draft is from what was said, step by step."""
+    from speculators.config import SpeculatorModelConfig
+    from speculators.models.eagle3 import Eagle3DraftModel
+
+    config = SpeculatorModelConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = Eagle3DraftModel(config).float().eval()
+    unknown = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False).unexpected_keys
+    assert not unknown, unknown
+    expected = load_file(said)
+    model.embed_tokens = torch.nn.Embedding.from_pretrained(expected["embeds"][1:])
+    found: list[Tensor] = []
+    model.lm_head.register_forward_hook(lambda _, __, logits: found.append(logits[0]))
+    tokens = torch.arange(TOKENS)[None]
+    model(expected["features"][None], tokens, torch.zeros_like(tokens), ttt_steps=STEPS)
+    for step, (here, there) in enumerate(zip(found, expected["logits"], strict=True)):
+        known = TOKENS - step
+        print(
+            f"step {step}: {float((here[:known] - there[:known]).abs().max()):.2g} of {float(there.abs().mean()):.2g}"
+        )
 
 
 if __name__ == "__main__":

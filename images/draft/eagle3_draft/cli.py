@@ -8,6 +8,7 @@ By hand, on a laptop too:
 
 eagle3-draft check FOLDER            check a draft of any family, its values too where torch is there
 eagle3-draft adopt FOLDER OUT        write what SGLang loads
+eagle3-draft export FOLDER OUT       write what speculators and vLLM load
 """
 
 import argparse
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command == "copy-lib":
         copy_library(given.folder)
         return 0
-    if given.command in ("check", "adopt"):
+    if given.command in ("check", "adopt", "export"):
         return _by_hand(given)
     if given.command == "run":
         code = child.run(StageName(given.stage), config, given.result)
@@ -65,19 +66,23 @@ def _by_hand(given: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         if given.command == "check":
             return command.run(given)
-        sys.stderr.write("adopt needs torch: pip install 'eagle3-operator[draft]'\n")
+        sys.stderr.write(f"{given.command} needs torch: pip install 'eagle3-operator[draft]'\n")
         return ExitCode.BAD_CONFIGURATION
     # torch takes seconds to import, and a stage's supervisor must not
     from eagle3_draft.convert import by_hand
 
-    return command.run(given, by_hand.look_at_values) if given.command == "check" else by_hand.adopt(given)
+    if given.command == "check":
+        return command.run(given, by_hand.look_at_values)
+    return by_hand.adopt(given) if given.command == "adopt" else by_hand.export(given)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="eagle3-draft", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="STAGE | run | copy-lib | check | adopt")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="STAGE | run | copy-lib | check | adopt | export"
+    )
     for stage in StageName:
         commands.add_parser(stage, help=f"run the stage {stage}")
     run = commands.add_parser("run", help="run a stage in this process")
@@ -90,4 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     adopt = commands.add_parser("adopt", help="convert a draft's checkpoint", epilog=command.EXIT_CODES)
     command.add_arguments(adopt)
     adopt.add_argument("out", type=Path, help="folder that receives what SGLang loads")
+    export = commands.add_parser("export", help="write a draft in another layout", epilog=command.EXIT_CODES)
+    command.add_arguments(export)
+    export.add_argument("out", type=Path, help="folder that receives it")
+    export.add_argument(
+        "--to", choices=["speculators"], default="speculators", help="whose layout (default %(default)s)"
+    )
+    export.add_argument("--verifier", help="the target as others call it (org/name); --target by default")
+    export.add_argument("--steps", type=int, default=3, help="proposals of a step (default %(default)s)", metavar="N")
     return parser

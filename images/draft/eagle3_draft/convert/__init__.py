@@ -10,6 +10,7 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     weights       tensors, streamed
     values        values that no trained draft has
     emit          the folder that SGLang loads
+    export        the folder that others load
     prompts       what the probe will send
     answers       what the target says to them, and its states
     parity        the converted draft's forward against the trained one's

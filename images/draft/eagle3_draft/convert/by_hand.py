@@ -1,4 +1,4 @@
-"""``eagle3-draft check`` and ``eagle3-draft adopt``: by hand, without a cluster."""
+"""``eagle3-draft check``, ``adopt`` and ``export``: by hand, without a cluster."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from eagle3_api.checkpoints import (
     Served,
     UnreadableError,
     check,
+    command,
     read_folder,
     read_form,
     report,
@@ -18,9 +19,11 @@ from eagle3_api.checkpoints import (
 from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import capture_ids
 from eagle3_draft.convert.emit import emit
+from eagle3_draft.convert.export import write_speculators
 from eagle3_draft.convert.values import Values, judge
 from eagle3_draft.convert.weights import pieces
 from eagle3_draft.inspect.target import read_target
+from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 
 
@@ -56,4 +59,30 @@ def adopt(given: argparse.Namespace) -> int:
     sys.stdout.write(f"{given.folder}: {form.family}\n\n{report.table(findings)}\n")
     if report.refusal(findings) is None:
         sys.stdout.write(f"\nwritten to {out}: --speculative-algorithm EAGLE3 --speculative-draft-model-path {out}\n")
+    return report.exit_code(findings)
+
+
+def export(given: argparse.Namespace) -> int:
+    """Write a draft in the layout of others; returns the exit code."""
+    out: Path = given.out
+    try:
+        form = read_form(read_folder(given.folder))
+        served = command.served_by(given)
+        findings = check(form, served)
+        layers = resolve_layers(form, served)
+        if report.refusal(findings) is None and layers is not None:
+            named = {"name_or_path": given.verifier or (str(given.target) if given.target else None)}
+            named["architectures"] = [served.target.architecture] if served.target is not None else []
+            target = Target(given.target) if given.target is not None else None
+            write_speculators(form, layers, out, verifier=named, target=target, steps=given.steps)
+    except (UnreadableError, StageError) as error:
+        sys.stderr.write(f"{error}\n")
+        return error.code if isinstance(error, StageError) else ExitCode.BAD_INPUT
+    if report.refusal(findings) is not None:
+        sys.stdout.write(f"{given.folder}: {form.family}\n\n{report.table(findings)}\n")
+        return report.exit_code(findings)
+    sys.stdout.write(
+        f"written to {out}, in the layout of {given.to}: vllm serve TARGET --speculative-config "
+        f'\'{{"model": "{out}", "method": "eagle3", "num_speculative_tokens": {given.steps}}}\'\n'
+    )
     return report.exit_code(findings)

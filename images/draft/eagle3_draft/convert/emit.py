@@ -48,7 +48,7 @@ def emit(
     """
     dtype = weight_type(target_dtype)
     model = Target(target)
-    sources = _sources(form, model)
+    sources = sources_of(form, model)
     progress = Progress(len(sources), "tensors")
     seen = {}
     for number, written in enumerate(write(sources, folder / WEIGHTS, dtype), 1):
@@ -70,14 +70,21 @@ def emit(
     return findings
 
 
-def _sources(form: Form, target: Target) -> dict[str, Source]:
-    """Every tensor that is written, by SGLang's names."""
+def sources_of(form: Form, target: Target | None) -> dict[str, Source]:
+    """Every tensor of a whole draft, by SGLang's names.
+
+    Args:
+        form: of the draft.
+        target: for a head that is shared.
+
+    Raises:
+        StageError: the head is the target's, and there is no target (InvalidConfiguration).
+    """
     sources: dict[str, Source] = {
         name: stored for name, stored in form.tensors.items() if name != "embed_tokens.weight" or form.own_embedding
     }
     if "lm_head.weight" not in sources:
-        own = form.tensors.get("embed_tokens.weight")
-        sources["lm_head.weight"] = (own or target.embedding()) if form.tied else target.head()
+        sources["lm_head.weight"] = _shared_head(form, target)
     if form.fc_bias and not form.output_bias:  # SGLang makes both or none
         layers = ["midlayer", *(f"layers.{number}" for number in range(1, form.depth))]
         sources |= {f"{layer}.self_attn.o_proj.bias": torch.zeros(form.hidden_size or 0) for layer in layers}
@@ -88,6 +95,19 @@ def _sources(form: Form, target: Target) -> dict[str, Source]:
         sources["d2t"] = rows - torch.arange(len(rows))
         sources["t2d"] = torch.zeros(size, dtype=torch.bool).index_fill(0, rows, True)
     return sources
+
+
+def _shared_head(form: Form, target: Target | None) -> Source:
+    own = form.tensors.get("embed_tokens.weight")
+    if form.tied and own is not None:
+        return own
+    if target is None:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"the draft in {form.path} has no head of its own and uses its target's: name the target",
+        )
+    return target.embedding() if form.tied else target.head()
 
 
 def _look_again(folder: Path, served: Served) -> None:

@@ -34,7 +34,7 @@ def checkpoint_config(
         "mlp_bias": False,
         "rms_norm_eps": form.rms_norm_eps,
         "max_position_embeddings": max(form.max_position_embeddings or 0, context_length),
-        **_both_ropes(form),
+        **both_ropes(form),
         "vocab_size": form.vocabulary_size,
         "draft_vocab_size": form.draft_vocabulary_size,
         # Else the server would take its embedding for the head
@@ -57,7 +57,7 @@ def checkpoint_config(
     return config
 
 
-def _both_ropes(form: Form) -> dict[str, Any]:
+def both_ropes(form: Form) -> dict[str, Any]:
     """Transformers 5's spelling, and the older one beside it."""
     rope = dict(form.rope)
     if rope["rope_type"] in ("llama3", "yarn"):

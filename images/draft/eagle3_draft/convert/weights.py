@@ -52,7 +52,7 @@ def write(sources: Mapping[str, Source], path: Path, dtype: torch.dtype) -> Iter
         Each tensor, once it is written. The file is whole, durable and readable by all when there is no further one.
     """
     names = sorted(sources)
-    types = {name: dtype if _type(sources[name]).is_floating_point else _type(sources[name]) for name in names}
+    types = {name: dtype if type_of(sources[name]).is_floating_point else type_of(sources[name]) for name in names}
     with path.open("wb") as file:
         file.write(_header({name: (types[name], tuple(sources[name].shape)) for name in names}))
         for name in names:
@@ -74,10 +74,11 @@ def pieces(source: Source) -> Iterator[Tensor]:
     elif source.contiguous:
         yield from _read(source)
     else:
-        yield from torch.split(_reordered(source).reshape(-1), PIECE // _type(source).itemsize)
+        yield from torch.split(_reordered(source).reshape(-1), PIECE // type_of(source).itemsize)
 
 
-def _type(source: Source) -> torch.dtype:
+def type_of(source: Source) -> torch.dtype:
+    """Of its values."""
     return source.dtype if isinstance(source, Tensor) else _TORCH[source.dtype]
 
 
