@@ -12,6 +12,7 @@ from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.prometheus import Prometheus
 from eagle3_operator.cluster.queue import Queue
 from eagle3_operator.cluster.reconcile import Reconciler
+from eagle3_operator.cluster.wakeups import KINDS, Wakeups
 from eagle3_operator.decide import decide
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import Settings
@@ -38,7 +39,7 @@ async def run(settings: Settings, *, liveness: str) -> None:
         liveness: URL at which liveness probes are answered.
     """
     metrics = Metrics()
-    client = Client.connect(connections=settings.workers)
+    client = Client.connect(connections=settings.workers + len(KINDS))
     servers = {name: Prometheus(server) for name, server in settings.prometheus.items()}
     observer = Observer(client, servers, poll_seconds=settings.poll_seconds)
     reconciler = Reconciler(client, observer, settings, decide=decide, metrics=metrics)
@@ -54,7 +55,7 @@ async def run(settings: Settings, *, liveness: str) -> None:
         clusterwide=settings.namespace is None,
         namespaces=[settings.namespace] if settings.namespace else [],
         liveness_endpoint=liveness,
-        memo=handlers.Operator(settings, reconciler, queue),
+        memo=handlers.Operator(settings, reconciler, queue, Wakeups(client, settings.namespace, queue.wake)),
     )
 
 

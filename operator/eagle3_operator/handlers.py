@@ -3,6 +3,7 @@
 Only ``on.event`` handlers: the framework then writes nothing to any object, neither finalizer nor annotation.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,8 @@ import kopf
 from eagle3_api import GROUP, PLURAL, VERSION
 from eagle3_operator.cluster.queue import Key, Queue
 from eagle3_operator.cluster.reconcile import Reconciler
-from eagle3_operator.cluster.watches import CHILDREN, configure
-from eagle3_operator.manifests.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
+from eagle3_operator.cluster.wakeups import Wakeups
+from eagle3_operator.cluster.watches import configure
 from eagle3_operator.settings import Settings
 
 #: A request ends within seconds and a reconcile is a handful of them: whoever takes so long is stuck.
@@ -26,6 +27,7 @@ class Operator:
     settings: Settings
     reconciler: Reconciler
     queue: Queue
+    wakeups: Wakeups
 
 
 @kopf.on.startup()
@@ -33,11 +35,14 @@ async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> No
     """Set kopf up and start the queue."""
     configure(settings, namespaced=memo.settings.namespace is not None)
     memo.queue.start()
+    # Before kopf tells of any object: whatever happens to its children after the first look at it is told.
+    await asyncio.to_thread(memo.wakeups.start)
 
 
 @kopf.on.cleanup()
 async def stop(memo: Operator, **_: Any) -> None:
     """Let the reconciles under way end."""
+    memo.wakeups.stop()
     memo.reconciler.close()
     await memo.queue.stop()
 
@@ -54,13 +59,4 @@ async def alive(memo: Operator, **_: Any) -> float:
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def object_changed(namespace: str | None, name: str | None, memo: Operator, **_: Any) -> None:
     """An object came, changed or went."""
-    memo.queue.enqueue(Key(namespace or "", name or ""))
-
-
-async def child_changed(namespace: str | None, labels: kopf.Labels, memo: Operator, **_: Any) -> None:
-    """Something that an object made came, changed or went."""
-    memo.queue.enqueue(Key(namespace or "", labels[NAME_LABEL]))
-
-
-for _child in CHILDREN:
-    kopf.on.event(*_child, labels={MANAGED_BY_LABEL: FIELD_MANAGER, NAME_LABEL: kopf.PRESENT})(child_changed)
+    memo.queue.wake(Key(namespace or "", name or ""))

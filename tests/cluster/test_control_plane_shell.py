@@ -7,12 +7,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import kubernetes.config
 import pytest
-from kubernetes.client import Configuration
 
 from eagle3_api import KIND, PLURAL
 from eagle3_api.jobs import StageName
@@ -27,19 +24,13 @@ from eagle3_operator.manifests import names
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
-from operating import Site, condition
+from operating import Site, client_of, condition
 from testcluster import AnyCluster, wait_for
 from unit.decide.world import SPEC
 
 Json = dict[str, Any]
 
 NAME = "kimi"
-
-
-def client_of(kubeconfig: Path) -> Client:
-    configuration = Configuration()
-    kubernetes.config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-    return Client(configuration)
 
 
 @dataclass
@@ -289,7 +280,7 @@ def test_an_object_that_changed_meanwhile_is_not_written_but_looked_at_again(she
 def test_a_status_that_the_schema_refuses_is_no_conflict(shell: Shell) -> None:
     seen = shell.site.object(NAME)
     with pytest.raises(ApiError, match="observedGeneration") as refused:
-        shell.client.replace_status(KIND, shell.site.namespace, seen["metadata"], {"observedGeneration": "one"})
+        shell.client.replace_status(KIND, seen, {"observedGeneration": "one"})
     assert not isinstance(refused.value, ConflictError)
 
 

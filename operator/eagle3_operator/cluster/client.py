@@ -44,7 +44,13 @@ TIMEOUT = (5.0, 15.0)
 LOG_TIMEOUT = (2.0, 5.0)
 
 _PAGE = 500
-_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_GONE = 410
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA_STREAM = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+#: Seconds after which a watch is ended by the API server, and is begun anew from where it was.
+_WATCH_SECONDS = 300
+WATCH_TIMEOUT = (5.0, _WATCH_SECONDS + 10.0)
 
 
 class ApiError(Exception):
@@ -62,6 +68,10 @@ class NotFoundError(ApiError):
 
 class ConflictError(ApiError):
     """The object is not any more what it was when it was looked at: look again."""
+
+
+class GoneError(ApiError):
+    """A watch cannot go on from where it was: nobody knows what it missed."""
 
 
 class StoppingError(ApiError):
@@ -107,10 +117,10 @@ class Client:
 
     # Reading
 
-    def get(self, kind: str, namespace: str, name: str) -> Json | None:
-        """One object, or None."""
+    def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
+        """One object, or None. ``cached`` is as the API server has it in memory: a third of the cost, a moment old."""
         try:
-            return self._json("GET", _path(kind, namespace, name))
+            return self._json("GET", _path(kind, namespace, name), query={"resourceVersion": "0"} if cached else None)
         except NotFoundError:
             return None
 
@@ -123,12 +133,44 @@ class Client:
         """The metadata of all objects of a kind, in a namespace or in all, page by page."""
         query = {"limit": str(_PAGE)}
         while True:
-            page = self._json("GET", _path(kind, namespace), query=query, accept=_METADATA_ONLY)
+            page = self._json("GET", _path(kind, namespace), query=query, accept=_METADATA_LIST)
             yield from (item["metadata"] for item in page.get("items") or [])
             following = page["metadata"].get("continue")
             if not following:
                 return
             query = {**query, "continue": following}
+
+    def version(self, kind: str, namespace: str | None) -> str:
+        """The version of a kind as of now, for ``changes`` to begin at."""
+        page = self._json("GET", _path(kind, namespace), query={"limit": "1"}, accept=_METADATA_LIST)
+        version: str = page["metadata"]["resourceVersion"]
+        return version
+
+    def changes(self, kind: str, namespace: str | None, labels: str, version: str) -> Iterator[Json]:
+        """The metadata of objects with these labels, whenever one came, changed or went after this version.
+
+        What is yielded may also be a bookmark: metadata of no object, with a ``resourceVersion`` to go on from. It ends
+        after some minutes, when the API server wants it to.
+
+        Raises:
+            GoneError: the API server remembers no such version any more.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": labels,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_WATCH_SECONDS),
+        }
+        path = _path(kind, namespace)
+        with self._opened("GET", path, query=query, accept=_METADATA_STREAM, timeout=WATCH_TIMEOUT) as stream:
+            for line in stream:
+                change = json.loads(line)
+                if change["type"] == "ERROR":
+                    said = change["object"]
+                    gone = GoneError if said.get("code") == _GONE else ApiError
+                    raise gone(f"watch {path}", said.get("code", 0), said.get("reason", ""), said.get("message", ""))
+                yield change["object"]["metadata"]
 
     def log(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
         """The last lines of a container's log; ``previous`` is the one before its restart."""
@@ -186,19 +228,13 @@ class Client:
             "PATCH", path, query={"fieldManager": FIELD_MANAGER}, body=patch, content="application/merge-patch+json"
         )
 
-    def replace_status(self, kind: str, namespace: str, metadata: Json, status: Json) -> Json:
+    def replace_status(self, kind: str, obj: Json, status: Json) -> Json:
         """Write a whole status if the object is still as it was seen; else ConflictError."""
-        operations = [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-            {"op": "add", "path": "/status", "value": status},
-        ]
-        return self._json(
-            "PATCH",
-            f"{_path(kind, namespace, metadata['name'])}/status",
-            query={"fieldManager": FIELD_MANAGER},
-            body=operations,
-            content="application/json-patch+json",
-        )
+        metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+        path = f"{_path(kind, metadata['namespace'], metadata['name'])}/status"
+        # Not a patch, which the API server would first have to apply: this takes a sixth less of its time.
+        body = {**obj, "metadata": metadata, "status": status}
+        return self._json("PUT", path, query={"fieldManager": FIELD_MANAGER}, body=body)
 
     # The transport
 
@@ -208,7 +244,7 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Json | list[Json] | None = None,
+        body: Json | None = None,
         content: str = "application/json",
         accept: str = "application/json",
     ) -> Json:
@@ -221,11 +257,29 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Json | list[Json] | None = None,
+        body: Json | None = None,
         content: str = "application/json",
         accept: str,
         timeout: tuple[float, float] = TIMEOUT,
     ) -> bytes:
+        with self._opened(
+            method, path, query=query, body=body, content=content, accept=accept, timeout=timeout
+        ) as answer:
+            return answer.read()
+
+    @contextlib.contextmanager
+    def _opened(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content: str = "application/json",
+        accept: str,
+        timeout: tuple[float, float],
+    ) -> Iterator[urllib3.HTTPResponse]:
+        """The answer to a request, before its body was read; a refusal is raised."""
         request = f"{method} {path}"
         if self._closed:
             raise StoppingError(request, 0, "Closed", "the operator is stopping")
@@ -239,13 +293,13 @@ class Client:
             auth_settings=["BearerToken"],
         )
         try:
-            answer = self._api.call_api(*prepared, _request_timeout=timeout)
-            data: bytes = answer.read()
+            answer = self._api.call_api(*prepared, _request_timeout=timeout).response
+            if not 200 <= answer.status < 300:
+                raise _refusal(request, answer.status, answer.read())
+            with contextlib.closing(answer):
+                yield answer
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(request, 0, "Unreachable", f"the API server cannot be reached: {error}") from error
-        if 200 <= answer.status < 300:
-            return data
-        raise _refusal(request, answer.status, data)
 
 
 def _path(kind: str, namespace: str | None, name: str | None = None) -> str:
@@ -269,7 +323,8 @@ def _refusal(request: str, status: int, data: bytes) -> ApiError:
     details = said.get("details") or {}
     if status == 404 or any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or ()):
         kind = NotFoundError
-    # A JSON patch whose test fails is told from one with a bad value by its lack of details.
-    elif status == 409 or (status == 422 and not details):
+    elif status == 409:
         kind = ConflictError
+    elif status == _GONE:
+        kind = GoneError
     return kind(request, status, str(said.get("reason", "")), str(said.get("message", "")))

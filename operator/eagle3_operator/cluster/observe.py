@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from eagle3_api.jobs import Progress
 from eagle3_api.spec import Eagle3Draft, seconds
-from eagle3_api.status import Eagle3DraftStatus, Window
+from eagle3_api.status import Eagle3DraftStatus, StageState, Window
 from eagle3_operator.cluster import convert
 from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
@@ -58,7 +58,8 @@ class Observer:
         # serve can be added to an object but never taken away: without it there never was a server.
         deployments = self._find(obj, "Deployment", metadata) if obj.spec.serve else []
         services = self._find(obj, "Service", metadata) if obj.spec.serve else []
-        pods = self._find(obj, "Pod", {}) if jobs or deployments else []
+        told = all(_remembered(job, status) for job in jobs)
+        pods = self._find(obj, "Pod", {}) if deployments or not told else []
         observation = Observation(
             jobs={made.name: made for made in (self._job(obj, job, pods, status, now) for job in jobs)},
             deployments={
@@ -101,7 +102,8 @@ class Observer:
     def _claims(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Claim]:
         claims = []
         for name in sorted({names.claim_name(obj, "features"), names.claim_name(obj, "drafts")}):
-            if claim := self._client.get("PersistentVolumeClaim", obj.metadata.namespace, name):
+            # Whoever sees too late that a claim was made only makes it once more.
+            if claim := self._client.get("PersistentVolumeClaim", obj.metadata.namespace, name, cached=True):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]
                 claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
         return claims
@@ -156,6 +158,14 @@ class Observer:
             logger.info("the log of pod %s cannot be read: %s", metadata["name"], error)
             return "", str(error)
         return log, ""
+
+
+def _remembered(job: Json, status: Eagle3DraftStatus) -> bool:
+    """Whether the status holds all that this Job's pods had to say: its stage has succeeded."""
+    metadata = job["metadata"]
+    stage = (metadata.get("labels") or {}).get(names.STAGE_LABEL)
+    key = (metadata.get("annotations") or {}).get(names.KEY_ANNOTATION)
+    return any((s.name, s.key, s.state) == (stage, key, StageState.SUCCEEDED) for s in status.stages)
 
 
 def _named(pods: list[Json], name: str) -> Json:

@@ -4,8 +4,8 @@
 flights, a bounded number at a time, and feeds their outcome back.
 
 - *Single flight*: an object is never reconciled twice at once.
-- *Coalescing*: however often an object is enqueued while it waits, it is looked at once; enqueued while it is in flight,
-  it is looked at once more.
+- *Coalescing*: what happens to an object is gathered for a moment. However often an object is enqueued while it waits, it
+  is looked at once; enqueued while it is in flight, it is looked at once more.
 - *Requeue-after*: a flight says when the object must be looked at again; an earlier request wins over it.
 - *Backoff*: an object whose flights raise is tried again after 0.25 s, 0.5 s, 1 s, ... up to five minutes.
 - *Resync*: every object is enqueued anew once per period, spread evenly over it, however quiet the watches are.
@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
+
+#: What happens comes as several events (a Job, its pod, their status, our own): one look a moment later sees all of it.
+GATHER_SECONDS = 0.2
 
 FIRST_BACKOFF = 0.25
 LAST_BACKOFF = 300.0
@@ -132,6 +135,7 @@ class Queue:
         self._clock = clock
         self._schedule = Schedule()
         self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._flying: set[asyncio.Task[None]] = set()
 
@@ -145,12 +149,19 @@ class Queue:
         self._schedule.enqueue(key, self._clock() + after)
         self._changed.set()
 
+    def wake(self, key: Key) -> None:
+        """Something happened to an object. Any thread may say so."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended, and so does the process
+                self._loop.call_soon_threadsafe(self.enqueue, key, GATHER_SECONDS)
+
     def overdue(self) -> float:
         """Seconds by which the queue is behind: of a flight that does not end, or of a key that nobody takes."""
         return self._schedule.overdue(self._clock())
 
     def start(self) -> None:
         """Begin to start flights and to resync."""
+        self._loop = asyncio.get_running_loop()
         self._loops = [asyncio.create_task(self._dispatch()), asyncio.create_task(self._resync_forever())]
 
     async def stop(self, patience: float = 5.0) -> None:

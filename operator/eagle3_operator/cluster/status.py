@@ -26,8 +26,7 @@ def write(client: Client, seen: Json, status: Json) -> bool:
     """
     if seen.get("status") == status:
         return False
-    metadata = seen["metadata"]
-    client.replace_status(KIND, metadata["namespace"], metadata, status)
+    client.replace_status(KIND, seen, status)
     return True
 
 

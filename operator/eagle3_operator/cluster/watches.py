@@ -1,11 +1,10 @@
-"""How kopf watches: what, through which selectors, for how long; and that it stores nothing anywhere."""
+"""How kopf watches the objects: in which pages, for how long; and that it stores nothing anywhere."""
 
 from typing import Any
 
 import kopf
 
 from eagle3_api import GROUP
-from eagle3_operator.manifests.names import FIELD_MANAGER, MANAGED_BY_LABEL
 
 #: The kinds whose changes may matter to the object that their label names.
 CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"), ("", "v1", "services"))
@@ -34,8 +33,6 @@ def configure(settings: kopf.OperatorSettings, *, namespaced: bool) -> None:
     settings.watching.client_timeout = 310
     settings.watching.chunk_size = _PAGE
     settings.queueing.idle_timeout = 1
-    for child in CHILDREN:
-        settings.watching.label_selectors[child] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
     settings.scanning.disabled = namespaced
     settings.process.ultimate_exiting_timeout = 30
 

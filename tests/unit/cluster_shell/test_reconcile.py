@@ -30,14 +30,14 @@ class ClientWithOneUnreadableObject(Client):
         self.object: Json = {"metadata": metadata, "spec": spec, "status": status}
         self.events: list[Json] = []
 
-    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+    def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         return self.object
 
     def create(self, manifest: Json) -> Json:
         self.events.append(manifest)
         return manifest
 
-    def replace_status(self, kind: str, namespace: str, metadata: Json, status: Json) -> Json:
+    def replace_status(self, kind: str, obj: Json, status: Json) -> Json:
         self.object = {**self.object, "status": status}
         return self.object
 
