@@ -68,10 +68,21 @@ class ObjectReference(Model):
     uid: str
 
 
+class RegenerateConfig(Model):
+    """How the target answers the data's questions itself."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = Field(1024, description="Of one answer.")
+    seed: int = 0
+
+
 class DataConfig(Model):
     """What ``spec.data`` says, as the data plane needs it."""
 
-    conversations: str
+    conversations: str | None = Field(None, description="Either these or")
+    prompts: str | None = None
+    regenerate: RegenerateConfig | None = Field(None, description="Always there with prompts.")
     max_samples: int | None = None
     max_length: int
     holdout: float
@@ -115,6 +126,7 @@ class ExtractConfig(Model):
     arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
     tensor_parallel_size: int = 1
     shards: int = Field(1, description="Pods that share the parts of the data; which one a pod is, its index says.")
+    end_tokens: list[int] = Field(default_factory=list, description="With which the target ends an answer of its own.")
 
 
 class TrainConfig(Model):
@@ -247,6 +259,10 @@ class Facts(Model):
     feature_bytes: int | None = None
     bytes_per_token: int | None = None
     chat_template_digest: str | None = None
+    end_tokens: list[int] | None = Field(
+        None,
+        description="With which the target ends an answer, as far as its configuration says; if it answers itself.",
+    )
     checkpoint_digest: str | None = None
     warnings: list[str] = Field(default_factory=list, max_length=4)
 
@@ -264,6 +280,8 @@ class ExtractResult(Model):
     engine: str = Field("", description="What ran the target, and its version.")
     parts: int = Field(1, description="Finished parts of the data.")
     whole: bool = Field(True, description="These are all parts; if not, other pods were still at work.")
+    answers: int | None = Field(None, description="That the target gave itself.")
+    cut_answers: int | None = Field(None, description="Of them, those that a length cut: they have no end.")
 
 
 class TrainResult(Model):

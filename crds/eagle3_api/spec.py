@@ -207,12 +207,53 @@ class Target(Model):
     trust_remote_code: bool = Field(False, description="Let the target's own Python code run (Kimi-K2.5 needs it).")
 
 
+class Regenerate(Model):
+    """How the target answers the data's questions itself: a draft learns best from what the target really says."""
+
+    enabled: bool = Field(
+        True, description="Whether it does. Without this section it does not, unless the data is prompts."
+    )
+    temperature: float = Field(
+        0.0, ge=0, le=2, description="Of its answers; 0 takes the likeliest token. Best what your clients ask for."
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="Share of the probability that an answer's token is drawn from.")
+    max_tokens: int = Field(
+        1024,
+        ge=1,
+        le=1_048_576,
+        description="Tokens of an answer, reasoning included. One that is cut is learned from, without an end.",
+    )
+    seed: int = Field(0, ge=0, le=2147483647, description="Of what is drawn at a temperature above 0.")
+
+
 class Data(Model):
     """The conversations that the draft learns from."""
 
-    conversations: Path = Field(
+    model_config = rules(
+        rule(
+            "has(self.conversations) != has(self.prompts)",
+            "give one of data.conversations and data.prompts: both are whole sets of data",
+        ),
+        rule(
+            "!has(self.prompts) || !has(self.regenerate) || self.regenerate.enabled",
+            "data.prompts have no answers: the target must give them, so regenerate.enabled cannot be false",
+        ),
+    )
+
+    conversations: Path | None = Field(
+        None,
         description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, or '
-        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column (needs pyarrow).'
+        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column (needs pyarrow).',
+    )
+    prompts: Path | None = Field(
+        None,
+        description='Questions that the target answers itself: JSON Lines of {"prompt": text}, or conversations that end with '
+        "a user's turn; or Parquet with such a column.",
+    )
+    regenerate: Regenerate | None = Field(
+        None,
+        description="The target answers every user's turn itself, in order; the answers in the data are not looked at. Implied "
+        "by prompts.",
     )
     max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
     max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
@@ -230,6 +271,13 @@ class Data(Model):
         description="Share of the conversations kept out of training, by hash: they measure the draft and probe servers.",
     )
     chat_template: Path | None = Field(None, description="A Jinja chat template that replaces the tokenizer's own.")
+
+    @property
+    def regeneration(self) -> Regenerate | None:
+        """How the target answers itself; None where the data's own answers are taken."""
+        if self.prompts is not None:
+            return self.regenerate or Regenerate()
+        return self.regenerate if self.regenerate is not None and self.regenerate.enabled else None
 
 
 class Draft(Model):
@@ -567,7 +615,7 @@ class Eagle3DraftSpec(Model):
     model_config = rules(
         rule(
             "has(self.data) || (has(self.draft) && has(self.draft.checkpoint))",
-            "give data.conversations to train a draft, or draft.checkpoint to adopt one",
+            "give data to train a draft, or draft.checkpoint to adopt one",
         ),
         rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
         rule(

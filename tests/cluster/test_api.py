@@ -136,7 +136,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a version that is none": ({"sglangVersion": "latest"}, "spec.sglangVersion"),
     "neither data nor a checkpoint": (
         {"data": REMOVED},
-        "give data.conversations to train a draft, or draft.checkpoint to adopt one",
+        "give data to train a draft, or draft.checkpoint to adopt one",
+    ),
+    "data of two kinds": (
+        {"data": {"conversations": "/data/a.jsonl", "prompts": "/data/b.jsonl"}},
+        "give one of data.conversations and data.prompts: both are whole sets of data",
+    ),
+    "data of no kind": ({"data": {"maxSamples": 5}}, "give one of data.conversations and data.prompts"),
+    "questions that nobody is to answer": (
+        {"data": {"prompts": "/data/b.jsonl", "regenerate": {"enabled": False}}},
+        "data.prompts have no answers: the target must give them, so regenerate.enabled cannot be false",
     ),
     "a vocabulary for an adopted draft": (
         {"draft": {"checkpoint": "/models/draft", "vocabularySize": 32000}},

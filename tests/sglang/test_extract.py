@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,21 @@ import torch
 from image import recipe
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Report
+from eagle3_api.jobs import (
+    DataConfig,
+    ExitCode,
+    ExtractConfig,
+    ExtractResult,
+    ObjectReference,
+    RegenerateConfig,
+    Report,
+)
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, Sample
-from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.inspect.target import end_tokens, target_digest
+from served.server import sglang
 from testcluster.wait import wait_for
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.make import cached
@@ -131,12 +141,13 @@ def computed(tiny: Path, folder: Path, layers: Sequence[int]) -> Features:
     checked = extraction(folder, tiny)
     config = checked.config(layers=list(layers))
 
-    def load(config: ExtractConfig) -> TransformersEngine:
-        return TransformersEngine.load(Path(config.target), config.layers, arguments=["--dtype", "float32"])
-
     torch.set_num_threads(1)
-    run(config, load=load)
+    run(config, load=by_transformers)
     return checked.features()
+
+
+def by_transformers(config: ExtractConfig) -> TransformersEngine:
+    return TransformersEngine.load(Path(config.target), config.layers, arguments=["--dtype", "float32"])
 
 
 def every(features: Features) -> Iterator[Sample]:
@@ -249,3 +260,44 @@ def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_p
     ending = found.end(process)
     assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
     assert "last words" not in ending.report.message
+
+
+def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_path: Path) -> None:
+    """What SGLang answers inside the extraction: the same as its server, and the same as transformers."""
+    found = extraction(tmp_path, tiny)
+    regenerate = RegenerateConfig(max_tokens=24)
+    data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.2, max_samples=16, regenerate=regenerate)
+    config = found.config(data=data, end_tokens=end_tokens(found.target))
+    result = found.run(config).result
+    assert result.answers is not None
+    assert result.cut_answers is not None
+    assert 0 < result.cut_answers < result.answers
+    lines = {
+        line["conversation"]: line["answers"]
+        for line in map(json.loads, (found.folder / "features/part-00000-of-00001/answers.jsonl").open())
+    }
+    with sglang(found.target, tmp_path / "server.log") as url:
+        for conversation in Conversations.of(data):
+            said = []
+            questions = iter(conversation.messages)
+            for answer in lines[conversation.digest.hex()]:
+                said.append(next(questions))
+                reply = chat(url, said, regenerate.max_tokens)
+                assert reply["message"]["content"] == answer["text"]
+                assert (reply["finish_reason"] == "stop") == answer["ended"]
+                said.append({"role": "assistant", "content": answer["text"]})
+    checked = extraction(tmp_path / "checked", tiny)
+    checked.folder.mkdir()
+    run(config.model_copy(update={"folder": str(checked.folder / "features")}), load=by_transformers)
+    assert max(differences(found.features(), checked.features())) < TOLERANCE
+
+
+def chat(url: str, messages: Sequence[dict[str, str]], max_tokens: int) -> dict[str, Any]:
+    """The server's greedy answer, as a client gets it."""
+    body = {"model": "tiny", "messages": messages, "temperature": 0, "max_tokens": max_tokens}
+    request = urllib.request.Request(  # noqa: S310 - our own server's
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        choice: dict[str, Any] = json.load(answer)["choices"][0]
+    return choice

@@ -12,6 +12,7 @@ from eagle3_operator.cli.table import estimate_table
 
 #: Of one pod, where nothing better is known: a large target on one node in bf16.
 TOKENS_PER_SECOND = 10_000.0
+ANSWER_TOKENS_PER_SECOND = 2_000.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TOKENS_PER_SECOND,
         help="what one pod extracts; a finished extraction says it in its report (default %(default).0f)",
     )
+    parser.add_argument(
+        "--answer-tokens-per-second",
+        type=float,
+        default=ANSWER_TOKENS_PER_SECOND,
+        help="what one pod generates, all requests together, where the target answers itself (default %(default).0f)",
+    )
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     spec = spec_of(read_document(given.file), given.file)
     shape = _shape(spec, given.target_config)
-    sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second) + "\n")
+    sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second, given.answer_tokens_per_second) + "\n")
     return 0
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from eagle3_api.estimate import DTYPE_BYTES, Estimate, Shape, estimate, readable_bytes
 from eagle3_api.sglang import default_layers
-from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.spec import Data, Eagle3DraftSpec
 from eagle3_operator.cluster.convert import quantity
 
 
@@ -17,13 +17,16 @@ def grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def estimate_table(spec: Eagle3DraftSpec, shape: Shape, tokens_per_second: float) -> str:
+def estimate_table(
+    spec: Eagle3DraftSpec, shape: Shape, tokens_per_second: float, answer_tokens_per_second: float
+) -> str:
     """The estimate of an object's extraction, one line a fact.
 
     Args:
         spec: of the object.
         shape: of its target.
         tokens_per_second: of one pod.
+        answer_tokens_per_second: of one pod, where the target answers itself.
     """
     data = spec.data
     if spec.draft.checkpoint is not None or data is None:
@@ -59,10 +62,8 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, tokens_per_second: float
             for dtype in DTYPE_BYTES
             if dtype != spec.extract.dtype and (other := of(dtype))
         ),
-        (
-            "time",
-            _time(spec, chosen, tokens_per_second),
-        ),
+        ("time", _time(spec, chosen, tokens_per_second)),
+        *_answering(data, chosen, answer_tokens_per_second, spec.extract.shards),
         ("kept", "as extract.retain says" if spec.extract.retain else "until the draft is trained"),
     ]
     width = max(len(name) for name, _ in rows)
@@ -74,6 +75,18 @@ def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float) -> 
     hours = chosen.hours(tokens_per_second, pods)
     each = f"{spec.extract.gpus} GPUs at {tokens_per_second:,.0f} tokens/s"
     return f"{hours:.1f} h on " + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
+
+
+def _answering(data: Data, chosen: Estimate, tokens_per_second: float, pods: int) -> list[tuple[str, str]]:
+    """What comes on top where the target answers itself: nobody knows beforehand how long its answers will be."""
+    asked = data.regeneration
+    if asked is None:
+        return []
+    hours = chosen.hours(tokens_per_second, pods)
+    count = f"at most {asked.max_tokens:,} tokens each, and the tokens above must have counted them"
+    return [
+        ("answers", f"the target's own, {count}; up to {hours:.1f} h more at {tokens_per_second:,.0f} tokens/s a pod")
+    ]
 
 
 def _against_claim(spec: Eagle3DraftSpec, chosen: Estimate) -> str:

@@ -91,15 +91,15 @@ def _engine_arguments(spec: Eagle3DraftSpec) -> list[str]:
     return list(spec.serve.arguments or []) if spec.serve else []
 
 
-def _data(data: Data | None) -> DataConfig | None:
-    return None if data is None else DataConfig.model_validate(data.to_json())
+def _data(data: Data) -> DataConfig:
+    regeneration = data.regeneration
+    return DataConfig.model_validate(data.to_json() | {"regenerate": regeneration and regeneration.to_json()})
 
 
-def _required(data: Data | None) -> DataConfig:
-    made = _data(data)
-    if made is None:
+def _given(data: Data | None) -> Data:
+    if data is None:
         raise ValueError("training needs data; admission lets no such object through")
-    return made
+    return data
 
 
 # ------------------------------------------------------------------------------------------------------ inspect
@@ -132,7 +132,7 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
         key=key,
         target=spec.target.model,
         trust_remote_code=spec.target.trust_remote_code,
-        data=_data(spec.data),
+        data=_data(spec.data) if spec.data else None,
         checkpoint=spec.draft.checkpoint,
         auxiliary_layers=spec.draft.auxiliary_layers,
         vocabulary_size=spec.draft.vocabulary_size,
@@ -148,7 +148,7 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
 
 
 def _extract_inputs(context: Context) -> dict[str, Any]:
-    facts, data = context.facts, _required(context.spec.data)
+    facts, data = context.facts, _given(context.spec.data)
     return {
         "target": facts.target_digest,
         "data": facts.data_digest,
@@ -158,6 +158,9 @@ def _extract_inputs(context: Context) -> dict[str, Any]:
         "chatTemplate": facts.chat_template_digest,
         "layers": facts.auxiliary_layers,
         "dtype": context.spec.extract.dtype,
+        # An empty object where the target answers itself with nothing but defaults
+        "regenerate": changed(data.regeneration),
+        "endTokens": facts.end_tokens,
     }
 
 
@@ -170,7 +173,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         target=spec.target.model,
         target_digest=facts.target_digest,
         trust_remote_code=spec.target.trust_remote_code,
-        data=_required(spec.data),
+        data=_data(_given(spec.data)),
         data_digest=facts.data_digest or "",
         layers=facts.auxiliary_layers,
         dtype=spec.extract.dtype,
@@ -178,6 +181,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         arguments=_engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,
         shards=spec.extract.shards,
+        end_tokens=facts.end_tokens or [],
     )
 
 
@@ -263,7 +267,7 @@ def _convert_config(context: Context, key: str) -> ConvertConfig:
         trained_key=trained.key if trained else None,
         checkpoint=spec.draft.checkpoint,
         checkpoint_digest=facts.checkpoint_digest,
-        data=_data(spec.data),
+        data=_data(spec.data) if spec.data else None,
         target=spec.target.model,
         target_digest=facts.target_digest,
         trust_remote_code=spec.target.trust_remote_code,

@@ -147,9 +147,14 @@ def _outcome(stage: StageStatus) -> str:
     if stage.name is StageName.EXTRACT:
         extracted = ExtractResult.model_validate(stage.result)
         dropped = sum(extracted.dropped.values())
+        answered = (
+            f"; {extracted.answers} answers of the target's own, {extracted.cut_answers} of them cut by a length"
+            if extracted.answers is not None
+            else ""
+        )
         return (
             f"{extracted.conversations} conversations and {extracted.held_out} held out, {extracted.tokens} tokens, "
-            f"{readable_bytes(extracted.bytes)}; {dropped} dropped"
+            f"{readable_bytes(extracted.bytes)}; {dropped} dropped{answered}"
         )
     if stage.name is StageName.TRAIN:
         trained = TrainResult.model_validate(stage.result)

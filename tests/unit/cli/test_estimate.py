@@ -52,6 +52,16 @@ def test_without_a_count_the_upper_bound_is_called_one(capsys: pytest.CaptureFix
     assert table["features"].strip().startswith("7.97 TiB")
 
 
+def test_answers_of_the_targets_own_are_said_to_change_the_count(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert "answers" not in told(capsys, "-f", edited(tmp_path, regenerate=None))
+    file = edited(tmp_path, regenerate={"maxTokens": 2048})
+    said = told(capsys, "-f", file, "--answer-tokens-per-second", "4000")["answers"]
+    assert "at most 2,048 tokens each, and the tokens above must have counted them" in said
+    assert "up to 6.1 h more at 4,000 tokens/s a pod" in said
+
+
 def test_without_any_bound_the_user_is_told_what_to_give(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["estimate", "-f", edited(tmp_path, expectedTokens=None, maxSamples=None)]) == 0
     assert "data.expectedTokens" in capsys.readouterr().out

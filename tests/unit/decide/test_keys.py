@@ -68,6 +68,17 @@ def test_an_edit_changes_its_stage_and_what_follows() -> None:
     assert changed(serve={"maxRunningRequests": 8}) == {"plain", "draft"}
 
 
+def test_answers_of_the_targets_own_are_other_data() -> None:
+    asking = {"inspect", "extract", "train", "convert"}
+    assert changed(data={"regenerate": {}}) == asking
+    assert changed(data={"regenerate": {"enabled": False}}) == {"inspect"}
+    own = keys(World().edit(data={"regenerate": {}}))
+    assert keys(World().edit(data={"regenerate": {"temperature": 0.7}}))["extract"] != own["extract"]
+    assert keys(World().edit(data={"regenerate": {"enabled": True, "topP": 1.0, "seed": 0}})) == own
+    prompts = World().edit(data={"conversations": None, "prompts": "/data/train.jsonl"})
+    assert keys(prompts)["extract"] == own["extract"]
+
+
 def test_replicas_policy_and_patience_are_no_new_way_of_serving() -> None:
     serve: dict[str, object] = {
         "replicas": 3,

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Progress, Report
 from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.data.dialogue import Dialogue
 from eagle3_draft.extract import run
-from eagle3_draft.extract.engine import Engine, States
+from eagle3_draft.extract.engine import Engine, Sampling, States
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.inspect.target import target_digest
@@ -135,6 +136,11 @@ class FaultyEngine:
         for states in self._real.states(conversations):
             self.calls += 1
             yield self._fault(states) if self.calls == self._at else states
+
+    def converse(
+        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[Dialogue, None, None]:
+        yield from self._real.converse(dialogues, sampling, attend)
 
     def close(self) -> None:
         self._real.close()

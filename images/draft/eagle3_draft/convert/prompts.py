@@ -42,11 +42,12 @@ def put(config: ConvertConfig, folder: Path) -> None:
 def _of_data(config: ConvertConfig) -> list[prompts.Prompt]:
     """The held-out conversations, as Extract would have chosen them."""
     assert config.data is not None  # noqa: S101  the caller's condition
-    conversations = Conversations.read(Path(config.data.conversations), config.data.max_samples)
+    conversations = Conversations.of(config.data)
     held = conversations.held_out(config.data.holdout)
     renderer = _renderer(config, config.data.max_length, config.data.chat_template)
     chosen = (conversation for conversation, out in zip(conversations, held, strict=True) if out)
-    return prompts.collect(chosen, renderer, config.data.max_length)
+    asked = chosen if conversations.reading.answers else (conversation.opening for conversation in chosen)
+    return prompts.collect(asked, renderer, config.data.max_length)
 
 
 def _of_everyone(config: ConvertConfig) -> list[prompts.Prompt]:

@@ -4,6 +4,9 @@ A conversation's digest, sha256 over the canonical JSON of its messages, decides
 elsewhere, so that it does not depend on the order of the lines: its first half says whether the conversation is held
 out, its second half where it stands in the order, and with it whether ``maxSamples`` takes it. They are two halves
 because a sample that was drawn by the number that also splits would be all held out.
+
+Where the target is to answer itself, the data's answers are not looked at: two conversations that differ in nothing else
+are then one.
 """
 
 import hashlib
@@ -14,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, overload
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
+from eagle3_api.jobs import DataConfig, ExitCode
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data import forms
 from eagle3_draft.stage import StageError
@@ -32,15 +35,42 @@ TOKENS_AROUND_MESSAGE = 8
 
 DUPLICATE = "duplicate"
 
+#: ``role`` and ``content``, and an assistant's ``reasoning_content`` where the data has it.
 Message = dict[str, str]
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a file is read.
+
+    Attributes:
+        field: of the object, that names the file.
+        answers: what the assistant says is taken; else only what it is asked.
+        questions_last: each conversation must end with a question.
+    """
+
+    field: str = "data.conversations"
+    answers: bool = True
+    questions_last: bool = False
+
+
+AS_IT_STANDS = Reading()
+QUESTIONS = Reading(answers=False)
+PROMPTS = Reading("data.prompts", answers=False, questions_last=True)
+
+
+@dataclass(frozen=True)
 class Conversation:
-    """One conversation: its messages, each with ``role`` and ``content``, and its digest."""
+    """One conversation: its messages, and their digest."""
 
     messages: list[Message]
     digest: bytes
+
+    @property
+    def opening(self) -> "Conversation":
+        """Up to and with the first question."""
+        first = next((i for i, message in enumerate(self.messages) if message["role"] == "user"), len(self.messages))
+        return Conversation(self.messages[: first + 1], self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +78,7 @@ class _Line:
     digest: bytes
     offset: int
     tokens: int
+    questions: int
 
 
 class Conversations(Sequence[Conversation]):
@@ -57,14 +88,22 @@ class Conversations(Sequence[Conversation]):
 
     Attributes:
         path: of the file.
+        reading: how it was read.
         sha256: of the file.
         dropped: how many were left out, by why.
     """
 
     def __init__(
-        self, path: Path, lines: list[_Line], sha256: str, dropped: dict[str, int], spelled_out: IO[bytes] | None = None
+        self,
+        path: Path,
+        reading: Reading,
+        lines: list[_Line],
+        sha256: str,
+        dropped: dict[str, int],
+        spelled_out: IO[bytes] | None,
     ) -> None:
         self.path = path
+        self.reading = reading
         self.sha256 = sha256
         self.dropped = dropped
         self._lines = lines
@@ -73,12 +112,25 @@ class Conversations(Sequence[Conversation]):
         self._source = Path(spelled_out.name) if spelled_out else path
 
     @classmethod
-    def read(cls, path: Path, max_samples: int | None = None) -> "Conversations":
+    def of(cls, data: DataConfig) -> "Conversations":
+        """Those of an object's data.
+
+        Raises:
+            StageError: as of ``read``.
+        """
+        if data.prompts is not None:
+            return cls.read(Path(data.prompts), data.max_samples, PROMPTS)
+        reading = AS_IT_STANDS if data.regenerate is None else QUESTIONS
+        return cls.read(Path(data.conversations or ""), data.max_samples, reading)
+
+    @classmethod
+    def read(cls, path: Path, max_samples: int | None = None, reading: Reading = AS_IT_STANDS) -> "Conversations":
         """Read and check a whole file. A conversation that occurs twice is taken once.
 
         Args:
             path: of the file.
             max_samples: take at most so many.
+            reading: how.
 
         Raises:
             StageError: the file or a line of it cannot be read; the message names the line (DataUnreadable).
@@ -86,19 +138,19 @@ class Conversations(Sequence[Conversation]):
         found: dict[bytes, _Line] = {}
         whole = hashlib.sha256()
         duplicates = 0
-        spelled_out = _spelled_out(path)
-        for number, offset, text in _lines(Path(spelled_out.name) if spelled_out else path):
+        spelled_out = _spelled_out(path, reading)
+        for number, offset, text in _lines(path, Path(spelled_out.name) if spelled_out else path, reading):
             whole.update(text)
             if not text.strip():
                 continue
-            conversation = _parse(path, number, text)
+            conversation = _parse(path, number, text, reading)
             if conversation.digest in found:
                 duplicates += 1
             else:
-                found[conversation.digest] = _Line(conversation.digest, offset, _tokens(conversation.messages))
+                found[conversation.digest] = _line(conversation, offset)
         lines = sorted(found.values(), key=lambda line: line.digest[16:])[:max_samples]
         digest = file_digest(path) if spelled_out else whole.hexdigest()
-        return cls(path, lines, digest, {DUPLICATE: duplicates} if duplicates else {}, spelled_out)
+        return cls(path, reading, lines, digest, {DUPLICATE: duplicates} if duplicates else {}, spelled_out)
 
     def held_out(self, share: float) -> list[bool]:
         """Which conversations are kept out of training, in order; at least one if there are any.
@@ -108,13 +160,14 @@ class Conversations(Sequence[Conversation]):
         """
         return held_out([line.digest for line in self._lines], share)
 
-    def expected_tokens(self, max_length: int) -> int:
+    def expected_tokens(self, max_length: int, answer_tokens: int = 0) -> int:
         """An estimate of their tokens that is rather too high, without a tokenizer.
 
         Args:
             max_length: tokens after which a conversation is cut.
+            answer_tokens: at most so many will come to each question.
         """
-        return sum(min(max_length, line.tokens) for line in self._lines)
+        return sum(min(max_length, line.tokens + line.questions * answer_tokens) for line in self._lines)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -130,9 +183,9 @@ class Conversations(Sequence[Conversation]):
         with self._source.open("rb") as file:
             file.seek(line.offset)
             text = file.readline(LINE_LIMIT + 1)
-        conversation = _parse(self.path, None, text)
+        conversation = _parse(self.path, None, text, self.reading)
         if conversation.digest != line.digest:
-            raise _unreadable(self.path, None, "the file was changed while it was read")
+            raise _unreadable(self.path, None, self.reading, "the file was changed while it was read")
         return conversation
 
 
@@ -145,62 +198,77 @@ def held_out(digests: Sequence[bytes], share: float) -> list[bool]:
     return chosen
 
 
-def _spelled_out(path: Path) -> IO[bytes] | None:
+def _spelled_out(path: Path, reading: Reading) -> IO[bytes] | None:
     """A file of another form as JSON Lines; None where it is that already, or cannot be read, which is told later."""
     try:
         other = forms.is_parquet(path)
     except OSError:
         return None
     try:
-        return forms.spelled_out(path) if other else None
+        return forms.spelled_out(path, prompts=reading.questions_last) if other else None
     except forms.FormError as error:
-        raise _unreadable(path, None, str(error)) from None
+        raise _unreadable(path, None, reading, str(error)) from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Number, offset and bytes of each line."""
+def _lines(path: Path, source: Path, reading: Reading) -> Iterator[tuple[int, int, bytes]]:
+    """Number, offset and bytes of each line of what stands for the file."""
     try:
-        with path.open("rb") as file:
+        with source.open("rb") as file:
             number, offset = 0, 0
             while text := file.readline(LINE_LIMIT + 1):
                 number += 1
                 if len(text) > LINE_LIMIT:
-                    raise _unreadable(path, number, f"longer than {LINE_LIMIT} bytes")
+                    raise _unreadable(path, number, reading, f"longer than {LINE_LIMIT} bytes")
                 yield number, offset, text
                 offset += len(text)
     except FileNotFoundError:
         raise _unreadable(
-            path, None, "there is no such file in this pod; is its volume in placement.volumes?"
+            path, None, reading, "there is no such file in this pod; is its volume in placement.volumes?"
         ) from None
     except IsADirectoryError:
-        raise _unreadable(path, None, "it is a folder; name one JSON Lines file") from None
+        raise _unreadable(path, None, reading, "it is a folder; name one JSON Lines file") from None
     except OSError as error:
-        raise _unreadable(path, None, str(error.strerror or error)) from None
+        raise _unreadable(path, None, reading, str(error.strerror or error)) from None
 
 
-def _parse(path: Path, number: int | None, text: bytes) -> Conversation:
+def _line(conversation: Conversation, offset: int) -> _Line:
+    messages = conversation.messages
+    questions = sum(message["role"] == "user" for message in messages)
+    return _Line(conversation.digest, offset, _tokens(messages), questions)
+
+
+def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Conversation:
     try:
-        value = forms.as_messages(json.loads(text))
+        value = forms.as_messages(json.loads(text), prompts=reading.questions_last)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(path, number, f"no JSON: {error}") from None
-    problem = _problem(value)
+        raise _unreadable(path, number, reading, f"no JSON: {error}") from None
+    problem = _problem(value, reading)
     if problem is not None:
-        raise _unreadable(path, number, problem)
-    messages = [{"role": message["role"], "content": message["content"]} for message in value["messages"]]
+        raise _unreadable(path, number, reading, problem)
+    messages = [_message(message) for message in value["messages"] if reading.answers or message["role"] != "assistant"]
     canonical = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
         return Conversation(messages, hashlib.sha256(canonical.encode()).digest())
     except UnicodeEncodeError:
-        raise _unreadable(path, number, "a content holds half of a surrogate pair, which is no character") from None
+        what = "a content holds half of a surrogate pair, which is no character"
+        raise _unreadable(path, number, reading, what) from None
 
 
-def _problem(value: Any) -> str | None:
+def _message(message: dict[str, Any]) -> Message:
+    made: Message = {"role": message["role"], "content": message["content"]}
+    if reasoning := message.get("reasoning_content"):
+        made["reasoning_content"] = reasoning
+    return made
+
+
+def _problem(value: Any, reading: Reading) -> str | None:
     """What is wrong with a line's value."""
     if not isinstance(value, dict):
         return 'it is no object; one conversation is {"messages": [...]}'
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages:
-        return "'messages' is missing or no list with at least one message"
+        or_prompt = " and 'prompt' too" if reading.questions_last else ""
+        return f"'messages' is missing or no list with at least one message{or_prompt}"
     for position, message in enumerate(messages):
         where = f"messages[{position}]"
         if not isinstance(message, dict):
@@ -212,13 +280,18 @@ def _problem(value: Any) -> str | None:
             return f"{where}.role is 'system', which can only be the first"
         if not isinstance(message.get("content"), str):
             return f"{where}.content is no string; only text can be learned from"
+        if not isinstance(message.get("reasoning_content", ""), str | None):
+            return f"{where}.reasoning_content is no string"
+    if reading.questions_last and messages[-1]["role"] != "user":
+        return "the last message is not the user's; with its own answers it belongs into data.conversations"
     return None
 
 
 def _tokens(messages: Sequence[Message]) -> int:
-    return sum(-(-len(message["content"].encode()) // BYTES_PER_TOKEN) + TOKENS_AROUND_MESSAGE for message in messages)
+    texts = (text for message in messages for name, text in message.items() if name != "role")
+    return sum(-(-len(text.encode()) // BYTES_PER_TOKEN) for text in texts) + TOKENS_AROUND_MESSAGE * len(messages)
 
 
-def _unreadable(path: Path, number: int | None, what: str) -> StageError:
+def _unreadable(path: Path, number: int | None, reading: Reading, what: str) -> StageError:
     where = f"{path}, line {number}" if number is not None else str(path)
-    return StageError(ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, f"data.conversations: {where}: {what}")
+    return StageError(ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, f"{reading.field}: {where}: {what}")

@@ -1,20 +1,22 @@
 """The forms in which conversations come, made into one: ``{"messages": [{"role": ..., "content": ...}, ...]}``.
 
 - OpenAI's messages, which is that form;
+- ``{"prompt": text}``, or a list of messages in the same place: a question without an answer;
 - ShareGPT's ``{"conversations": [{"from": "human", "value": ...}, ...]}``;
-- Parquet with one such list a row, in the column ``messages`` or ``conversations``. It needs pyarrow, which many images have
+- Parquet with one such value a row, in a column of the same name. It needs pyarrow, which many images have
   and ours does not bring.
 """
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 PARQUET_MAGIC = b"PAR1"
 
 COLUMNS = ("messages", "conversations")
+PROMPT_COLUMNS = ("prompt", *COLUMNS)
 
 #: Who speaks, by what ShareGPT's files call them.
 _SPEAKERS = {
@@ -31,11 +33,22 @@ class FormError(ValueError):
     """A file in a form that cannot be read here; its text is why."""
 
 
-def as_messages(value: Any) -> Any:
-    """A line's value, of ShareGPT's form turned into messages. What is of neither form is left as it is, to be judged."""
-    if not isinstance(value, dict) or "messages" in value or not isinstance(value.get("conversations"), list):
+def as_messages(value: Any, *, prompts: bool = False) -> Any:
+    """A line's value, of another form turned into messages. What is of no form is left as it is, to be judged.
+
+    Args:
+        value: of the line.
+        prompts: it may be a question alone.
+    """
+    if not isinstance(value, dict) or "messages" in value:
         return value
-    return {"messages": [_message(turn) for turn in value["conversations"]]}
+    if prompts and isinstance(value.get("prompt"), str):
+        return {"messages": [{"role": "user", "content": value["prompt"]}]}
+    if prompts and isinstance(value.get("prompt"), list):
+        return {"messages": value["prompt"]}
+    if isinstance(value.get("conversations"), list):
+        return {"messages": [_message(turn) for turn in value["conversations"]]}
+    return value
 
 
 def _message(turn: Any) -> Any:
@@ -54,22 +67,26 @@ def is_parquet(path: Path) -> bool:
         return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
 
 
-def spelled_out(path: Path) -> IO[bytes]:
+def spelled_out(path: Path, *, prompts: bool = False) -> IO[bytes]:
     """A Parquet file as JSON Lines, one row a line, in a file of the pod's scratch that goes when it is closed.
 
     Conversations are read in another order than they lie in, which a row group at a time would be read for each.
+
+    Args:
+        path: of the file.
+        prompts: its rows may be questions alone.
 
     Raises:
         FormError: there is no pyarrow, or no column of conversations, or the file is broken.
     """
     made = tempfile.NamedTemporaryFile(prefix="eagle3-conversations-", suffix=".jsonl")  # noqa: SIM115 - outlives this
-    for row in _rows(path):
+    for row in _rows(path, PROMPT_COLUMNS if prompts else COLUMNS):
         made.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     made.flush()
     return made
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -80,9 +97,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         ) from None
     try:
         file = parquet.ParquetFile(path)
-        column = next((name for name in COLUMNS if name in file.schema_arrow.names), None)
+        column = next((name for name in columns if name in file.schema_arrow.names), None)
         if column is None:
-            raise FormError(f"it has no column {' or '.join(COLUMNS)}, but {', '.join(file.schema_arrow.names[:8])}")
+            raise FormError(f"it has no column {' or '.join(columns)}, but {', '.join(file.schema_arrow.names[:8])}")
         for batch in file.iter_batches(batch_size=1024, columns=[column]):
             yield from batch.to_pylist()
     except pyarrow.ArrowException as error:

@@ -22,8 +22,10 @@ def extraction_inputs(
     chat_template_digest: str,
     layers: Sequence[int],
     dtype: str,
+    end_tokens: Sequence[int] = (),
 ) -> dict[str, str]:
     """By name, as text; two extractions with the same inputs have the same output."""
+    answering = {} if data.regenerate is None else data.regenerate.to_json() | {"endTokens": list(end_tokens)}
     return {
         "target": target_digest,
         "data": data_digest,
@@ -33,4 +35,5 @@ def extraction_inputs(
         "maxLength": str(data.max_length),
         "maxSamples": str(data.max_samples),
         "holdout": str(data.holdout),
+        **({"regenerate": json.dumps(answering, sort_keys=True)} if answering else {}),
     }

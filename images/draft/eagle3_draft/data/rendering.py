@@ -27,6 +27,8 @@ TEMPLATE_REFUSED = "refused by the chat template"
 HISTORY_REWRITTEN = "answers rewritten by the chat template"
 TOKENS_JOINED = "answers joined to the prompt by the tokenizer"
 
+#: Tokens of the prompt that an answer is decoded after, as many as SGLang takes.
+_CONTEXT = 5
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\b")
 
@@ -56,6 +58,10 @@ class Renderer:
         template: Jinja text.
         max_length: tokens after which a conversation is cut.
 
+    Attributes:
+        max_length: as given.
+        takes_reasoning: the template asks for an answer's reasoning in a field of its own.
+
     Raises:
         StageError: the template is no Jinja (TemplateMissing).
     """
@@ -63,7 +69,8 @@ class Renderer:
     def __init__(self, tokenizer: Any, template: str, max_length: int) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self._max_length = max_length
+        self.max_length = max_length
+        self.takes_reasoning = "reasoning_content" in template
         self._special = set(tokenizer.all_special_ids) | {
             index for index, token in tokenizer.added_tokens_decoder.items() if token.special
         }
@@ -98,6 +105,24 @@ class Renderer:
             ) from error
         return cls(tokenizer, template, max_length)
 
+    @property
+    def end_token(self) -> int | None:
+        """The tokenizer's own end of a text."""
+        token: int | None = self._tokenizer.eos_token_id
+        return token
+
+    def text(self, ids: Sequence[int], prompt: Sequence[int]) -> str:
+        """Tokens as a server hands them out: without special ones, and as they read after the prompt.
+
+        Alone they may read otherwise: many tokenizers leave out the space before the first word.
+
+        Args:
+            ids: of an answer.
+            prompt: to which it is one.
+        """
+        before = list(prompt[-_CONTEXT:])
+        return self._decode([*before, *ids])[len(self._decode(before)) :]
+
     def conversation(self, messages: Sequence[Message]) -> Rendered:
         """A conversation as tokens, cut at the longest length.
 
@@ -112,10 +137,10 @@ class Renderer:
             raise UnusableError(TEMPLATE_REFUSED) from None
         if 1 not in mask:
             raise UnusableError(NO_ANSWER)
-        mask = mask[: self._max_length]
+        mask = mask[: self.max_length]
         if 1 not in mask:
             raise UnusableError(ANSWER_CUT)
-        return Rendered(array("i", ids[: self._max_length]), array("B", mask))
+        return Rendered(array("i", ids[: self.max_length]), array("B", mask))
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Messages as a request to the server is rendered, up to where the assistant begins.
@@ -198,6 +223,10 @@ class Renderer:
         text: str = self._tokenizer.apply_chat_template(
             list(messages), chat_template=self._template, tokenize=False, add_generation_prompt=answer_follows
         )
+        return text
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def _encode(self, text: str) -> list[int]:

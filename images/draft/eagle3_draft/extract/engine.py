@@ -1,10 +1,12 @@
 """What Extract needs of whatever runs the target."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+from eagle3_draft.data.dialogue import Dialogue
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,23 @@ class States:
 
     hidden: torch.Tensor
     last: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the target's answers are drawn.
+
+    Attributes:
+        temperature: 0 takes the likeliest token each time.
+        top_p: share of the probability that a token is drawn from.
+        seed: from which each answer has its own.
+        end_tokens: each of them ends an answer.
+    """
+
+    temperature: float
+    top_p: float
+    seed: int
+    end_tokens: tuple[int, ...]
 
 
 class Engine(Protocol):
@@ -37,6 +56,20 @@ class Engine(Protocol):
         """The states over each conversation, in order, each computed from an empty cache; on the CPU.
 
         An engine may run several at a time and ahead of what was taken, within bounds of its own.
+        """
+        ...
+
+    def converse(
+        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[Dialogue, None, None]:
+        """Have the target answer in each dialogue until there is nothing more to answer; each comes when it is finished.
+
+        Closed before its end, it gives up what is not finished.
+
+        Args:
+            dialogues: of which some may be finished already.
+            sampling: how answers are drawn.
+            attend: called now and then while none is finished; what it raises ends the conversation.
         """
         ...
 

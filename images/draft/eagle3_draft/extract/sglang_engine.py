@@ -5,6 +5,7 @@ the stage learns that its pod is to end. The engine computes a batch of conversa
 batch before.
 """
 
+import asyncio
 import contextlib
 import functools
 import io
@@ -13,9 +14,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -28,7 +30,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points
-from eagle3_draft.extract.engine import States
+from eagle3_draft.data.dialogue import Answer, Dialogue
+from eagle3_draft.extract.engine import Sampling, States
 from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler, states_file
 from eagle3_draft.features import TORCH_DTYPES
 from eagle3_draft.inspect.target import read_target
@@ -43,6 +46,9 @@ BATCH_CONVERSATIONS = 512
 
 #: Between two words of a start that takes long.
 WORD_SECONDS = 10.0
+
+#: Between two looks at whether the pod is to end, while no dialogue is finished.
+ATTEND_SECONDS = 1.0
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -111,6 +117,26 @@ class SGLangEngine:
         """
         return self._thread.submit(self._answer, prompts, tokens).result()
 
+    def converse(
+        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[Dialogue, None, None]:
+        """All dialogues side by side: SGLang's queue decides how many are answered at a time.
+
+        Raises:
+            StageError: SGLang refuses to answer one (JobFailed).
+        """
+        finished: SimpleQueue[Dialogue] = SimpleQueue()
+        loop: asyncio.AbstractEventLoop = self._engine.loop
+        task = loop.create_task(self._lead_all(dialogues, sampling, finished.put))
+        running = self._thread.submit(loop.run_until_complete, task)
+        try:
+            for _ in dialogues:
+                yield _next_of(finished, running, attend)
+            running.result()
+        finally:
+            if not running.done():
+                loop.call_soon_threadsafe(task.cancel)
+
     def close(self) -> None:
         """End SGLang's processes."""
         engine = getattr(self, "_engine", None)
@@ -128,6 +154,26 @@ class SGLangEngine:
         except ValueError as error:
             raise _misaligned(f"SGLang refuses a prompt: {error}") from error
         return [list(answer["output_ids"]) for answer in said]
+
+    async def _lead_all(
+        self, dialogues: Sequence[Dialogue], sampling: Sampling, finished: Callable[[Dialogue], None]
+    ) -> None:
+        await asyncio.gather(*(self._lead(dialogue, sampling, finished) for dialogue in dialogues))
+
+    async def _lead(self, dialogue: Dialogue, sampling: Sampling, finished: Callable[[Dialogue], None]) -> None:
+        while dialogue.prompt is not None:
+            answer = await self._engine.async_generate(
+                input_ids=dialogue.prompt,
+                sampling_params={
+                    "max_new_tokens": dialogue.room,
+                    "temperature": sampling.temperature,
+                    "top_p": sampling.top_p,
+                    "stop_token_ids": list(sampling.end_tokens),
+                    "sampling_seed": dialogue.seed(sampling.seed),
+                },
+            )
+            dialogue.take(_answer(answer, len(dialogue.prompt)))
+        finished(dialogue)
 
     def _compute(self, batch: Sequence[Sequence[int]]) -> list[Path]:
         first = self._handed_over
@@ -198,6 +244,27 @@ def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
                 raise
             if time.monotonic() - began < budget:
                 progress.update(0, "SGLang loads the target")
+
+
+def _next_of(finished: "SimpleQueue[Dialogue]", running: "Future[None]", attend: Callable[[], None]) -> Dialogue:
+    while True:
+        try:
+            return finished.get(timeout=ATTEND_SECONDS)
+        except Empty:
+            attend()
+            if running.done():
+                running.result()  # raises what ended it
+
+
+def _answer(answer: dict[str, Any], prompt_tokens: int) -> Answer:
+    finish = answer["meta_info"]["finish_reason"]
+    if finish["type"] not in ("stop", "length"):
+        raise StageError(
+            ExitCode.ENGINE_CRASHED,
+            Reason.JOB_FAILED,
+            f"SGLang does not answer a prompt of {prompt_tokens} tokens: {finish}",
+        )
+    return Answer(answer["output_ids"], ended=finish["type"] == "stop")
 
 
 def _version(config: ExtractConfig) -> Version:

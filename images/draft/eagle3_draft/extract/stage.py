@@ -8,8 +8,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,9 +29,10 @@ from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Rendered, Renderer, UnusableError
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
 from eagle3_draft.extract import parts
-from eagle3_draft.extract.engine import AnsweringEngine, Engine, States
+from eagle3_draft.extract.engine import AnsweringEngine, Engine, Sampling, States
 from eagle3_draft.extract.interruption import Interruption, interruptible
 from eagle3_draft.extract.parts import Part
+from eagle3_draft.extract.texts import AsTheyStand, Regenerated, Source, Texts, Usable
 from eagle3_draft.features import (
     SHARD_BYTES,
     FeatureWriter,
@@ -120,6 +121,8 @@ class _PartNumbers(Model):
     dropped: dict[str, int]
     computed_tokens: int
     seconds: float
+    answers: int | None = None
+    cut_answers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,16 +142,21 @@ class _Shard:
         return sum(len(text.input_ids) for text in self.texts)
 
 
-@dataclass
-class _Usable:
-    """The conversations of a part that can be learned from, and why the others cannot."""
+class _Loaded:
+    """The engine, loaded when it is first asked for."""
 
-    texts: dict[Split, list[Rendered]] = field(default_factory=lambda: {split: [] for split in Split})
-    dropped: Counter[str] = field(default_factory=Counter)
+    def __init__(self, load: Callable[[], Engine]) -> None:
+        self._load = load
+        self._engine: Engine | None = None
 
-    @property
-    def all(self) -> list[Rendered]:
-        return [text for part in self.texts.values() for text in part]
+    def __call__(self) -> Engine:
+        if self._engine is None:
+            self._engine = self._load()
+        return self._engine
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
 
 
 class _Extraction:
@@ -175,30 +183,46 @@ class _Extraction:
         self.longest = self._longest()
         self.renderer = Renderer.load(self.target, template, self.longest, trust_remote_code=config.trust_remote_code)
         self.held_out = self.conversations.held_out(config.data.holdout)
+        self.texts = self._texts()
         self.parts = parts.cut(len(self.conversations), part_size)
         self.skipped = 0
 
     def run(self, load: Callable[[ExtractConfig], Engine]) -> ExtractResult:
         own = parts.own(self.parts, parts.index(), self.config.shards)
         missing = [part for part in own if self._manifest(part) is None]
-        progress = Progress(sum(len(part.conversations) for part in own), "conversations")
-        done = sum(len(part.conversations) for part in own if part not in missing)
-        if len(self.parts) == 1 and missing:
-            usable = self._render(missing[0], progress, done)
-            self._require_train(len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
-        found = self._prompts()
-        with ExitStack() as stack:
-            engine: Engine | None = None
+        steps = self.texts.steps
+        progress = Progress(steps * sum(len(part.conversations) for part in own), self.texts.unit)
+        done = steps * sum(len(part.conversations) for part in own if part not in missing)
+        found: list[prompts.Prompt] | None = None
+        with closing(_Loaded(lambda: load(self.config))) as engine:
             for part in missing:
-                usable = self._render(part, progress, done)
-                if engine is None:
-                    self._check_space(usable.all, len(part.conversations))
-                    engine = stack.enter_context(closing(load(self.config)))
-                self._make(part, usable, engine, progress, done)
-                done += len(part.conversations)
-        return self._publish(found)
+                usable = self.texts.of(part, engine, progress, done)
+                if found is None:  # what can be told of the whole by its first part
+                    found = self._begin(part, usable)
+                last = done + (steps - 1) * len(part.conversations)
+                self._make(part, usable, engine(), progress, last)
+                done += steps * len(part.conversations)
+        return self._publish(self._prompts() if found is None else found)
 
     # ------------------------------------------------------------------------------------------------------- inputs
+
+    def _texts(self) -> Texts:
+        """Where the answers that are learned from come from."""
+        source = Source(self.conversations, self.held_out, self.renderer, self.interruption.check)
+        asked = self.config.data.regenerate
+        if asked is None:
+            return AsTheyStand(source)
+        ends = {*self.config.end_tokens, *([] if self.renderer.end_token is None else [self.renderer.end_token])}
+        sampling = Sampling(asked.temperature, asked.top_p, asked.seed, tuple(sorted(ends)))
+        return Regenerated(source, self.folder, sampling, asked.max_tokens)
+
+    def _begin(self, part: Part, usable: Usable) -> list[prompts.Prompt]:
+        """What must hold before hours are spent; returns the probe's prompts."""
+        if part.count == 1:
+            self._require_train(len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
+        found = self._prompts()
+        self._check_space(usable.all, len(part.conversations))
+        return found
 
     def _longest(self) -> int:
         """Tokens of a conversation at most: what a server of this target takes, which makes one more of it."""
@@ -216,23 +240,30 @@ class _Extraction:
                 Reason.TARGET_UNREADABLE,
                 f"target.model: {config.target} was changed since it was inspected; {again}",
             )
-        conversations = Conversations.read(Path(config.data.conversations), config.data.max_samples)
+        conversations = Conversations.of(config.data)
         if conversations.sha256 != config.data_digest:
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.DATA_UNREADABLE,
-                f"data.conversations: {config.data.conversations} was changed since it was inspected; {again}",
+                f"{conversations.reading.field}: {conversations.path} was changed since it was inspected; {again}",
             )
         return conversations
 
     def _prompts(self) -> list[prompts.Prompt]:
-        """The probe's prompts, of the first usable conversations that are held out."""
+        """The probe's prompts, of the first usable conversations that are held out.
+
+        Of those that the target answers itself it is the first question: the next ones have its answers before them, which
+        another pod may still have to get.
+        """
 
         def usable() -> Iterator[Conversation]:
             for index, out in enumerate(self.held_out):
                 if not out:
                     continue
                 conversation = self.conversations[index]
+                if not self.conversations.reading.answers:
+                    yield conversation.opening
+                    continue
                 try:
                     self.renderer.conversation(conversation.messages)
                 except UnusableError:
@@ -244,23 +275,10 @@ class _Extraction:
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.NO_USABLE_DATA,
-                "data.conversations: no held-out conversation has a user turn that fits data.maxLength, so no server could "
-                "be probed. Give more conversations, or raise data.holdout or data.maxLength",
+                f"{self.conversations.reading.field}: no held-out conversation has a user turn that fits data.maxLength, so "
+                "no server could be probed. Give more conversations, or raise data.holdout or data.maxLength",
             )
         return found
-
-    def _render(self, part: Part, progress: Progress, done: int) -> _Usable:
-        usable = _Usable()
-        for index in part.conversations:
-            self.interruption.check()
-            progress.update(done, f"rendering part {part.number + 1} of {part.count}")
-            try:
-                text = self.renderer.conversation(self.conversations[index].messages)
-            except UnusableError as why:
-                usable.dropped[str(why)] += 1
-            else:
-                usable.texts[Split.HELD_OUT if self.held_out[index] else Split.TRAIN].append(text)
-        return usable
 
     def _require_train(self, train: int, usable: int, dropped: Counter[str]) -> None:
         if train:
@@ -269,7 +287,7 @@ class _Extraction:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
-            f"data.conversations: only {usable} conversation(s) can be used, too few to learn from and to hold out. Left "
+            f"{self.conversations.reading.field}: only {usable} conversation(s) can be used, too few to learn from and to hold out. Left "
             f"out: {why or 'none'}",
         )
 
@@ -308,7 +326,7 @@ class _Extraction:
     def _manifest(self, part: Part) -> Manifest | None:
         return artifacts.finished(self.folder / part.name, self.config.key)
 
-    def _make(self, part: Part, usable: _Usable, engine: Engine, progress: Progress, done: int) -> None:
+    def _make(self, part: Part, usable: Usable, engine: Engine, progress: Progress, done: int) -> None:
         self._check_vocabulary(usable.all, engine)
         header = Header(
             layers=self.config.layers,
@@ -331,6 +349,8 @@ class _Extraction:
             dropped=dict(usable.dropped) | ({NON_FINITE: skipped} if skipped else {}),
             computed_tokens=computed,
             seconds=time.monotonic() - began,
+            answers=usable.answers.all if usable.answers else None,
+            cut_answers=usable.answers.cut if usable.answers else None,
         )
         writer.publish(
             key=self.config.key,
@@ -441,7 +461,16 @@ class _Extraction:
             engine=manifests[0].provenance["engine"] if manifests else "",
             parts=len(manifests),
             whole=len(manifests) == len(self.parts),
+            **self._answers(numbers),
         )
+
+    def _answers(self, numbers: Sequence[_PartNumbers]) -> dict[str, int]:
+        if self.config.data.regenerate is None:
+            return {}
+        return {
+            "answers": sum(part.answers or 0 for part in numbers),
+            "cut_answers": sum(part.cut_answers or 0 for part in numbers),
+        }
 
     def _made_from(self) -> dict[str, str]:
         config = self.config
@@ -452,6 +481,7 @@ class _Extraction:
             chat_template_digest=self.template_digest,
             layers=config.layers,
             dtype=config.dtype,
+            end_tokens=config.end_tokens,
         )
 
     def _provenance(self, engine: Engine) -> dict[str, str]:

@@ -4,7 +4,7 @@ It is the independent check of the other engine, and runs where there is no SGLa
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import transformers
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.extract.engine import States
+from eagle3_draft.data.dialogue import Answer, Dialogue
+from eagle3_draft.extract.engine import Sampling, States
 from eagle3_draft.stage import StageError
 
 #: What ``--dtype`` of SGLang is called in torch.
@@ -24,6 +25,8 @@ _DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
 }
+
+_GENERATION: Any = transformers.GenerationConfig
 
 #: Tokens of the first conversation on which the head is tried: enough to tell, and few logits.
 _TRIED_TOKENS = 64
@@ -47,6 +50,8 @@ class TransformersEngine:
             "device": str(model.device),
             "dtype": str(model.dtype),
         }
+        # Its own may penalise, or draw from the top few, where the object says otherwise; where it ends stays
+        model.generation_config = _GENERATION(eos_token_id=model.generation_config.eos_token_id)
         self._model = model
         self._layers = list(layers)
         # hidden_states[0] is the embedding's output, hidden_states[i + 1] that of layer i; the very last may be normed
@@ -111,8 +116,34 @@ class TransformersEngine:
             found.append(said[0, len(prompt) :].tolist())
         return found
 
+    def converse(
+        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[Dialogue, None, None]:
+        """One dialogue after the other."""
+        for dialogue in dialogues:
+            while dialogue.prompt is not None:
+                attend()
+                dialogue.take(self._answer(dialogue.prompt, dialogue.room, dialogue.seed(sampling.seed), sampling))
+            yield dialogue
+
     def close(self) -> None:
         """It started nothing."""
+
+    @torch.no_grad()
+    def _answer(self, prompt: Sequence[int], room: int, seed: int, sampling: Sampling) -> Answer:
+        ids = torch.tensor([list(prompt)], device=self._model.device)
+        drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        how = _GENERATION(
+            max_new_tokens=room,
+            eos_token_id=list(sampling.end_tokens) or None,
+            pad_token_id=0,
+            **(drawn if sampling.temperature else {"do_sample": False}),
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            produced = self._model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=how)
+        answer = produced[0, len(prompt) :].tolist()
+        return Answer(answer, ended=bool(answer) and answer[-1] in sampling.end_tokens)
 
     @torch.no_grad()
     def _states(self, input_ids: Sequence[int]) -> States:

@@ -13,7 +13,7 @@ from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
 from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from
-from eagle3_draft.inspect.target import TargetFacts, read_target
+from eagle3_draft.inspect.target import TargetFacts, end_tokens, read_target
 from eagle3_draft.stage import StageError
 
 #: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
@@ -31,6 +31,7 @@ class _Data:
     digest: str
     template_digest: str
     expected_tokens: int
+    end_tokens: list[int] | None
 
 
 def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root: Path | None = None) -> Facts:
@@ -84,6 +85,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         feature_bytes=size,
         bytes_per_token=per_token,
         chat_template_digest=data.template_digest if data else None,
+        end_tokens=data.end_tokens if data else None,
         checkpoint_digest=checkpoint_digest(checkpoint) if checkpoint else None,
         warnings=warnings[:_WARNINGS],
     )
@@ -154,22 +156,24 @@ def _vocabulary(config: InspectConfig, target: TargetFacts) -> int:
 def _data(config: DataConfig, target: Path) -> _Data:
     override = Path(config.chat_template) if config.chat_template else None
     template = template_digest(chat_template(target, override))
-    found = Conversations.read(Path(config.conversations), config.max_samples)
+    found = Conversations.of(config)
     held_out = sum(found.held_out(config.holdout))
     if held_out == len(found):
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
-            f"data.conversations: {config.conversations} has {len(found)} distinct conversations, of which {held_out} are "
-            "held out; nothing is left to learn from",
+            f"{found.reading.field}: {found.path} has {len(found)} distinct conversations, of which {held_out} are held out; "
+            "nothing is left to learn from",
         )
+    answering = config.regenerate
     return _Data(
         config,
         len(found),
         held_out,
         found.sha256,
         template,
-        config.expected_tokens or found.expected_tokens(config.max_length),
+        config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
+        end_tokens(target) if answering else None,
     )
 
 
@@ -187,6 +191,7 @@ def _space(
         chat_template_digest=data.template_digest,
         layers=layers,
         dtype=dtype,
+        end_tokens=data.end_tokens or (),
     )
     return check_space(
         tokens=data.expected_tokens,

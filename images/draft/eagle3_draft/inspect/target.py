@@ -1,5 +1,6 @@
 """The facts of a target: what its config.json and the headers of its weights say."""
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
@@ -102,6 +103,20 @@ def context_length(folder: Path) -> int | None:
         StageError: there is no such target (TargetUnreadable).
     """
     return _positions(_language(_config(folder)))
+
+
+def end_tokens(folder: Path) -> list[int]:
+    """The tokens with which the target's configuration says that it ends a text, in order; often more than one.
+
+    Raises:
+        StageError: there is no such target (TargetUnreadable).
+    """
+    said = [_language(_config(folder)).get("eos_token_id")]
+    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+        said.append(json.loads((folder / "generation_config.json").read_bytes()).get("eos_token_id"))
+    return sorted(
+        {token for ids in said for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)}
+    )
 
 
 def hidden_size(folder: Path) -> int:

@@ -1,0 +1,203 @@
+"""The target answers once, in its own tokens, and whatever interrupts it, what it has answered stays."""
+
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, RegenerateConfig
+from eagle3_draft import artifacts
+from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.data.dialogue import Dialogue
+from eagle3_draft.extract import run
+from eagle3_draft.extract.engine import Engine, Sampling, States
+from eagle3_draft.features import Features, Sample
+from eagle3_draft.stage import StageError
+from unit.extract.test_extract import SHAPE, WORDS, World, engine, every, save_target, talks
+
+#: A target of random weights seldom says <end>: here every seventh token ends an answer.
+ENDS = list(range(2, 64, 7))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return save_target(tmp_path_factory.mktemp("target"), LlamaConfig(**SHAPE))
+
+
+class Asking(World):
+    """A world whose target answers itself."""
+
+    def asking(self, *, temperature: float = 0.0, max_tokens: int = 6, **changes: Any) -> ExtractConfig:
+        regenerate = RegenerateConfig(temperature=temperature, max_tokens=max_tokens)
+        data = DataConfig(conversations=str(self.data), max_length=64, holdout=0.2, regenerate=regenerate)
+        return self.config(**{"data": data, "end_tokens": ENDS, **changes})
+
+    def other(self, name: str) -> "Asking":
+        """One of the same conversations in a folder of its own."""
+        (self.folder / name).mkdir()
+        return of_talks(self.folder / name, self.target)
+
+
+def of_talks(folder: Path, target: Path) -> Asking:
+    made = Asking(folder, target)
+    made.write(talks(24))
+    return made
+
+
+@pytest.fixture
+def world(tmp_path: Path, target: Path) -> Asking:
+    return of_talks(tmp_path, target)
+
+
+class Counting:
+    """An engine that counts the dialogues it is asked to finish, and stops at one of them, to inject a fault."""
+
+    def __init__(self, real: Engine, stop_at: int = 0) -> None:
+        self.hidden_size, self.vocabulary_size, self.provenance = (
+            real.hidden_size,
+            real.vocabulary_size,
+            real.provenance,
+        )
+        self.asked = 0
+        self.finished = 0
+        self._real, self._stop_at = real, stop_at
+
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        return self._real.states(conversations)
+
+    def converse(
+        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[Dialogue, None, None]:
+        self.asked += len(dialogues)
+        for dialogue in self._real.converse(dialogues, sampling, attend):
+            if self.finished == self._stop_at - 1:
+                raise RuntimeError("the engine is killed")
+            self.finished += 1
+            yield dialogue
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def runs(sample: Sample) -> list[tuple[int, int]]:
+    """Beginning and end of each answer in a sample."""
+    mask = [0, *sample.loss_mask.tolist(), 0]
+    edges = [i for i in range(len(mask) - 1) if mask[i] != mask[i + 1]]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def test_what_is_learned_from_is_what_the_target_says_next_token_by_token(world: Asking) -> None:
+    result = run(world.asking())
+    model = LlamaForCausalLM.from_pretrained(world.target)
+    samples = list(every(world.features()))
+    assert result.conversations == len(samples)
+    for sample in samples:
+        with torch.no_grad():
+            likeliest = model(sample.input_ids[None].long()).logits[0].argmax(-1)
+        for start, end in runs(sample):
+            assert sample.input_ids[start:end].tolist() == likeliest[start - 1 : end - 1].tolist()
+            assert end - start <= 6
+            assert not set(sample.input_ids[start : end - 1].tolist()) & set(ENDS)
+
+
+def test_the_report_counts_answers_and_those_that_a_length_cut(world: Asking) -> None:
+    result = run(world.asking())
+    spoken = [sample.input_ids[start:end].tolist() for sample in every(world.features()) for start, end in runs(sample)]
+    cut = sum(ids[-1] not in ENDS for ids in spoken)
+    assert (result.answers, result.cut_answers) == (len(spoken), cut)
+    assert 0 < cut < len(spoken)
+    assert result.supervised_tokens == sum(len(ids) for ids in spoken)
+
+
+def test_answers_lie_beside_the_part_with_their_tokens_and_their_text(world: Asking) -> None:
+    run(world.asking())
+    folder = world.folder / "features"
+    lines = [
+        json.loads(line)
+        for line in artifacts.verified(folder, "part-00000-of-00001/answers.jsonl").open(encoding="utf-8")
+    ]
+    assert len(lines) == 24
+    asked = Conversations.of(world.asking().data)
+    assert [line["conversation"] for line in lines] == [conversation.digest.hex() for conversation in asked]
+    for answer in (answer for line in lines for answer in line["answers"]):
+        spoken = answer["ids"][:-1] if answer["ended"] else answer["ids"]
+        assert answer["text"].strip() == " ".join(WORDS[token] for token in spoken if token not in range(1, 5))
+
+
+def test_the_answers_in_the_data_are_not_looked_at(world: Asking) -> None:
+    run(world.asking())
+    before = world.features().manifest.files
+    other = [[{**m, "content": "w1 w2"} if m["role"] == "assistant" else m for m in talk] for talk in talks(24)]
+    again = world.other("again")
+    again.write([*other, other[0]])
+    result = run(again.asking())
+    assert result.dropped == {"duplicate": 1}
+    assert [file.sha256 for file in again.features().manifest.files if file.path.endswith("answers.jsonl")] == [
+        file.sha256 for file in before if file.path.endswith("answers.jsonl")
+    ]
+
+
+def test_an_interrupted_run_goes_on_with_the_dialogues_that_were_not_finished(world: Asking) -> None:
+    whole = world.other("whole")
+    run(whole.asking())
+    killed = Counting(engine(world.asking()), stop_at=10)
+    with pytest.raises(RuntimeError, match="killed"):
+        run(world.asking(), load=lambda _: killed)
+    assert killed.finished == 9
+    working = world.folder / "features" / "part-00000-of-00001" / ".answers.jsonl"
+    working.write_bytes(working.read_bytes()[:-20])  # the last line was being written
+    rest = Counting(engine(world.asking()))
+    run(world.asking(), load=lambda _: rest)
+    assert rest.asked == 24 - 8
+    assert not working.exists()
+    assert [f.sha256 for f in world.features().manifest.files if f.path.endswith((".safetensors", ".jsonl"))] == [
+        f.sha256 for f in whole.features().manifest.files if f.path.endswith((".safetensors", ".jsonl"))
+    ]
+
+
+def test_parts_are_answered_once_whoever_makes_them(world: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    second = Counting(engine(world.asking()))
+    result = run(world.asking(shards=2), load=lambda _: second, part_conversations=8)
+    assert (result.whole, second.asked) == (False, 8)
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    alone = Counting(engine(world.asking()))
+    result = run(world.asking(), load=lambda _: alone, part_conversations=8)
+    assert (result.whole, alone.asked) == (True, 16)
+    assert Features.open(world.folder / "features").manifest.made_from["regenerate"]
+
+
+def test_prompts_are_questions_that_need_no_answer(world: Asking) -> None:
+    config = world.asking()
+    world.data.write_text("".join(json.dumps({"prompt": f"w{i} w{i + 1}"}) + "\n" for i in range(20)))
+    data = config.data.model_copy(update={"conversations": None, "prompts": str(world.data)})
+    result = run(config.model_copy(update={"data": data, "data_digest": Conversations.of(data).sha256}))
+    assert result.answers == 20
+    prompts = [json.loads(line) for line in (world.folder / "features" / "prompts.jsonl").open()]
+    assert all(len(prompt["messages"]) == 1 and prompt["input_ids"] for prompt in prompts)
+
+
+def test_what_is_drawn_is_drawn_the_same_again_and_is_not_what_is_likeliest(world: Asking) -> None:
+    def spoken(name: str, temperature: float) -> list[list[int]]:
+        made = world.other(name)
+        run(made.asking(temperature=temperature))
+        return [sample.input_ids.tolist() for sample in every(made.features())]
+
+    drawn = spoken("drawn", 1.5)
+    assert spoken("again", 1.5) == drawn
+    assert spoken("likeliest", 0.0) != drawn
+
+
+def test_questions_that_are_all_too_long_are_no_data(world: Asking) -> None:
+    world.write([[{"role": "user", "content": " ".join(["w1"] * (70 + i))}] for i in range(9)])
+    with pytest.raises(StageError) as raised:
+        run(world.asking())
+    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA)
+    assert "9 question as long as maxLength" in raised.value.message
