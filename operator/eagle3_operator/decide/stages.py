@@ -181,7 +181,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         arguments=_engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,
         shards=spec.extract.shards,
-        end_tokens=facts.end_tokens or [],
+        end_tokens=facts.end_tokens,
     )
 
 

@@ -212,7 +212,10 @@ class _Extraction:
         asked = self.config.data.regenerate
         if asked is None:
             return AsTheyStand(source)
-        ends = {*self.config.end_tokens, *([] if self.renderer.end_token is None else [self.renderer.end_token])}
+        ends = {
+            *(self.config.end_tokens or []),
+            *([] if self.renderer.end_token is None else [self.renderer.end_token]),
+        }
         sampling = Sampling(asked.temperature, asked.top_p, asked.seed, tuple(sorted(ends)))
         return Regenerated(source, self.folder, sampling, asked.max_tokens)
 
@@ -481,7 +484,7 @@ class _Extraction:
             chat_template_digest=self.template_digest,
             layers=config.layers,
             dtype=config.dtype,
-            end_tokens=config.end_tokens,
+            end_tokens=config.end_tokens or (),
         )
 
     def _provenance(self, engine: Engine) -> dict[str, str]:
