@@ -69,6 +69,27 @@ class Causal(torch.nn.Module):
         return mixed.transpose(0, 1).reshape(tokens, heads * head_dim)
 
 
+class CausalLatent(torch.nn.Module):
+    """The same for latent attention as a server computes it: one key for all heads, which is also the value."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object, **rest: torch.Tensor
+    ) -> torch.Tensor:
+        """(tokens, heads, kept numbers), as RadixAttention's."""
+        query = torch.cat([query, rest["q_rope"]], -1) if "q_rope" in rest else query
+        key = torch.cat([key, rest["k_rope"]], -1) if "k_rope" in rest else key
+        heads = query.shape[1]
+        key, value = (part.transpose(0, 1).expand(heads, -1, -1) for part in (key, value))
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query.transpose(0, 1), key, value, is_causal=True, scale=self.scale
+        )
+        return mixed.transpose(0, 1)
+
+
 def build(folder: Path) -> Any:
     """SGLang's model of a draft, with its weights."""
     from sglang.srt.models.registry import ModelRegistry
@@ -89,11 +110,17 @@ def build(folder: Path) -> Any:
 @torch.no_grad()
 def ask(model: Any, features: torch.Tensor, embeds: torch.Tensor) -> dict[str, torch.Tensor]:
     """The first step's logits, and what it leaves to the next one, at every position."""
-    for layer in model.model.layers:
+    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
+
+    for layer in getattr(model.model, "layers", None) or [model.model.midlayer]:
         attention = layer.self_attn
-        attention.attn = Causal(attention.num_heads, attention.num_kv_heads, attention.head_dim)
+        if hasattr(attention, "attn_mqa"):
+            attention.attn_mqa = CausalLatent(attention.attn_mqa.scaling)
+            attention.dispatch_attn_forward_method = lambda _: AttnForwardMethod.MLA
+        else:
+            attention.attn = Causal(attention.num_heads, attention.num_kv_heads, attention.head_dim)
     states = SimpleNamespace(hidden_states=features)
-    batch = SimpleNamespace(spec_info=states, mm_input_embeds=None)
+    batch = SimpleNamespace(spec_info=states, mm_input_embeds=None, attn_cp_metadata=None)
     normed, (fed_back,) = model.model(None, torch.arange(len(features)), batch, input_embeds=embeds)
     logits = torch.nn.functional.linear(normed, model.lm_head.weight[: model.config.draft_vocab_size])
     return {"logits": logits, "fed_back": fed_back.clone()}

@@ -16,8 +16,8 @@ from torch import Tensor
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_draft.convert import parity, run
 from eagle3_draft.model import Draft, DraftConfig
-from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
-from eagle3_draft.model.draft import Cache
+from eagle3_draft.model.attention import Cache
+from eagle3_draft.model.config import Latent, LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.rope import Rotary
 from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
@@ -27,6 +27,15 @@ pytestmark = pytest.mark.timeout(600)
 
 NAMES = ("EAGLE official", "ModelOpt", "speculators", "NeMo Automodel")
 NEWER = "EAGLE-3.1"
+
+#: SGLang's class computes the rotary embedding of latent attention on a CPU with YaRN only.
+LATENT: dict[str, object] = {
+    "layers": [-1, 1, 2],
+    "latent": Latent(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10),
+    "kv_heads": 4,
+    "head_dim": 20,
+    "rope_scaling": YarnScaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, mscale_all_dim=1.0),
+}
 
 #: Drafts of our own, each with what EAGLE-3's has not.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -57,6 +66,21 @@ VARIANTS: dict[str, dict[str, object]] = {
         )
     },
     "three layers": {"depth": 3},
+    "latent attention": LATENT,
+    "latent attention, EAGLE-3.1": LATENT
+    | {
+        "fc_norm": True,
+        "norm_output": True,
+        "fc_bias": True,
+        "rope_scaling": YarnScaling(
+            rope_type="yarn",
+            factor=8.0,
+            original_max_position_embeddings=16,
+            beta_fast=4.0,
+            mscale=1.0,
+            mscale_all_dim=0.6,
+        ),
+    },
     "all": {"depth": 2, "fc_norm": True, "norm_before_fc": True, "norm_output": True, "output_bias": True},
 }
 
@@ -108,10 +132,13 @@ def loaded(
 ) -> dict[str, dict[str, Tensor]]:
     """What SGLang has of each draft, and what it answers; all in one process."""
     root = tmp_path_factory.mktemp("published")
+    latent = drafts.for_architecture(made, root / "latent-target", "DeepseekV3ForCausalLM")
     folders = []
     for number, switches in enumerate(VARIANTS.values()):
-        variant = drafts.with_switches(made, root / f"variant-{number}", switches)
-        run(drafts.convert_config(variant, root / f"converted-{number}"))
+        for_target = latent if "latent" in switches else made
+        variant = drafts.with_switches(for_target, root / f"variant-{number}", switches)
+        layers = switches.get("layers", corpus.LAYERS)
+        run(drafts.convert_config(variant, root / f"converted-{number}", layers=layers))
         folders.append(root / f"converted-{number}")
     for number, name in enumerate((*NAMES, NEWER)):
         published = root / f"published-{number}"

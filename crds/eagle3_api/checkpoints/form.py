@@ -61,6 +61,22 @@ class Vocabulary:
     members: Stored | None = None
 
 
+#: Sizes of latent attention, as configurations name them.
+LATENT_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Sizes of multi-head latent attention, as configurations name them; None where it does not say."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int | None
+    qk_nope_head_dim: int | None
+    qk_rope_head_dim: int | None
+    v_head_dim: int | None
+    rope_interleave: bool = True
+
+
 @dataclass(frozen=True)
 class Form:
     """A draft.
@@ -85,6 +101,7 @@ class Form:
         fc_norm, norm_before_fc, norm_output: EAGLE-3.1's: a norm for each auxiliary state, one for all of them side by side,
             and the normalised state fed back.
         fc_bias, output_bias: fc, and attention's output projection, have a bias.
+        latent: its attention is latent (DeepSeek's); head_dim is then that of queries and keys.
         window: positions that its attention was trained to see; None where all.
         unsupported: why this kind of draft cannot be served; empty where it can.
         mended: what conversion will write otherwise than it stands here.
@@ -116,6 +133,7 @@ class Form:
     norm_output: bool = False
     fc_bias: bool = False
     output_bias: bool = False
+    latent: Latent | None = None
     window: int | None = None
     unsupported: tuple[str, ...] = ()
     mended: tuple[str, ...] = field(default=())

@@ -4,7 +4,7 @@ SGLang drops unknown tensors, leaves missing ones at random values, and takes si
 what it should; such a server is healthy and its accept length is 1.0. Every rule here sees one of these before a server is
 started. They look at the form, at headers and at the vocabulary's map: neither torch nor the weights' values are needed.
 
-Source: SGLang 0.5.16 to 0.5.23, ``models/llama_eagle3.py`` and ``speculative/eagle_worker_v2.py``.
+Source: SGLang 0.5.16 to 0.5.23, ``models/llama_eagle3.py``, ``models/kimi_k25_eagle3.py`` and ``speculative/eagle_worker_v2.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from eagle3_api.checkpoints.files import UnreadableError
-from eagle3_api.checkpoints.form import Form, MapKind, Notation
+from eagle3_api.checkpoints.form import LATENT_SIZES, Form, MapKind, Notation
 from eagle3_api.checkpoints.target import Target
 from eagle3_api.checkpoints.vocabulary import Reading, read_integers, understand_map
 from eagle3_api.conditions import Reason
 from eagle3_api.sglang import (
     FC_NORM_SINCE,
+    LATENT_ATTENTION,
+    LATENT_DRAFT,
     NORM_BEFORE_FC_SINCE,
     RAW_UNLESS_FIRST_IS_ONE,
     UnsupportedLayersError,
@@ -149,12 +151,11 @@ def read_map(form: Form, vocabulary_size: int) -> Reading | None:
 
 
 def expected_tensors(form: Form) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors that ``LlamaForCausalLMEagle3`` fills, from the draft's own sizes, which must be known.
+    """Names and shapes of the tensors that SGLang's class of the draft fills, from the draft's own sizes, which must be known.
 
     Rows of a weight come first: ``fc.weight`` is (hidden, auxiliary states x target hidden).
     """
-    sizes = (form.hidden_size, form.intermediate_size, form.heads, form.kv_heads, form.head_dim)
-    hidden, inner, heads, kv_heads, head = (size or 0 for size in sizes)
+    hidden, inner = form.hidden_size or 0, form.intermediate_size or 0
     states, width = auxiliary_states(form), form.target_hidden_size or hidden
     whole: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, states * width),
@@ -164,18 +165,13 @@ def expected_tensors(form: Form) -> dict[str, tuple[int, ...]]:
     for number in range(form.depth):
         wide = hidden if number else 2 * hidden  # the first layer reads embeddings beside states
         layer: dict[str, tuple[int, ...]] = {
-            "self_attn.q_proj.weight": (heads * head, wide),
-            "self_attn.k_proj.weight": (kv_heads * head, wide),
-            "self_attn.v_proj.weight": (kv_heads * head, wide),
-            "self_attn.o_proj.weight": (hidden, heads * head),
+            **{f"self_attn.{name}": shape for name, shape in _attention_tensors(form, wide).items()},
             "mlp.gate_proj.weight": (inner, hidden),
             "mlp.up_proj.weight": (inner, hidden),
             "mlp.down_proj.weight": (hidden, inner),
             "hidden_norm.weight": (hidden,),
             "post_attention_layernorm.weight": (hidden,),
         }
-        if form.output_bias:
-            layer["self_attn.o_proj.bias"] = (hidden,)
         whole |= {f"layers.{number}.{name}" if number else f"midlayer.{name}": shape for name, shape in layer.items()}
     if form.fc_bias:
         whole["fc.bias"] = (hidden,)
@@ -188,6 +184,30 @@ def expected_tensors(form: Form) -> dict[str, tuple[int, ...]]:
     if form.fc_norm:
         whole |= {f"fc_norm.{state}.weight": (width,) for state in range(states)}
     return whole
+
+
+def _attention_tensors(form: Form, width: int) -> dict[str, tuple[int, ...]]:
+    """Those of a layer's attention, which reads ``width`` numbers."""
+    hidden, heads, kv_heads, head = (s or 0 for s in (form.hidden_size, form.heads, form.kv_heads, form.head_dim))
+    if form.latent is not None:
+        latent = form.latent
+        queries, keys, plain, turned, value = (getattr(latent, name) or 0 for name in LATENT_SIZES)
+        return {
+            "q_a_proj.weight": (queries, width),
+            "q_a_layernorm.weight": (queries,),
+            "q_b_proj.weight": (heads * (plain + turned), queries),
+            "kv_a_proj_with_mqa.weight": (keys + turned, width),
+            "kv_a_layernorm.weight": (keys,),
+            "kv_b_proj.weight": (heads * (plain + value), keys),
+            "o_proj.weight": (hidden, heads * value),
+        }
+    return {
+        "q_proj.weight": (heads * head, width),
+        "k_proj.weight": (kv_heads * head, width),
+        "v_proj.weight": (kv_heads * head, width),
+        "o_proj.weight": (hidden, heads * head),
+        **({"o_proj.bias": (hidden,)} if form.output_bias else {}),
+    }
 
 
 def auxiliary_states(form: Form) -> int:
@@ -211,9 +231,30 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
 
 
-def _kind(form: Form, _: Served) -> Iterator[Found]:
+def _kind(form: Form, served: Served) -> Iterator[Found]:
     for why in form.unsupported:
         yield _refused(Reason.UNSUPPORTED_DRAFT, why)
+    if form.latent is not None:
+        yield from _latent(form, served)
+
+
+def _latent(form: Form, served: Served) -> Iterator[Found]:
+    """What SGLang's class for latent attention does not know."""
+    where = f"its attention is latent ({LATENT_DRAFT}), and SGLang's class of such drafts"
+    if form.depth != 1:
+        yield _refused(Reason.UNSUPPORTED_DRAFT, f"{where} has one decoder layer, not {form.depth}")
+    if form.norm_before_fc:
+        yield _refused(Reason.UNSUPPORTED_DRAFT, f"{where} has no norm_before_fc")
+    if form.rope and form.rope.get("rope_type") not in ("default", "yarn"):
+        yield _refused(
+            Reason.UNSUPPORTED_DRAFT, f"{where} would take its rope, {form.rope.get('rope_type')!r:.40}, for yarn"
+        )
+    if served.target is not None and served.target.architecture not in LATENT_ATTENTION:
+        yield _refused(
+            Reason.UNSUPPORTED_DRAFT,
+            f"its attention is latent, that of {served.target.architecture} is not: no backend of SGLang serves both. Take a "
+            "draft with a Llama layer",
+        )
 
 
 def _layout(form: Form, _: Served) -> Iterator[Found]:
@@ -243,6 +284,7 @@ def _sizes(form: Form, _: Served) -> Iterator[Found]:
         ("head_dim", form.head_dim),
         ("vocab_size", form.vocabulary_size),
         ("draft_vocab_size", form.draft_vocabulary_size),
+        *((name, getattr(form.latent, name)) for name in LATENT_SIZES if form.latent is not None),
     ):
         if value is None:
             yield _refused(Reason.CONFIG_INVALID, f"config.json does not say {name} as a positive number")
@@ -485,7 +527,7 @@ RULES = (
         "kind",
         "what kind of draft it is",
         "SGLang serves other kinds as if they were EAGLE-3, at accept length 1.0",
-        "Train or take an EAGLE-3 draft with Llama layers.",
+        "Train or take an EAGLE-3 draft of Llama layers, or of one layer with latent attention.",
         _kind,
     ),
     HeaderRule(

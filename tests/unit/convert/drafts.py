@@ -65,6 +65,14 @@ def with_switches(made: Made, folder: Path, switches: Mapping[str, object]) -> M
     return Made(made.target, folder)
 
 
+def for_architecture(made: Made, folder: Path, architecture: str) -> Made:
+    """The draft, and a target whose configuration says that it is of another architecture."""
+    shutil.copytree(made.target, folder)
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | {"architectures": [architecture]}))
+    return Made(folder, made.trained)
+
+
 def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]) -> None:
     trained.mkdir()
     draft = Draft(sizes)

@@ -3,10 +3,13 @@
 Source: SGLang 0.5.21, ``models/llama_eagle3.py`` and ``speculative/eagle_worker_v2.py``.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.config import DraftConfig, Latent, YarnScaling
+from eagle3_draft.model.rope import inverse_frequencies
 
 
 class ServedDraft:
@@ -73,6 +76,8 @@ class ServedDraft:
 
     def _attend(self, x: Tensor, at: str, position: int, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
         w, c = self.weights, self.config
+        if c.latent is not None:
+            return self._attend_latent(x, at, position, cache, c.latent)
         query = self._turn((w[at + "q_proj.weight"] @ x).view(c.heads, c.head_dim), position)
         key = self._turn((w[at + "k_proj.weight"] @ x).view(c.kv_heads, c.head_dim), position)
         value = (w[at + "v_proj.weight"] @ x).view(c.kv_heads, c.head_dim)
@@ -87,12 +92,43 @@ class ServedDraft:
             )
         return w[at + "o_proj.weight"] @ torch.cat(mixed) + w.get(at + "o_proj.bias", torch.zeros(()))
 
+    def _attend_latent(
+        self, x: Tensor, at: str, position: int, cache: list[tuple[Tensor, Tensor]], sizes: Latent
+    ) -> Tensor:
+        """Absorbed, as a server does: the cache holds short vectors, which queries and outputs are brought to."""
+        w, c, plain = self.weights, self.config, sizes.qk_nope_head_dim
+        both = w[at + "kv_a_proj_with_mqa.weight"] @ x
+        short = self._norm(both[: sizes.kv_lora_rank], w[at + "kv_a_layernorm.weight"])
+        cache.append((short, self._turn(both[None, sizes.kv_lora_rank :], position)[0]))
+        query = w[at + "q_b_proj.weight"] @ self._norm(w[at + "q_a_proj.weight"] @ x, w[at + "q_a_layernorm.weight"])
+        query = query.view(c.heads, -1)
+        turned = self._turn(query[:, plain:], position)
+        both_of = w[at + "kv_b_proj.weight"].view(c.heads, -1, sizes.kv_lora_rank)
+        to_keys, to_values = both_of[:, :plain], both_of[:, plain:]
+        scale = (plain + sizes.qk_rope_head_dim) ** -0.5 * self._sharpened() ** 2
+        mixed = []
+        for head in range(c.heads):
+            absorbed = query[head, :plain] @ to_keys[head]
+            scores = torch.stack([absorbed @ key + turned[head] @ rotated for key, rotated in cache]) * scale
+            read = (scores.softmax(0)[:, None] * torch.stack([key for key, _ in cache])).sum(0)
+            mixed.append(to_values[head] @ read)
+        return w[at + "o_proj.weight"] @ torch.cat(mixed)
+
+    def _sharpened(self) -> float:
+        scaling = self.config.rope_scaling
+        if not isinstance(scaling, YarnScaling):
+            return 1.0
+        return 1 + 0.1 * scaling.mscale_all_dim * math.log(scaling.factor)
+
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return x / (x.square().mean() + self.config.rms_norm_eps).sqrt() * weight
 
     def _turn(self, x: Tensor, position: int) -> Tensor:
-        """Rotary embedding as a multiplication of complex numbers: element i with element i + head_dim / 2."""
-        half = self.config.head_dim // 2
-        angles = position * self.config.rope_theta ** -(torch.arange(half) / half)
+        """Rotary embedding as a multiplication of complex numbers: element i with element i + half, or with its neighbour."""
+        half = x.shape[1] // 2
+        angles = position * inverse_frequencies(self.config)
+        if self.config.latent is not None and self.config.latent.rope_interleave:
+            turned = torch.view_as_complex(x.reshape(-1, half, 2).contiguous()) * torch.polar(torch.ones(half), angles)
+            return torch.view_as_real(turned).flatten(1)
         turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones(half), angles)
         return torch.cat([turned.real, turned.imag], -1)

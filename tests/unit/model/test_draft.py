@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle3_draft.model import Draft, DraftConfig, attention
-from eagle3_draft.model.config import scaling_of
+from eagle3_draft.model.config import Latent, YarnScaling, scaling_of
 from eagle3_draft.model.rope import Rotary
 from unit.model.served import ServedDraft
 
@@ -34,6 +34,8 @@ def config(**changes: object) -> DraftConfig:
     return sizes.model_copy(update=changes)
 
 
+LATENT = Latent(q_lora_rank=18, kv_lora_rank=14, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
+
 #: What a draft may have that EAGLE-3's own has not, each alone and all together.
 SWITCHES: dict[str, dict[str, object]] = {
     "plain": {},
@@ -44,6 +46,17 @@ SWITCHES: dict[str, dict[str, object]] = {
     "normed states fed back": {"norm_output": True},
     "biases": {"fc_bias": True, "output_bias": True},
     "three layers": {"depth": 3},
+    "latent attention": {"latent": LATENT, "kv_heads": 4, "head_dim": 20},
+    "latent attention, yarn, EAGLE-3.1": {
+        "latent": LATENT.model_copy(update={"rope_interleave": False}),
+        "kv_heads": 4,
+        "head_dim": 20,
+        "rope_scaling": YarnScaling(
+            rope_type="yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0
+        ),
+        "fc_norm": True,
+        "norm_output": True,
+    },
     "all": {
         "depth": 2,
         "fc_norm": True,

@@ -12,6 +12,7 @@ from eagle3_api.checkpoints.readers import (
     angelslim,
     automodel,
     eagle,
+    latent,
     modelopt,
     refused,
     specforge,
@@ -30,10 +31,9 @@ class Reader:
 
 READERS = (
     Reader(refused.is_parallel, refused.read_parallel),
-    Reader(refused.is_latent, refused.read_latent),
     *(
         Reader(family.recognises, family.read)
-        for family in (speculators, automodel, angelslim, modelopt, training_state, eagle, specforge)
+        for family in (latent, speculators, automodel, angelslim, modelopt, training_state, eagle, specforge)
     ),
 )
 

@@ -26,6 +26,7 @@ def read_llama(
     shares_head: bool = False,
     ignore: Sequence[str] = (),
     unsupported: Sequence[str] = (),
+    architecture: str = LLAMA_DRAFT,
 ) -> Form:
     """The form of a draft with a Llama layer.
 
@@ -39,6 +40,7 @@ def read_llama(
         shares_head: a draft of the whole vocabulary without a head uses the target's, even if it says its size.
         ignore: beginnings of stored names that belong to something else.
         unsupported: why the family cannot be served.
+        architecture: what the converted draft is called.
     """
     given = folder.config if config is None else config
     stored = {name: tensor for name, tensor in folder.tensors.items() if not name.startswith(tuple(ignore))}
@@ -83,7 +85,7 @@ def read_llama(
         output_bias=any(name.endswith("self_attn.o_proj.bias") for name in tensors),
         window=_window(given),
         unsupported=(*unsupported, *_unsupported(given, folder.tensors)),
-        mended=_mended(folder, given, names, tensors),
+        mended=_mended(folder, given, names, tensors, architecture),
     )
 
 
@@ -193,10 +195,12 @@ def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> li
     return found
 
 
-def _mended(folder: Folder, config: Mapping[str, Any], names: Names, tensors: Mapping[str, Stored]) -> tuple[str, ...]:
+def _mended(
+    folder: Folder, config: Mapping[str, Any], names: Names, tensors: Mapping[str, Stored], architecture: str
+) -> tuple[str, ...]:
     found = []
-    if folder.architectures != (LLAMA_DRAFT,):
-        found.append(f"architectures {list(folder.architectures)!r:.80} becomes [{LLAMA_DRAFT!r}]")
+    if folder.architectures != (architecture,):
+        found.append(f"architectures {list(folder.architectures)!r:.80} becomes [{architecture!r}]")
     renamed = [(name, canonical) for canonical, name in names.found.items() if name != canonical]
     if renamed:
         found.append(

@@ -3,15 +3,10 @@
 from eagle3_api.checkpoints.files import Folder
 from eagle3_api.checkpoints.form import Form
 from eagle3_api.checkpoints.readers.llama import read_llama
-from eagle3_api.sglang import LATENT_DRAFT
 
 _PARALLEL = (
     "P-EAGLE (parallel drafting): SGLang ignores mask_hidden and would serve it as an ordinary draft, at accept length 1.0 "
     "(SGLang issue 23171)"
-)
-_LATENT = (
-    "its attention is latent (Eagle3DeepseekV2ForCausalLM): the checks of its forward, and the attention backend that the operator "
-    "gives drafts on such targets, are for ordinary attention. Train or take a draft with a Llama layer"
 )
 
 
@@ -24,17 +19,6 @@ def is_parallel(folder: Folder) -> bool:
 def read_parallel(folder: Folder) -> Form:
     """P-EAGLE, refused."""
     return read_llama(folder, "P-EAGLE", unsupported=[_PARALLEL])
-
-
-def is_latent(folder: Folder) -> bool:
-    """A draft with multi-head latent attention."""
-    named = any(".kv_a_proj_with_mqa." in name for name in folder.tensors)
-    return named or LATENT_DRAFT in folder.architectures
-
-
-def read_latent(folder: Folder) -> Form:
-    """A latent draft, refused."""
-    return read_llama(folder, "latent attention", unsupported=[_LATENT])
 
 
 def read_unknown(folder: Folder) -> Form:

@@ -85,7 +85,7 @@ def sources_of(form: Form, target: Target | None) -> dict[str, Source]:
     }
     if "lm_head.weight" not in sources:
         sources["lm_head.weight"] = _shared_head(form, target)
-    if form.fc_bias and not form.output_bias:  # SGLang makes both or none
+    if form.fc_bias and not form.output_bias and form.latent is None:  # SGLang makes both or none
         layers = ["midlayer", *(f"layers.{number}" for number in range(1, form.depth))]
         sources |= {f"{layer}.self_attn.o_proj.bias": torch.zeros(form.hidden_size or 0) for layer in layers}
     size = form.vocabulary_size or 0

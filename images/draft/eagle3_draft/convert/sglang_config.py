@@ -1,10 +1,11 @@
-"""config.json of a draft, in the terms of SGLang's ``LlamaForCausalLMEagle3``."""
+"""config.json of a draft, in the terms of SGLang's ``LlamaForCausalLMEagle3`` or ``Eagle3DeepseekV2ForCausalLM``."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from eagle3_api.checkpoints.form import Form
-from eagle3_api.sglang import LLAMA_DRAFT
+from eagle3_api.sglang import LATENT_DRAFT, LLAMA_DRAFT
 
 
 def checkpoint_config(
@@ -20,18 +21,13 @@ def checkpoint_config(
         tokens: the target's bos_token_id and eos_token_id, as far as it has them.
     """
     config: dict[str, Any] = {
-        "architectures": [LLAMA_DRAFT],
-        "model_type": "llama",
+        **_attention(form),
         "hidden_size": form.hidden_size,
         "intermediate_size": form.intermediate_size,
         "num_hidden_layers": form.depth,
         "num_attention_heads": form.heads,
         "num_key_value_heads": form.kv_heads,
-        "head_dim": form.head_dim,
         "hidden_act": form.activation,
-        # SGLang's drafts have it in the output projection alone; ``bias`` is fc's, and brings the other one
-        "attention_bias": form.output_bias or form.fc_bias,
-        "mlp_bias": False,
         "rms_norm_eps": form.rms_norm_eps,
         "max_position_embeddings": max(form.max_position_embeddings or 0, context_length),
         **both_ropes(form),
@@ -55,6 +51,25 @@ def checkpoint_config(
         if getattr(form, flag):
             config[flag] = True
     return config
+
+
+def _attention(form: Form) -> dict[str, Any]:
+    """The class, and the sizes of its attention."""
+    if form.latent is None:
+        return {
+            "architectures": [LLAMA_DRAFT],
+            "model_type": "llama",
+            "head_dim": form.head_dim,
+            # SGLang's drafts have it in the output projection alone; ``bias`` is fc's, and brings the other one
+            "attention_bias": form.output_bias or form.fc_bias,
+            "mlp_bias": False,
+        }
+    return {
+        "architectures": [LATENT_DRAFT],
+        "model_type": "deepseek_v3",
+        "attention_bias": False,
+        **asdict(form.latent),
+    }
 
 
 def both_ropes(form: Form) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eagle3_api.artifacts import VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints.files import Stored
-from eagle3_api.checkpoints.form import Form, Layers, MapKind, Notation, Vocabulary
+from eagle3_api.checkpoints.form import Form, Latent, Layers, MapKind, Notation, Vocabulary
 from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -49,6 +49,7 @@ def trained_form(trained: Path, draft: DraftConfig) -> Form:
         norm_output=draft.norm_output,
         fc_bias=draft.fc_bias,
         output_bias=draft.output_bias,
+        latent=None if draft.latent is None else Latent(**draft.latent.model_dump()),
     )
 
 

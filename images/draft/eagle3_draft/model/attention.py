@@ -5,6 +5,8 @@ target's own hidden states, and those of its own chain: step 1, 2, ... from p, c
 step i at p sees the first step's keys up to p, and of each later step the one key of its own position.
 """
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -13,17 +15,25 @@ from torch.utils.checkpoint import checkpoint
 QUERY_BLOCK = 1024
 
 
+@dataclass
+class Cache:
+    """What a layer keeps of each step so far: keys and values, (tokens, kv_heads, head_dim)."""
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
 def attend(query: Tensor, keys: list[Tensor], values: list[Tensor], documents: list[int]) -> Tensor:
     """Attention of one unroll step over packed documents.
 
     Args:
         query: (tokens, heads, head_dim), rotated.
         keys: of each step so far, the present one last, (tokens, kv_heads, head_dim), rotated.
-        values: as the keys.
+        values: as the keys, their last size may be another.
         documents: tokens of each document; nothing is seen across their borders.
 
     Returns:
-        (tokens, heads, head_dim).
+        (tokens, heads, last size of the values).
     """
     parts = []
     end = 0

@@ -1,12 +1,13 @@
 """The sizes and switches of a draft, and how they follow from its target's configuration or from a checkpoint."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import Field
 
 from eagle3_api.base import Model
-from eagle3_api.checkpoints.form import Form
+from eagle3_api.checkpoints.form import LATENT_SIZES, Form
 from eagle3_api.checkpoints.readers.llama import rope_of
 
 #: An MLA target (DeepSeek, Kimi) has no plain heads to take over; published drafts for them have these.
@@ -48,6 +49,20 @@ class YarnScaling(Model):
 Scaling = Llama3Scaling | YarnScaling | LinearScaling
 
 
+class Latent(Model):
+    """Sizes of multi-head latent attention (arXiv 2405.04434): queries, and keys with values, come out of short vectors.
+
+    Names are those of checkpoints' configurations.
+    """
+
+    q_lora_rank: int = Field(description="Numbers of the vector that queries come out of.")
+    kv_lora_rank: int = Field(description="Numbers of the vector that keys and values come out of.")
+    qk_nope_head_dim: int = Field(description="Numbers of a head's query and key that are not rotated,")
+    qk_rope_head_dim: int = Field(description="that are; those of the key are the same for all heads.")
+    v_head_dim: int
+    rope_interleave: bool = Field(True, description="Neighbours are rotated against each other, not the two halves.")
+
+
 class DraftConfig(Model):
     """Everything that determines a draft's shapes and its forward."""
 
@@ -70,6 +85,12 @@ class DraftConfig(Model):
     norm_output: bool = Field(False, description="The next step reads the final-normed state, not the one before.")
     fc_bias: bool = False
     output_bias: bool = Field(False, description="Attention's output projection has a bias.")
+    latent: Latent | None = Field(None, description="Latent attention, as DeepSeek's; kv_heads and head_dim follow.")
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that are rotated."""
+        return self.head_dim if self.latent is None else self.latent.qk_rope_head_dim
 
 
 def text_config(target: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,7 +100,13 @@ def text_config(target: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def draft_config(
-    target: Mapping[str, Any], *, layers: list[int], draft_vocabulary_size: int, depth: int = 1, newer: bool = False
+    target: Mapping[str, Any],
+    *,
+    layers: list[int],
+    draft_vocabulary_size: int,
+    depth: int = 1,
+    newer: bool = False,
+    latent: bool = False,
 ) -> DraftConfig:
     """The draft for a target: a Llama layer of the target's own width.
 
@@ -92,13 +119,19 @@ def draft_config(
         draft_vocabulary_size: tokens that the draft can propose.
         depth: decoder layers of its own.
         newer: EAGLE-3.1 (arXiv 2605.09992): a norm for each auxiliary state, and the normed state fed back.
+        latent: with the target's latent attention in place of heads.
 
     Raises:
         KeyError: a size is missing; the message is its name.
     """
     text = text_config(target)
     hidden = int(text["hidden_size"])
-    if text.get("kv_lora_rank"):
+    sizes = None
+    if latent:
+        sizes = Latent.model_validate({name: text[name] for name in LATENT_SIZES})
+        heads = kv_heads = int(text["num_attention_heads"])
+        head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
+    elif text.get("kv_lora_rank"):
         heads, kv_heads, head_dim = MLA_HEADS, MLA_KV_HEADS, MLA_HEAD_DIM
     else:
         heads = int(text["num_attention_heads"])
@@ -123,6 +156,7 @@ def draft_config(
         max_position_embeddings=positions,
         fc_norm=newer,
         norm_output=newer,
+        latent=sizes,
     )
 
 
@@ -149,7 +183,7 @@ def config_of(form: Form, layers: Sequence[int]) -> DraftConfig:
             "head_dim": form.head_dim,
             "rms_norm_eps": form.rms_norm_eps,
             "rope_theta": form.rope["rope_theta"],
-            "rope_scaling": scaling_of(form.rope, positions or 0),
+            "rope_scaling": scaling_of(form.rope, positions or 0, latent=form.latent is not None),
             "vocabulary_size": form.vocabulary_size,
             "draft_vocabulary_size": form.draft_vocabulary_size,
             "max_position_embeddings": positions,
@@ -158,16 +192,18 @@ def config_of(form: Form, layers: Sequence[int]) -> DraftConfig:
             "norm_output": form.norm_output,
             "fc_bias": form.fc_bias,
             "output_bias": form.output_bias,
+            "latent": None if form.latent is None else asdict(form.latent),
         }
     )
 
 
-def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
+def scaling_of(rope: Mapping[str, Any], positions: int, *, latent: bool = False) -> Scaling | None:
     """The scaling of a rotary embedding, as SGLang reads it.
 
     Args:
         rope: in Transformers 5's spelling (``rope_parameters``).
         positions: that the configuration allows; SGLang takes them where the rope does not say its original ones.
+        latent: for latent attention, where each of YaRN's two ``mscale`` counts alone.
 
     Raises:
         ValueError: its kind is not known here.
@@ -182,7 +218,7 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
         return Llama3Scaling.model_validate(given)
     if kind != "yarn":
         raise ValueError(f"a rotary embedding of type {kind} is not known")
-    if not {"mscale", "mscale_all_dim"} <= given.keys():  # SGLang takes both, or neither
+    if not latent and not {"mscale", "mscale_all_dim"} <= given.keys():
         given = {name: value for name, value in given.items() if name not in ("mscale", "mscale_all_dim")}
     return YarnScaling.model_validate(given)
 

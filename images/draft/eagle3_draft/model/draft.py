@@ -1,29 +1,20 @@
 """The draft itself."""
 
-from dataclasses import dataclass, field
-
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor, nn
 
-from eagle3_draft.model.attention import attend
+from eagle3_draft.model.attention import Cache, attend
 from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.latent import LatentAttention
 from eagle3_draft.model.rope import Rotary, rotate
 
 #: Standard deviation of freshly initialised matrices, as Llama's.
 INITIAL_STD = 0.02
 
 
-@dataclass
-class Cache:
-    """What a layer keeps of each step so far: keys and values, (tokens, kv_heads, head_dim)."""
-
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-
-
-class Attention(nn.Module):
-    """Self-attention.
+class HeadAttention(nn.Module):
+    """Self-attention, Llama's.
 
     Args:
         config: of the draft.
@@ -77,7 +68,10 @@ class Layer(nn.Module):
         width = config.hidden_size
         self.input_layernorm = nn.RMSNorm(width, config.rms_norm_eps) if first else None
         self.hidden_norm = nn.RMSNorm(width, config.rms_norm_eps)
-        self.self_attn = Attention(config, 2 * width if first else width)
+        read = 2 * width if first else width
+        self.self_attn: HeadAttention | LatentAttention = (
+            HeadAttention(config, read) if config.latent is None else LatentAttention(config, config.latent, read)
+        )
         self.post_attention_layernorm = nn.RMSNorm(width, config.rms_norm_eps)
         self.mlp = Mlp(config)
 

@@ -23,10 +23,11 @@ from torch import Tensor
 
 from eagle3_draft.model import elementwise_kernel
 from eagle3_draft.model.causal import first_keys
-from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.config import DraftConfig, Latent
 from eagle3_draft.model.diagonal import Chain
-from eagle3_draft.model.draft import Attention, Draft, Layer
+from eagle3_draft.model.draft import Draft, HeadAttention, Layer
 from eagle3_draft.model.factor import Factor
+from eagle3_draft.model.latent import LatentAttention, heads_of, padded
 from eagle3_draft.model.reused import Reused, Table
 from eagle3_draft.model.rope import Rotary, rotate
 from eagle3_draft.model.rows import Rows
@@ -106,7 +107,12 @@ class FastLayer:
     def __init__(self, layer: Layer, config: DraftConfig, factor: type[Factor]) -> None:
         self.layer = layer
         self.eps = config.rms_norm_eps
-        self.heads = Heads(layer.self_attn, config, factor)
+        attention = layer.self_attn
+        self.heads: Heads | LatentHeads = (
+            LatentHeads(attention, config, factor)
+            if isinstance(attention, LatentAttention)
+            else Heads(attention, config, factor)
+        )
         self.mix = Reused(factor(layer.self_attn.o_proj.weight))
         self.widen = Reused(factor(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])))
         self.narrow = Reused(factor(layer.mlp.down_proj.weight))
@@ -159,7 +165,7 @@ class FastLayer:
 
     def _change(self, hidden: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """The residual stream after attention, and what the feed-forward network adds to it."""
-        mixed = self.mix(attended.flatten(1))
+        mixed = self.mix(attended[..., : self.heads.value_width].flatten(1))
         if self.layer.self_attn.o_proj.bias is not None:
             mixed = mixed + self.layer.self_attn.o_proj.bias
         hidden, inside = fused(add_and_norm, mixed)(hidden, mixed, self.layer.post_attention_layernorm.weight, self.eps)
@@ -167,10 +173,11 @@ class FastLayer:
 
 
 class Heads:
-    """Queries, keys and values of ``Attention``, by one product."""
+    """Queries, keys and values of ``HeadAttention``, by one product."""
 
-    def __init__(self, attention: Attention, config: DraftConfig, factor: type[Factor]) -> None:
+    def __init__(self, attention: HeadAttention, config: DraftConfig, factor: type[Factor]) -> None:
         self.sizes = config.heads, config.kv_heads
+        self.value_width = config.head_dim
         self.inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
         # Of the first layer's input the state is the second half
         self.project = Reused(factor(torch.cat([weight[:, -config.hidden_size :] for weight in self.inputs])))
@@ -185,6 +192,38 @@ class Heads:
         return fused(split_and_turn, projected)(projected, *turn, *self.sizes)
 
 
+class LatentHeads:
+    """Queries, keys and values of ``LatentAttention``: the short vectors by one product, what comes out of each by another.
+
+    All get zeros up to one width, a power of two, which is what attention's kernels take.
+    """
+
+    def __init__(self, attention: LatentAttention, config: DraftConfig, factor: type[Factor]) -> None:
+        self.attention = attention
+        self.eps = config.rms_norm_eps
+        self.value_width = attention.sizes.v_head_dim
+        self.width = 1 << (max(config.head_dim, self.value_width) - 1).bit_length()
+        # The kernels divide scores by the root of this width
+        self.factor = attention.factor * (self.width / config.head_dim) ** 0.5
+        self.inputs = [attention.q_a_proj.weight, attention.kv_a_proj_with_mqa.weight]
+        self.project = Reused(factor(torch.cat([weight[:, -config.hidden_size :] for weight in self.inputs])))
+        self.queries = Reused(factor(attention.q_b_proj.weight))
+        self.both = Reused(factor(attention.kv_b_proj.weight))
+
+    def of_token(self, embeds: Tensor) -> Table:
+        """As ``Heads`` says."""
+        return Table(F.linear(embeds, torch.cat([weight[:, : embeds.shape[1]] for weight in self.inputs])))
+
+    def __call__(self, into: Tensor, plus: Tensor | None, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+        """As ``Heads`` says."""
+        projected = self.project(into, plus=plus)
+        of_queries, of_both, turned = fused(split_and_norm, projected)(
+            projected, self.attention.q_a_layernorm.weight, self.attention.kv_a_layernorm.weight, self.eps
+        )
+        queries, both = self.queries(of_queries), self.both(of_both)
+        return fused(turn_and_pad, queries)(queries, both, turned, *turn, self.attention.sizes, self.factor, self.width)
+
+
 ## What is between the matrix products ------------------------------------------------------------------------------
 
 
@@ -195,6 +234,32 @@ def split_and_turn(
     apart = projected.view(len(projected), heads + 2 * kv_heads, -1)
     query, key, value = torch.split(apart, [heads, kv_heads, kv_heads], 1)
     return rotate(query, cosines, sines), rotate(key, cosines, sines), value.contiguous()
+
+
+def split_and_norm(projected: Tensor, of_queries: Tensor, of_both: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Latent attention's short vectors, normed with these weights, and what is rotated of the keys."""
+    ranks = [len(of_queries), len(of_both)]
+    queries, both, turned = torch.split(projected, [*ranks, projected.shape[1] - sum(ranks)], 1)
+    return (
+        F.rms_norm(queries, of_queries.shape, of_queries, eps),
+        F.rms_norm(both, of_both.shape, of_both, eps),
+        turned,
+    )
+
+
+def turn_and_pad(
+    queries: Tensor,
+    both: Tensor,
+    turned: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    sizes: Latent,
+    factor: float,
+    width: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``heads_of``, with zeros up to a width."""
+    query, key, value = heads_of(queries, both, turned, cosines, sines, sizes, factor)
+    return padded(query, width), padded(key, width), padded(value, width)
 
 
 def add_and_norm(hidden: Tensor, change: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ class Rotary:
         self._stretch = stretch(config.rope_scaling) if isinstance(config.rope_scaling, YarnScaling) else 1.0
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of each position's angles: both (tokens, 1, head_dim), float32, for all heads."""
+        """Cosines and sines of each position's angles: both (tokens, 1, rotary_dim), float32, for all heads."""
         angles = positions.to(torch.float32)[:, None] * self._frequencies
         angles = torch.cat([angles, angles], -1)[:, None, :]
         if self._stretch == 1.0:
@@ -30,11 +30,12 @@ class Rotary:
 
 
 def inverse_frequencies(config: DraftConfig) -> Tensor:
-    """Radians per position: (head_dim / 2,), float32.
+    """Radians per position: (rotary_dim / 2,), float32.
 
     Source of the scalings: Transformers' ``rope_type`` linear, llama3 and yarn, which SGLang's of these names equal.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    width = config.rotary_dim
+    exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
     frequencies = 1.0 / config.rope_theta**exponents
     scaling = config.rope_scaling
     if scaling is None:
@@ -42,7 +43,7 @@ def inverse_frequencies(config: DraftConfig) -> Tensor:
     if isinstance(scaling, Llama3Scaling):
         kept = _kept_by_llama3(frequencies, scaling)
     elif isinstance(scaling, YarnScaling):
-        kept = _kept_by_yarn(config.head_dim, config.rope_theta, scaling)
+        kept = _kept_by_yarn(width, config.rope_theta, scaling)
     else:
         kept = torch.zeros_like(frequencies)
     return frequencies * (kept + (1 - kept) / scaling.factor)
@@ -69,27 +70,25 @@ def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     return ((scaling.original_max_position_embeddings / wavelengths - low) / (high - low)).clamp(0, 1)
 
 
-def _kept_by_yarn(head_dim: int, theta: float, scaling: YarnScaling) -> Tensor:
+def _kept_by_yarn(width: int, theta: float, scaling: YarnScaling) -> Tensor:
     """How much of each frequency stays, from 0 to 1: all of those that turn ``beta_fast`` times within the original
     positions, nothing of those that turn less than ``beta_slow`` times."""
 
     def which(turns: float) -> float:
         return (
-            head_dim
-            * math.log(scaling.original_max_position_embeddings / (turns * 2 * math.pi))
-            / (2 * math.log(theta))
+            width * math.log(scaling.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
         )
 
     low, high = which(scaling.beta_fast), which(scaling.beta_slow)
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
-    ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / ((high - low) or 0.001)
+    low, high = max(low, 0), min(high, width - 1)
+    ramp = (torch.arange(width // 2, dtype=torch.float32) - low) / ((high - low) or 0.001)
     return 1 - ramp.clamp(0, 1)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn queries or keys (tokens, heads, head_dim) to their positions; computed in float32 or wider."""
+    """Turn queries or keys (tokens, heads, rotary_dim) to their positions; computed in float32 or wider."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     first, second = wide.chunk(2, -1)
     return (wide * cosines + torch.cat([-second, first], -1) * sines).to(x.dtype)
