@@ -102,6 +102,7 @@ class InspectConfig(Model):
     checkpoint: str | None = None
     auxiliary_layers: list[int] | None = None
     vocabulary_size: int | None = None
+    attention: Literal["Heads", "Latent"] = "Heads"
     feature_dtype: str = "bf16"
     sglang_version: str
     context_length: int | None = None
@@ -145,6 +146,7 @@ class TrainConfig(Model):
     vocabulary_size: int
     depth: int = Field(1, description="Decoder layers of the draft.")
     variant: Literal["EAGLE-3", "EAGLE-3.1"] = "EAGLE-3"
+    attention: Literal["Heads", "Latent"] = "Heads"
     epochs: int
     tokens_per_step: int
     learning_rate: float
@@ -249,6 +251,7 @@ class Facts(Model):
     target_digest: str
     auxiliary_layers: list[int]
     draft_vocabulary_size: int | None = None
+    draft_attention: Literal["Heads", "Latent"] = Field("Heads", description="The draft's, trained or adopted.")
     sglang_version: str
     layer_convention: str
     capture_ids: list[int]

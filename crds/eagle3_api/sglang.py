@@ -115,7 +115,7 @@ PLUS_ONE = frozenset(
     }
 )
 
-#: Targets with multi-head latent attention, of those above. Drafts have ordinary attention.
+#: Targets with multi-head latent attention, of those above. Their drafts have ordinary attention or latent one.
 LATENT_ATTENTION = RAW_UNLESS_FIRST_IS_ONE
 
 #: Attention backends that know latent attention only: a draft that inherits one refuses to start.

@@ -289,8 +289,12 @@ class Draft(Model):
             "draft.checkpoint brings its own vocabulary: leave vocabularySize out",
         ),
         rule(
-            "!has(self.checkpoint) || (self.depth == 1 && self.variant == 'EAGLE-3')",
-            "draft.checkpoint brings its own architecture: leave depth and variant out",
+            "!has(self.checkpoint) || (self.depth == 1 && self.variant == 'EAGLE-3' && self.attention == 'Heads')",
+            "draft.checkpoint brings its own architecture: leave depth, variant and attention out",
+        ),
+        rule(
+            "self.attention != 'Latent' || self.depth == 1",
+            "SGLang serves drafts with latent attention of one layer only: set draft.depth to 1, or draft.attention to Heads",
         ),
     )
 
@@ -326,6 +330,11 @@ class Draft(Model):
         "EAGLE-3",
         description="EAGLE-3.1 puts a norm on each auxiliary state and feeds the normed state back, which is meant for "
         "longer contexts and more draft steps.",
+    )
+    attention: Literal["Heads", "Latent"] = Field(
+        "Heads",
+        description="Heads are Llama's. Latent is the target's own, where that is DeepSeek's or Kimi's: its keys and values take "
+        "a tenth of the memory, and it runs on the target's attention backend.",
     )
     checkpoint: Path | None = Field(
         None,

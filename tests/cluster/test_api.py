@@ -153,7 +153,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an adopted draft of another architecture": (
         {"draft": {"checkpoint": "/models/draft", "depth": 2}},
-        "draft.checkpoint brings its own architecture: leave depth and variant out",
+        "draft.checkpoint brings its own architecture: leave depth, variant and attention out",
+    ),
+    "a deep draft with latent attention": (
+        {"draft": {"attention": "Latent", "depth": 2}},
+        "SGLang serves drafts with latent attention of one layer only: set draft.depth to 1, or draft.attention to Heads",
     ),
     "a vocabulary that no kernel likes": ({"draft.vocabularySize": 1000}, "should be a multiple of 64"),
     "layers out of order": (

@@ -180,7 +180,7 @@ def _speculation(spec: Eagle3DraftSpec, facts: Facts, draft: str) -> Iterator[Fl
         "the draft would inherit the target's --quantization and look for a config that it has not",
     )
     backend = draft_attention_backend(facts.architecture, serve.arguments or ())
-    if backend is not None:
+    if backend is not None and facts.draft_attention == "Heads":
         yield Flag(
             ("--speculative-draft-attention-backend", backend),
             f"{facts.architecture} has latent attention and the draft has not: it cannot run on trtllm_mla, which it "

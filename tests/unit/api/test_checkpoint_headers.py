@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,79 @@ def test_every_rule_says_what_it_looks_at_why_it_matters_and_how_to_mend_it() ->
         assert rule.mend.endswith(".")
 
 
+DEEPSEEK = Served(Version(0, 5, 21), replace(LLAMA, architecture="DeepseekV3ForCausalLM"), (2, 30, 58), 4096)
+LATENT: dict[str, Any] = {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 31, 59]},
+}
+
+
+def latent_tensors() -> Tensors:
+    """Those of a draft with latent attention, under the names that published ones have."""
+    plain = {name: tensor for name, tensor in shapes.tensors(GOOD).items() if ".self_attn." not in name}
+    attention = {
+        "q_a_proj": (96, 512),
+        "q_a_layernorm": (96,),
+        "q_b_proj": (8 * 32, 96),
+        "kv_a_proj_with_mqa": (64 + 8, 512),
+        "kv_a_layernorm": (64,),
+        "kv_b_proj": (8 * 40, 64),
+        "o_proj": (256, 8 * 16),
+    }
+    ours = {f"layers.0.self_attn.{name}.weight": Tensor("BF16", shape) for name, shape in attention.items()}
+    return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in plain.items()} | ours
+
+
+def test_a_draft_with_latent_attention_passes_for_a_target_that_has_it(tmp_path: Path) -> None:
+    folder = draft(tmp_path, LATENT, latent_tensors())
+    form = read_form(read_folder(folder))
+    assert (form.family, form.head_dim, form.kv_heads) == ("latent attention", 32, 8)
+    found = look(folder, DEEPSEEK)
+    # Its layers may be meant otherwise; that warning is every draft's on such a target
+    assert {finding.rule.id for finding in found} == {"layout", "layers"}
+    assert report.refusal(found) is None
+
+
+LATENT_REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
+    "two layers": ({"num_hidden_layers": 1}, Reason.UNSUPPORTED_DRAFT, "has one decoder layer, not 2"),
+    "a norm before fc": ({"norm_before_fc": True}, Reason.UNSUPPORTED_DRAFT, "no norm_before_fc"),
+    "a rope of another kind": (
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0}},
+        Reason.UNSUPPORTED_DRAFT,
+        "'llama3', for yarn",
+    ),
+    "no rank": ({"q_lora_rank": None}, Reason.CONFIG_INVALID, "does not say q_lora_rank"),
+    "another rank": ({"kv_lora_rank": 32}, Reason.CHECKPOINT_INCOMPLETE, "kv_b_proj.weight has shape"),
+}
+
+
+@pytest.mark.parametrize("name", LATENT_REFUSED)
+def test_a_draft_with_latent_attention_that_sglang_would_not_serve_as_trained_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    changes, reason, words = LATENT_REFUSED[name]
+    tensors = latent_tensors()
+    if name == "two layers":
+        tensors |= {one.replace("layers.0.", "layers.1."): t for one, t in tensors.items() if "layers.0." in one}
+    found = report.refusal(look(draft(tmp_path, LATENT | changes, tensors), DEEPSEEK))
+    assert found is not None
+    assert found[0] == reason
+    assert words in found[1]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "another kind": ({"architectures": ["Qwen3ForCausalLM"]}, Reason.UNSUPPORTED_DRAFT, "Qwen3ForCausalLM"),
     "P-EAGLE": ({"architectures": ["PEagleDraftModel"]}, Reason.UNSUPPORTED_DRAFT, "P-EAGLE"),
     "parallel drafting": ({"parallel_drafting": True}, Reason.UNSUPPORTED_DRAFT, "parallel_drafting is set"),
-    "latent attention": (
+    "latent attention on a target without": (
         {"architectures": ["Eagle3DeepseekV2ForCausalLM"]},
         Reason.UNSUPPORTED_DRAFT,
-        "attention is latent",
+        "that of LlamaForCausalLM is not",
     ),
     "norm before residual": ({"norm_before_residual": True}, Reason.UNSUPPORTED_DRAFT, "norm_before_residual is set"),
     "layers that are not there": (

@@ -224,6 +224,19 @@ def test_layers_that_cannot_be_captured_are_refused(world: World, layers: list[i
     world.refused(ExitCode.BAD_CONFIGURATION, Reason.LAYER_CONVENTION, "auxiliaryLayers", auxiliary_layers=layers)
 
 
+def test_latent_attention_is_for_targets_that_have_it(world: World) -> None:
+    world.refused(
+        ExitCode.BAD_CONFIGURATION,
+        Reason.INVALID_CONFIGURATION,
+        "draft.attention",
+        "LlamaForCausalLM has none",
+        attention="Latent",
+    )
+    world.configure({**LLAMA, "architectures": ["DeepseekV3ForCausalLM"]})
+    assert world.inspect(attention="Latent").draft_attention == "Latent"
+    assert world.inspect().draft_attention == "Heads"
+
+
 def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
     world.configure({name: value for name, value in LLAMA.items() if name != "max_position_embeddings"})
     world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "serve.contextLength")

@@ -138,6 +138,8 @@ def test_a_draft_on_latent_attention_gets_a_backend_that_it_can_use(
     obj = draft(serve={"arguments": arguments})
     assert value(obj, "--speculative-draft-attention-backend", facts) == expected
     assert value(obj, "--speculative-draft-attention-backend", facts, folder=None) is None
+    latent = facts.model_copy(update={"draft_attention": "Latent"})
+    assert value(obj, "--speculative-draft-attention-backend", latent) is None
 
 
 def test_the_server_is_expected_to_say_what_it_was_told() -> None:

@@ -26,7 +26,7 @@ LLAMA = {
     "rope_theta": 500000.0,
     "rope_scaling": LLAMA3_ROPE,
 }
-KIMI = {
+KIMI: dict[str, Any] = {
     "text_config": {
         "hidden_size": 7168,
         "intermediate_size": 18432,
@@ -109,6 +109,24 @@ def test_a_deeper_draft_of_eagle_3_1_has_its_layers_and_norms() -> None:
         names = set(Draft(made).state_dict()) - set(Draft(plain).state_dict())
     assert {name for name in names if name.startswith("fc_norm")} == {f"fc_norm.{i}.weight" for i in range(3)}
     assert {name.split(".")[1] for name in names if name.startswith("layers")} == {"1", "2"}
+
+
+def test_a_latent_draft_has_its_targets_sizes() -> None:
+    ranks = {
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    target = {"text_config": {**KIMI["text_config"], **ranks}}
+    made = draft_config(target, layers=[1, 2, 3], draft_vocabulary_size=64, latent=True)
+    assert made.latent is not None
+    assert made.latent.model_dump() == ranks | {"rope_interleave": True}
+    assert (made.heads, made.kv_heads, made.head_dim, made.rotary_dim) == (64, 64, 192, 64)
+    target["text_config"]["q_lora_rank"] = None
+    with pytest.raises(KeyError, match="q_lora_rank"):
+        draft_config(target, layers=[1, 2, 3], draft_vocabulary_size=64, latent=True)
 
 
 def test_a_missing_size_is_named() -> None:

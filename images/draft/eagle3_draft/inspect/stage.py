@@ -7,7 +7,15 @@ from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.checkpoints import Form, Served, report, resolve_layers
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, StageName
-from eagle3_api.sglang import OLDEST, UnsupportedLayersError, Version, capture_ids, convention, default_layers
+from eagle3_api.sglang import (
+    LATENT_ATTENTION,
+    OLDEST,
+    UnsupportedLayersError,
+    Version,
+    capture_ids,
+    convention,
+    default_layers,
+)
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
@@ -49,6 +57,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
     checkpoint = Path(config.checkpoint) if config.checkpoint is not None else None
     adopted = read_checkpoint(checkpoint) if checkpoint is not None else None
     layers = _layers(config, target, adopted, version)
+    latent = _is_latent(config, target, adopted)
     context_length = _context_length(config, target)
     warnings = _warnings(config, target)
     if adopted is not None:
@@ -75,6 +84,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         target_digest=target.digest,
         auxiliary_layers=layers,
         draft_vocabulary_size=vocabulary,
+        draft_attention="Latent" if latent else "Heads",
         sglang_version=str(version),
         layer_convention=convention(target.architecture, version),
         capture_ids=ids,
@@ -118,6 +128,20 @@ def _layers(config: InspectConfig, target: TargetFacts, adopted: Form | None, ve
             f"{target.num_layers - 2}, whose outputs the draft reads",
         )
     return layers
+
+
+def _is_latent(config: InspectConfig, target: TargetFacts, adopted: Form | None) -> bool:
+    """Whether the draft's attention is latent, which its target's must be then."""
+    if adopted is not None:
+        return adopted.latent is not None
+    if config.attention == "Latent" and target.architecture not in LATENT_ATTENTION:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"draft.attention: Latent is for targets with latent attention ({', '.join(sorted(LATENT_ATTENTION))}), and "
+            f"{target.architecture} has none; set it to Heads",
+        )
+    return config.attention == "Latent"
 
 
 def _capture_ids(layers: list[int], target: TargetFacts, version: Version) -> list[int]:

@@ -128,7 +128,7 @@ def draft_config(
     hidden = int(text["hidden_size"])
     sizes = None
     if latent:
-        sizes = Latent.model_validate({name: text[name] for name in LATENT_SIZES})
+        sizes = Latent.model_validate({name: _present(text, name) for name in LATENT_SIZES})
         heads = kv_heads = int(text["num_attention_heads"])
         head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
     elif text.get("kv_lora_rank"):
@@ -158,6 +158,13 @@ def draft_config(
         norm_output=newer,
         latent=sizes,
     )
+
+
+def _present(config: Mapping[str, Any], name: str) -> Any:
+    """A field; KeyError where it is null as well."""
+    if config.get(name) is None:
+        raise KeyError(name)
+    return config[name]
 
 
 def config_of(form: Form, layers: Sequence[int]) -> DraftConfig:

@@ -70,6 +70,7 @@ def _prepare(config: TrainConfig, features: Features, target: Target) -> None:
             draft_vocabulary_size=len(chosen.ids),
             depth=config.depth,
             newer=config.variant == "EAGLE-3.1",
+            latent=config.attention == "Latent",
         )
     except KeyError as error:
         raise StageError(
