@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Form, Served, check, read_folder, read_form, report, resolve_layers
+from eagle3_api.checkpoints.form import Latent
 from eagle3_api.checkpoints.rules import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -164,6 +165,7 @@ def test_what_is_written_is_what_vllm_looks_for(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda form: replace(form, depth=2), "2 decoder layers"),
+        (lambda form: replace(form, latent=Latent(8, 8, 8, 8, 8)), "attention is latent"),
         (lambda form: replace(form, output_bias=True), "biases"),
         (lambda form: replace(form, fc_norm=True, norm_before_fc=True), "contradiction"),
     ],

@@ -113,6 +113,8 @@ def speculators_config(
 
 def _unsayable(form: Form) -> str | None:
     """Why speculators would read another draft."""
+    if form.latent is not None:
+        return "its attention is latent, and speculators' drafts have Llama's"
     if form.depth != 1:
         return f"it has {form.depth} decoder layers; from the second on speculators' are of another kind"
     if form.fc_bias or form.output_bias:
