@@ -46,6 +46,7 @@ class Reason(StrEnum):
     MAKING_ROOM = "MakingRoom"
     SUSPENDED = "Suspended"
     UNSCHEDULABLE = "Unschedulable"
+    QUEUED = "Queued"
 
     # Good
     ACCEPTED = "Accepted"

@@ -19,6 +19,8 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"
 Label = Annotated[str, StringConstraints(max_length=317)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
+#: Also the value of a label.
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Resource = Annotated[str, StringConstraints(pattern=r"^[-a-z0-9.]+/[-a-zA-Z0-9._]+$", max_length=253)]
 #: ``0s`` is one of them.
 Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16)]
@@ -666,6 +668,11 @@ class Eagle3DraftSpec(Model):
     watch: Watch | None = None
     storage: Storage
     placement: Placement = section(Placement, "For all pods; a stage's own placement goes on top.")
+    queue_name: QueueName | None = Field(
+        None,
+        description="A LocalQueue of Kueue in the object's namespace: Extract, Train and the servers wait there for quota. "
+        "Running Jobs and servers stay in the queue they were made for.",
+    )
     suspend: bool = Field(False, description="Start nothing new and suspend running Jobs. Servers go on serving.")
     deletion_policy: DeletionPolicy = Field(
         DeletionPolicy.RETAIN,

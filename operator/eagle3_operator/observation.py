@@ -25,6 +25,8 @@ class Pod:
     #: The scheduler's words when it found no place, and since when.
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
+    #: It is not even looked at by the scheduler: the queue of Kueue that holds it back for want of quota.
+    queue: str | None = None
     #: Why a container waits (ImagePullBackOff, CrashLoopBackOff, ...), with the kubelet's words.
     waiting_reason: str | None = None
     waiting_message: str = ""
@@ -52,6 +54,8 @@ class Job:
     failure_reason: str = ""
     failure_message: str = ""
     suspended: bool = False
+    #: The queue of Kueue that suspends and resumes it.
+    queue: str | None = None
     terminating: bool = False
     #: Pods that are to succeed, and that have.
     completions: int = 1

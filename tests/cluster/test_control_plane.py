@@ -1,6 +1,7 @@
 """The whole operator against a real API server and real controllers; only the nodes are a stand-in."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from eagle3_api import PLURAL
 from eagle3_api.jobs import StageName
 from eagle3_operator.manifests.names import FIELD_MANAGER
 from operating import NotYetError, OperatorProcess, Site, condition
+from operating.kubelet import MERGE_PATCH
 from testcluster import AnyCluster, wait_for
 from testcluster.api import FIELD_MANAGER as USER
 from unit.decide.world import SPEC, merged
@@ -139,3 +141,52 @@ def test_a_service_of_the_objects_name_that_is_not_its_own_is_never_applied_over
     site.delete("services", "kimi")
     site.poke("kimi", "and now")
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+
+
+def test_a_job_in_a_queue_waits_until_it_is_resumed_there(site: Site) -> None:
+    """The test plays Kueue's part: it resumes what is queued."""
+    spec = SERVING | {"queueName": "gpus"}
+    site.create("kimi", spec)
+
+    def queued(stage: StageName, generation: int) -> Json:
+        obj = site.object("kimi")
+        said = condition(obj, "Ready")
+        jobs = site.jobs("kimi", stage)
+        if not jobs or said.get("reason") != "Queued" or said["observedGeneration"] != generation:
+            raise NotYetError(str(said))
+        return jobs[0]
+
+    for generation, stage in enumerate((StageName.EXTRACT, StageName.TRAIN), 2):
+        # An edit that changes nothing of the Job: by its generation one knows that the operator has looked at it again.
+        site.create("kimi", merged(spec, {"probe": {"minSpeedup": generation / 10}}))
+        job: Json = site.until(f"{stage} to be queued", partial(queued, stage, generation))
+        labels, path = job["metadata"]["labels"], site.path("jobs", job["metadata"]["name"])
+        assert (job["spec"]["suspend"], labels["kueue.x-k8s.io/queue-name"]) == (True, "gpus")
+        site.cluster.request("PATCH", path, {"spec": {"suspend": False}}, MERGE_PATCH)
+    assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+    labels = site.get("deployments", "kimi-r1")["spec"]["template"]["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "gpus"
+
+
+def test_servers_make_room_for_an_approved_training_and_serve_again_after_it(site: Site) -> None:
+    site.create("kimi", merged(SERVING, {"serve": {"whileTraining": "ScaleToZero", "surge": "Never"}}))
+    site.until_ready("kimi")
+    site.create("kimi", merged(SERVING, {"serve": {"whileTraining": "ScaleToZero"}, "train": {"epochs": 9}}))
+
+    def asked() -> str:
+        said = condition(site.object("kimi"), "Ready")
+        if said.get("reason") != "AwaitingApproval":
+            raise NotYetError(str(said))
+        word: str = said["message"].split("eagle3.dev/approve=")[1].split()[0]
+        return word
+
+    word = site.until("the request for approval", asked)
+    assert site.get("deployments", "kimi-r1")["spec"]["replicas"] == 1
+    approval = {"metadata": {"annotations": {"eagle3.dev/approve": word}}}
+    site.cluster.request("PATCH", site.path(PLURAL, "kimi"), approval, MERGE_PATCH)
+    hold = (StageName.TRAIN,)
+    site.until("the training", lambda: len(site.jobs("kimi", StageName.TRAIN)) == 1, hold=hold)
+    assert site.get("deployments", "kimi-r1")["spec"]["replicas"] == 0
+    assert not [pod for pod in site.all("pods") if pod["metadata"]["name"].startswith("kimi-r")]
+    site.until_ready("kimi")
+    assert condition(site.object("kimi"), "ServerAvailable")["status"] == "True"

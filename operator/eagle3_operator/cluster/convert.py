@@ -44,6 +44,7 @@ def pod_from(pod: Json) -> Pod:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    queue = (metadata.get("labels") or {}).get(names.QUEUE_LABEL) if pod["spec"].get("schedulingGates") else None
     main: Json = next((c for c in status.get("containerStatuses") or () if c["name"] == main_container(pod)), {})
     ended = _ending(main) or _failed_before(status.get("initContainerStatuses") or ())
     waiting_reason, waiting_message = _waiting(status)
@@ -56,6 +57,7 @@ def pod_from(pod: Json) -> Pod:
         started=bool(_ending(main) or (main.get("state") or {}).get("running")),
         unschedulable=scheduled.get("message", "") if unschedulable else None,
         unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
+        queue=queue,
         waiting_reason=waiting_reason,
         waiting_message=waiting_message,
         restarts=main.get("restartCount", 0),
@@ -115,6 +117,7 @@ def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
         failure_reason=(failed or {}).get("reason", ""),
         failure_message=(failed or {}).get("message", ""),
         suspended=bool(spec.get("suspend")),
+        queue=labels.get(names.QUEUE_LABEL),
         completions=spec.get("completions", 1),
         succeeded=status.get("succeeded", 0),
         terminating="deletionTimestamp" in metadata,

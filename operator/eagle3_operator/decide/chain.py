@@ -207,10 +207,15 @@ def _sentence(message: str) -> str:
 
 def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Waiting | None) -> Step:
     suspended = view.obj.spec.suspend
+    if suspended and job.queue is not None:
+        return _end_queued(status, job)
     if suspended and job.suspended:
         return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"Job {job.name} is suspended", job))
     if waiting is not None and not suspended and not in_use(job):
         return Step(_say(status, StageState.RUNNING, *waiting, job))
+    if job.suspended and job.queue is not None:
+        said = f"Job {job.name} waits for quota in queue {job.queue} (kubectl get workloads)"
+        return Step(_say(status, StageState.RUNNING, Reason.QUEUED, said, job))
     if job.suspended != suspended:
         word = "suspended" if suspended else "resumed"
         return Step(
@@ -230,6 +235,15 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
         time=times.text(datetime.fromtimestamp(progress.time, view.now.tzinfo)),
     )
     return Step(_say(status, StageState.RUNNING, None, _tries(job), job).model_copy(update={"progress": shown}))
+
+
+def _end_queued(status: StageStatus, job: Job) -> Step:
+    """Kueue resumes what it has admitted, whoever suspended it: to suspend the object its Job is deleted.
+
+    Its successor of the same name goes on from its last part or checkpoint.
+    """
+    said = f"Job {job.name} is ended, because spec.suspend is true; its successor goes on where it was"
+    return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, said, job), delete=(Delete("Job", job.name),))
 
 
 def _tries(job: Job) -> str:

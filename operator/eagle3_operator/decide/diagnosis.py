@@ -63,10 +63,18 @@ def image_trouble(pods: tuple[Pod, ...]) -> str | None:
     return next((kubelet_says(pod) for pod in pods if pod.waiting_reason in PULL_TROUBLE), None)
 
 
-def unschedulable(pods: tuple[Pod, ...]) -> Pod | None:
-    """The pod that the scheduler finds no node for, the longest waiting first."""
-    waiting = [pod for pod in pods if pod.unschedulable is not None and not pod.started and not pod.terminating]
+def without_place(pods: tuple[Pod, ...]) -> Pod | None:
+    """The pod that the scheduler finds no node for, or that a queue holds back; the longest waiting first."""
+    unplaced = [pod for pod in pods if pod.unschedulable is not None or pod.queue is not None]
+    waiting = [pod for pod in unplaced if not pod.started and not pod.terminating]
     return min(waiting, key=lambda pod: pod.unschedulable_since or pod.created_at, default=None)
+
+
+def wants_place(pod: Pod) -> tuple[Reason, str]:
+    """What such a pod waits for."""
+    if pod.queue is not None:
+        return Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}"
+    return Reason.UNSCHEDULABLE, f"pod {pod.name} finds no node: {pod.unschedulable}"
 
 
 def hung_since(deployment: Deployment, budget: float, now: datetime) -> float | None:

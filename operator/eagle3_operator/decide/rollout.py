@@ -19,7 +19,7 @@ from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus
 from eagle3_operator.decide import retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.chain import Actions, View
-from eagle3_operator.decide.diagnosis import image_trouble, unschedulable
+from eagle3_operator.decide.diagnosis import image_trouble, wants_place, without_place
 from eagle3_operator.decide.preference import best
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known, record
@@ -196,9 +196,8 @@ class Rollout:
             return
         if trouble := image_trouble(deployment.pods):
             self.reason, self.message = Reason.IMAGE_PULL, trouble
-        elif waiting := unschedulable(deployment.pods):
-            self.reason = Reason.UNSCHEDULABLE
-            self.message = f"pod {waiting.name} finds no node: {waiting.unschedulable}"
+        elif waiting := without_place(deployment.pods):
+            self.reason, self.message = wants_place(waiting)
             since = waiting.unschedulable_since or waiting.created_at
             patience = self.view.settings.surge_patience_seconds
             if self._end_bakes():
@@ -322,7 +321,7 @@ class Rollout:
 
     def _give_way(self, revision: Revision, want: dict[int, int]) -> None:
         """A rollback never waits: where its goal finds no GPU, the serving revision goes first."""
-        waiting = unschedulable(revision.deployment.pods) if revision.deployment else None
+        waiting = without_place(revision.deployment.pods) if revision.deployment else None
         if waiting is not None:
             revision = self._update(revision.number, displaces=True)
         if revision.status.displaces or self.serve.surge == "Never":

@@ -91,13 +91,18 @@ def stage_shards(spec: Eagle3DraftSpec, stage: StageName) -> int:
     return spec.extract.shards if stage is StageName.EXTRACT else 1
 
 
+def stage_queue(spec: Eagle3DraftSpec, stage: StageName) -> str | None:
+    """The queue that a stage's Job waits in for quota: the small ones take next to nothing and wait for nobody."""
+    return spec.queue_name if stage in LARGE else None
+
+
 def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """Seconds that a stage's pod has between SIGTERM and SIGKILL."""
     return stage_placement(spec, stage).termination_grace_period_seconds or _GRACE.get(stage, _SMALL_GRACE)
 
 
 def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
-    """A hash of what the user says of a stage's pods: image, GPUs, placement.
+    """A hash of what the user says of a stage's pods: image, GPUs, placement, queue.
 
     A Job whose hash differs from this one was made from another wish, and may be made anew under the same name. The
     operator's own version is not in it, so that an upgrade touches no Job.
@@ -110,6 +115,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["image"] = obj.spec.image
     if (shards := stage_shards(obj.spec, stage)) > 1:
         wish["shards"] = shards
+    if queue := stage_queue(obj.spec, stage):
+        wish["queue"] = queue
     return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]
 
 
@@ -125,7 +132,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
     stage = StageName(config.stage)
     if revision is None and isinstance(config, ProbeConfig):
         revision = config.revision
-    name = obj.metadata.name
+    name, queue = obj.metadata.name, stage_queue(obj.spec, stage)
     annotations = {names.KEY_ANNOTATION: config.key, names.TEMPLATE_ANNOTATION: template_hash(obj, stage)}
     return {
         "apiVersion": "batch/v1",
@@ -133,7 +140,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
         "metadata": names.metadata(
             obj,
             names.job_name(name, stage, config.key),
-            labels=names.labels(name, stage=stage, revision=revision),
+            labels=names.labels(name, stage=stage, revision=revision, queue=queue),
             annotations=annotations,
         ),
         "spec": {
@@ -141,7 +148,8 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
             # The next pod starts when the last is gone: two trainers never share GPUs or a folder.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
-            "suspend": obj.spec.suspend,
+            # Kueue resumes what it has admitted; a Job that ran before would only be stopped again.
+            "suspend": obj.spec.suspend or queue is not None,
             "template": {
                 "metadata": {
                     # No revision here: a Service selects a revision's pods, and a probe's pod is none of its servers.

@@ -20,24 +20,32 @@ TEMPLATE_ANNOTATION = f"{GROUP}/template"
 #: What a revision is (JSON), on its Deployment: a lost status is rebuilt from it.
 RECORD_ANNOTATION = f"{GROUP}/record"
 
+#: Kueue's: the LocalQueue that a Job or a Deployment, and its pods, wait in.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
 KEY_CHARACTERS = 8
 
 RootName = Literal["features", "drafts"]
 
 
-def labels(name: str, *, stage: str | None = None, revision: int | None = None) -> dict[str, str]:
+def labels(
+    name: str, *, stage: str | None = None, revision: int | None = None, queue: str | None = None
+) -> dict[str, str]:
     """The labels of a child and of its pods.
 
     Args:
         name: of the object.
         stage: of a Job.
         revision: of a Deployment, of its Service, or of a Job that probes it.
+        queue: of a Job or a Deployment that waits for quota.
     """
     made = {MANAGED_BY_LABEL: FIELD_MANAGER, NAME_LABEL: name}
     if stage is not None:
         made[STAGE_LABEL] = str(stage)
     if revision is not None:
         made[REVISION_LABEL] = revision_label(revision)
+    if queue is not None:
+        made[QUEUE_LABEL] = queue
     return made
 
 

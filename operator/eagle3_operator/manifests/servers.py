@@ -53,7 +53,8 @@ def deployment(
         record: what the revision is, to rebuild a lost status from.
     """
     name = obj.metadata.name
-    labels = names.labels(name, revision=number)
+    # On both, as Kueue itself would copy it: the pods wait for quota one by one, held back by a scheduling gate.
+    labels = names.labels(name, revision=number, queue=obj.spec.queue_name)
     annotations = {
         names.KEY_ANNOTATION: key,
         names.RECORD_ANNOTATION: json.dumps(dict(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False),

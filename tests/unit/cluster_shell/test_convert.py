@@ -73,6 +73,13 @@ def test_a_pod_held_back_by_a_scheduling_gate_is_not_unschedulable() -> None:
     assert pod_from(pod(status={"conditions": [said]})).unschedulable is None
 
 
+@pytest.mark.parametrize(("gates", "queue"), [([{"name": "kueue.x-k8s.io/admission"}], "gpus"), ([], None)])
+def test_a_pod_in_a_queue_waits_for_quota_until_its_gate_is_taken_away(gates: list[Json], queue: str | None) -> None:
+    made = pod(labels=names.labels("kimi", revision=1, queue="gpus"))
+    made["spec"]["schedulingGates"] = gates
+    assert pod_from(made).queue == queue
+
+
 @pytest.mark.parametrize("normal", ["ContainerCreating", "PodInitializing"])
 def test_what_every_container_waits_for_is_no_reason(normal: str) -> None:
     made = pod_from(pod(status={"containerStatuses": [container({"waiting": {"reason": normal}})]}))
@@ -166,6 +173,14 @@ def test_a_job_says_whose_stage_it_is_and_under_which_key() -> None:
     assert (made.stage, made.key, made.template, made.revision) == ("train", "0123456789abcdef", "cafe", None)
     assert (made.owned, made.complete, made.failed, made.suspended) == (True, False, False, False)
     assert (made.created_at, made.started_at, made.finished_at) == (at(BORN), at(LATER), None)
+
+
+def test_a_job_says_which_queue_suspends_and_resumes_it() -> None:
+    queued = job(suspend=True)
+    queued["metadata"]["labels"] = names.labels("kimi", stage=StageName.TRAIN, queue="gpus")
+    made = job_from(queued, [], owner=UID)
+    assert (made.queue, made.suspended) == ("gpus", True)
+    assert job_from(job(suspend=True), [], owner=UID).queue is None
 
 
 def test_a_complete_job_has_its_report_and_its_time() -> None:

@@ -339,6 +339,8 @@ class World:
                 template=metadata["annotations"][names.TEMPLATE_ANNOTATION],
                 created_at=self.now,
                 started_at=self.now,
+                suspended=manifest["spec"]["suspend"],
+                queue=metadata["labels"].get(names.QUEUE_LABEL),
                 revision=int(revision[1:]) if revision else None,
             )
         )

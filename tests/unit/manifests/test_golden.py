@@ -95,6 +95,8 @@ CASES: dict[str, Callable[[], Manifest]] = {
     ),
     "probe measures one revision": lambda: stage(StageName.PROBE),
     "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
+    "a Job in a queue is made suspended and Kueue resumes it": lambda: stage(StageName.TRAIN, draft(queueName="gpus")),
+    "servers in a queue carry its label down to their pods": lambda: plain(draft(queueName="gpus")),
     "a claim that serves for everything is one volume": lambda: stage(StageName.TRAIN, draft(**ONE_CLAIM)),
     "the plain revision needs no drafts": lambda: plain(draft()),
     "a draft revision speculates with EAGLE3": lambda: drafted(draft()),
