@@ -7,17 +7,16 @@ reports them in ``status.resolved``.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import Field, StringConstraints
 
+from eagle3_api.affinity import Affinity
 from eagle3_api.base import Model
+from eagle3_api.schema import BY_NAME, Label, Name, Text, rule, rules, section
 from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
 
 Path = Annotated[str, StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$")]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-Label = Annotated[str, StringConstraints(max_length=317)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
 #: Also the value of a label.
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -29,40 +28,6 @@ Period = Annotated[
     str,
     StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
 ]
-
-
-def rule(expression: str, message: str, *, computed: str | None = None) -> dict[str, JsonValue]:
-    """One CEL rule of the schema.
-
-    Args:
-        expression: true for a valid object; ``self`` is the section that carries the rule.
-        message: what the user reads when it is false, unless ``computed``.
-        computed: a CEL expression for a message that contains the object's own values.
-    """
-    made: dict[str, JsonValue] = {"rule": expression, "message": message}
-    return made | ({"messageExpression": computed} if computed else {})
-
-
-def rules(*made: dict[str, JsonValue]) -> ConfigDict:
-    """The model configuration that puts CEL rules on a section."""
-    return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(made)})
-
-
-#: A list whose items the API server knows by their names, which must differ.
-BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-
-Section = TypeVar("Section", bound=Model)
-
-
-def section(model: type[Section], description: str | None = None) -> Section:
-    """A section that a user may leave out: the API server then fills in the defaults of its fields.
-
-    The default spells them out, because the API server checks a schema's defaults against the CEL rules as they stand.
-    """
-    default = model()
-    extra: dict[str, Any] = {"default": default.to_json()}
-    made: Section = Field(default, description=description, json_schema_extra=extra)
-    return made
 
 
 # ---------------------------------------------------------------------------------------------------------- pods
@@ -146,6 +111,9 @@ class Placement(Model):
     tolerations: list[Toleration] | None = Field(
         None, max_length=32, description="Taints that the pods tolerate; GPU nodes often carry nvidia.com/gpu."
     )
+    affinity: Affinity | None = Field(
+        None, description="Nodes, and other pods to be near to or far from, where labels of one node are not enough."
+    )
     volumes: list[Volume] | None = Field(
         None,
         max_length=16,
@@ -184,6 +152,11 @@ class Placement(Model):
     )
     supplemental_groups: list[Annotated[int, Field(ge=1, le=2147483647)]] | None = Field(
         None, max_length=16, description="Further groups, for volumes whose files belong to one."
+    )
+    service_account_name: Name | None = Field(
+        None,
+        description="A service account that the chart's values allow (allowedServiceAccounts), for what a cluster ties to it: "
+        "access to a cloud's storage, a policy. Its token is not mounted.",
     )
     image_pull_secrets: list[Name] | None = Field(
         None, max_length=8, description="Secrets of the namespace that the kubelet pulls images with."

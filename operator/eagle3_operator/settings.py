@@ -24,6 +24,9 @@ class Settings(Model):
     )
     image_pull_policy: str = "IfNotPresent"
     prometheus: dict[str, PrometheusServer] = Field(default_factory=dict)
+    allowed_service_accounts: list[str] = Field(
+        default_factory=list, description="What objects may name in placement.serviceAccountName, in any namespace."
+    )
     namespace: str | None = Field(None, description="Watch this namespace only; all of them without.")
     resync_seconds: float = Field(600.0, description="Every object is looked at anew at least so often.")
     surge_patience_seconds: float = Field(

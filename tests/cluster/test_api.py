@@ -233,6 +233,36 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a duration in words": ({"serve.bakeTime": "ten minutes"}, "spec.serve.bakeTime"),
     "a window of no length": ({"watch": {"prometheus": {"name": "default"}, "window": "0s"}}, "spec.watch.window"),
     "root inside the pods": ({"placement.runAsUser": 0}, "spec.placement.runAsUser"),
+    "a requirement of nodes without values": (
+        {
+            "placement.affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In"}]}]
+                    }
+                }
+            }
+        },
+        "affinity: Exists and DoesNotExist take no values, the other operators need them",
+    ),
+    "a number of nodes' that is two": (
+        {
+            "serve.placement.affinity": {
+                "nodeAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {
+                            "weight": 1,
+                            "preference": {
+                                "matchExpressions": [{"key": "memory", "operator": "Gt", "values": ["1", "2"]}]
+                            },
+                        }
+                    ]
+                }
+            }
+        },
+        "affinity: Gt and Lt take one value, a whole number",
+    ),
+    "a queue that is no label": ({"queueName": "Team A"}, "spec.queueName"),
     "a host path": ({"placement.hostPath": "/"}, 'unknown field "spec.placement.hostPath"'),
     "a privileged pod": ({"placement.privileged": True}, 'unknown field "spec.placement.privileged"'),
     "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),

@@ -96,6 +96,7 @@ def test_values_reach_the_operators_settings() -> None:
             "operator.surgePatienceSeconds=30",
             "operator.resyncSeconds=60",
             "metrics.port=9999",
+            "allowedServiceAccounts={trainer,server}",
             "prometheus.servers.default.url=http://prometheus.monitoring:9090",
             "prometheus.servers.tenant.url=https://metrics.example.com/tenant",
             "prometheus.servers.tenant.timeoutSeconds=2",
@@ -112,6 +113,7 @@ def test_values_reach_the_operators_settings() -> None:
         surge_patience_seconds=30,
         resync_seconds=60,
         metrics_port=9999,
+        allowed_service_accounts=["trainer", "server"],
         prometheus={
             "default": PrometheusServer(url="http://prometheus.monitoring:9090"),
             "tenant": PrometheusServer(

@@ -40,12 +40,13 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     retried = retries.act_on(obj.metadata.annotations, before, seen)
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
-    obstacle = _claims(view, actions)
+    refusal = _refused(obj, settings)
+    obstacle = refusal or _claims(view, actions)
     chain = {stage.name: stage for stage in retried.status.stages}
     facts, room = retried.status.resolved, unchanged(retried.status, view, under_way=False)
     if obstacle is None:
         chain, facts, room = _advance_chain(view, retried.status, actions)
-    wanted = _wanted(obj, chain, facts)
+    wanted = _wanted(obj, chain, facts) if refusal is None else None
     outcome, scale = None, []
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, retried.status, actions, room)
@@ -61,6 +62,22 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         events=tuple(told),
         requeue_after=_wake(view, chain, obstacle, outcome),
     )
+
+
+def _refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
+    """What an object may not have. Nothing new is made of it, because a pod with a service account acts in its name."""
+    spec = obj.spec
+    sections = {"": spec, "extract.": spec.extract, "train.": spec.train, "serve.": spec.serve}
+    for path, section in sections.items():
+        placement = section.placement if section is not None else None
+        name = placement.service_account_name if placement is not None else None
+        if name is not None and name not in settings.allowed_service_accounts:
+            text = (
+                f"{path}placement.serviceAccountName: {name!r} is not one that objects may use; whoever installed the operator "
+                "lists them in the chart's values (allowedServiceAccounts)"
+            )
+            return Said("False", Reason.INVALID_CONFIGURATION, text)
+    return None
 
 
 def _claims(view: View, actions: Actions) -> Said | None:
@@ -203,7 +220,7 @@ def _wake(
 ) -> float | None:
     """When to look again without being called: a poll, the end of a window or of a bake, a retry."""
     moments = []
-    if obstacle is not None:
+    if obstacle is not None and obstacle.reason is not Reason.INVALID_CONFIGURATION:
         moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
     if any(pod.started and not job.finished for job in view.seen.jobs.values() for pod in job.pods):
         moments.append(view.settings.poll_seconds)

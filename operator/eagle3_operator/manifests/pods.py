@@ -160,6 +160,10 @@ def pod_spec(program: Program, placement: Placement, settings: Settings, *, rest
         made["initContainers"] = [_copy_library(settings)]
     if placement.node_selector:
         made["nodeSelector"] = dict(placement.node_selector)
+    if placement.affinity:
+        made["affinity"] = placement.affinity.to_json()
+    if placement.service_account_name:
+        made["serviceAccountName"] = placement.service_account_name
     if placement.priority_class_name:
         made["priorityClassName"] = placement.priority_class_name
     if placement.runtime_class_name:

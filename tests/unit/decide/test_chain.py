@@ -8,6 +8,7 @@ import pytest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_operator.observation import Claim, Pod
+from eagle3_operator.settings import Settings
 from unit.decide.world import EXTRACTED, FACTS, World, converted, measured, serving_draft, stamp, trained
 
 
@@ -342,3 +343,22 @@ def test_what_cannot_be_removed_hinders_nothing() -> None:
     assert "read-only" in world.condition("FeaturesReady").message
     world.ready(0).finish("probe", measured())
     assert world.serving == 0
+
+
+@pytest.mark.parametrize("section", ["", "train", "serve"])
+def test_a_service_account_that_the_chart_does_not_allow_is_refused_by_its_path(section: str) -> None:
+    placement = {"placement": {"serviceAccountName": "admin"}}
+    world = serving_draft().edit(**({section: placement} if section else placement))
+    created, replicas = list(world.created), world.replicas
+    world.settle()
+    assert world.reason("Accepted") == ("False", Reason.INVALID_CONFIGURATION)
+    path = f"{section}.placement" if section else "placement"
+    assert f"{path}.serviceAccountName: 'admin' is not one that objects may use" in world.condition("Accepted").message
+    assert world.reason("Stalled")[0] == "True"
+    assert (world.created, world.replicas, world.serving) == (created, replicas, 1)
+
+
+def test_a_service_account_that_the_chart_allows_is_the_pods() -> None:
+    world = World(settings=Settings(allowed_service_accounts=["trainer"]))
+    world.edit(train={"placement": {"serviceAccountName": "trainer"}})
+    assert trained(world).reason("DraftTrained")[0] == "True"

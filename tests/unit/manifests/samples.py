@@ -74,6 +74,26 @@ def full_placement() -> dict[str, Any]:
     """A placement that says all that can be said."""
     return {
         "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "nvidia.com/gpu.memory", "operator": "Gt", "values": ["80000"]}]}
+                    ]
+                }
+            },
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "podAffinityTerm": {
+                            "labelSelector": {"matchLabels": {"eagle3.dev/name": "llama-8b"}},
+                            "topologyKey": "kubernetes.io/hostname",
+                        },
+                    }
+                ]
+            },
+        },
         "tolerations": [{"key": "team", "operator": "Equal", "value": "llm", "effect": "NoExecute"}],
         "volumes": [MODELS, DATA | {"subPath": "sharegpt"}],
         "env": [
@@ -90,6 +110,7 @@ def full_placement() -> dict[str, Any]:
         "runAsGroup": 100,
         "fsGroup": 2000,
         "supplementalGroups": [3000, 3001],
+        "serviceAccountName": "trainer",
         "imagePullSecrets": ["registry"],
     }
 

@@ -1,0 +1,45 @@
+"""What the models of the object are made of: CEL rules, defaults of sections, bounded strings."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints
+
+from eagle3_api.base import Model
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Label = Annotated[str, StringConstraints(max_length=317)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+def rule(expression: str, message: str, *, computed: str | None = None) -> dict[str, JsonValue]:
+    """One CEL rule of the schema.
+
+    Args:
+        expression: true for a valid object; ``self`` is the section that carries the rule.
+        message: what the user reads when it is false, unless ``computed``.
+        computed: a CEL expression for a message that contains the object's own values.
+    """
+    made: dict[str, JsonValue] = {"rule": expression, "message": message}
+    return made | ({"messageExpression": computed} if computed else {})
+
+
+def rules(*made: dict[str, JsonValue]) -> ConfigDict:
+    """The model configuration that puts CEL rules on a section."""
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(made)})
+
+
+#: A list whose items the API server knows by their names, which must differ.
+BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+
+Section = TypeVar("Section", bound=Model)
+
+
+def section(model: type[Section], description: str | None = None) -> Section:
+    """A section that a user may leave out: the API server then fills in the defaults of its fields.
+
+    The default spells them out, because the API server checks a schema's defaults against the CEL rules as they stand.
+    """
+    default = model()
+    extra: dict[str, Any] = {"default": default.to_json()}
+    made: Section = Field(default, description=description, json_schema_extra=extra)
+    return made
