@@ -93,7 +93,7 @@ def stage_shards(spec: Eagle3DraftSpec, stage: StageName) -> int:
 
 def stage_queue(spec: Eagle3DraftSpec, stage: StageName) -> str | None:
     """The queue that a stage's Job waits in for quota: the small ones take next to nothing and wait for nobody."""
-    return spec.queue_name if stage in LARGE else None
+    return spec.queue_name if is_large(spec, stage) else None
 
 
 def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
