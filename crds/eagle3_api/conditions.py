@@ -110,6 +110,7 @@ class Reason(StrEnum):
     UNAVAILABLE = "Unavailable"
     NO_TRAFFIC = "NoTraffic"
     LOW_TRAFFIC = "LowTraffic"
+    OTHER_LOAD = "OtherLoad"
     METRICS_UNAVAILABLE = "MetricsUnavailable"
     NOT_WATCHED = "NotWatched"
     WARMING_UP = "WarmingUp"

@@ -293,3 +293,31 @@ def capture_arguments(arguments: Sequence[str]) -> list[str]:
         else:
             kept.append(word)
     return [*kept, *CAPTURE_FLAGS]
+
+
+# --------------------------------------------------------------------------------------------- steps by the load
+
+#: Where SGLang's own adaptive steps change: from so many requests decoded together on.
+_TIERS = (1, 8, 32)
+
+#: What SGLang tries by itself with few requests, and the most that it tries with more.
+_LADDER = (1, 3, 5, 7)
+_MOST_STEPS = {8: 3, 32: 1}
+
+
+def adaptive_config(num_steps: int) -> dict[str, dict[str, list[int]]]:
+    """``--speculative-adaptive-config`` for a server that drafts at most so many steps: candidates by requests together.
+
+    Tiers and steps are SGLang's own (its defaults differ between 0.5.17 and 0.5.23), but bounded by ``num_steps`` and
+    without its candidate 0, with which it drafts nothing: of such traffic nobody could tell whether the draft is good.
+    """
+    candidates = {}
+    for tier in _TIERS:
+        most = min(num_steps, _MOST_STEPS.get(tier, num_steps))
+        candidates[str(tier)] = {"candidate_steps": sorted({*(step for step in _LADDER if step < most), most})}
+    return candidates
+
+
+def adaptive_tier(requests: float) -> int:
+    """Which of the tiers so many requests, decoded together, belong to: the number that it begins with."""
+    return max((tier for tier in _TIERS if tier <= requests), default=_TIERS[0])

@@ -434,6 +434,16 @@ class Speculative(Model):
             "at the first request. Lower numDraftTokens to %d or raise numSteps or topK.'"
             f".format([self.numSteps, self.topK, {_TREE}, self.numDraftTokens - 1, {_TREE} + 1])",
         ),
+        rule(
+            "self.mode == 'Fixed' || (self.topK == 1 && self.numSteps > 1)",
+            "mode Auto: SGLang adapts how far it drafts in a chain, up to numSteps: topK must be 1 and numSteps more than 1",
+        ),
+    )
+
+    mode: Literal["Fixed", "Auto"] = Field(
+        "Fixed",
+        description="Fixed always drafts numSteps; Auto lets SGLang draft fewer, down to one, when fewer are accepted or many "
+        "requests are decoded together.",
     )
 
     num_steps: int = Field(3, ge=1, le=32, description="Tokens drafted in a row before the target verifies them.")

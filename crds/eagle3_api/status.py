@@ -84,6 +84,7 @@ class RevisionStatus(Model):
         description="Key of the plain revision that this one is compared with; its own for a plain one."
     )
     expected_accept_length: float | None = None
+    adaptive: bool = Field(False, description="Its servers choose how far they draft, by the load (mode Auto).")
     state: RevisionState = RevisionState.STARTING
     reason: Reason | None = None
     message: str = ""

@@ -71,7 +71,7 @@ def test_every_example_is_accepted_and_read_back_as_the_same_spec(
 
 def test_defaults_are_stored_so_that_what_is_read_back_tells_the_truth(api_server: AnyCluster, namespace: str) -> None:
     spec = api_server.request("POST", objects(namespace), minimal())["spec"]
-    assert spec["serve"]["speculative"] == {"numSteps": 3, "topK": 1, "numDraftTokens": 4}
+    assert spec["serve"]["speculative"] == {"mode": "Fixed", "numSteps": 3, "topK": 1, "numDraftTokens": 4}
     assert spec["serve"]["surge"] == "IfFree"
     assert spec["train"]["learningRate"] == 1e-4
     assert spec["probe"]["minSpeedup"] == 1.05
@@ -113,6 +113,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "some of the three numbers, contradicting the defaults of the others": (
         {"serve.speculative": {"numSteps": 5}},
         "numSteps is 5 and numDraftTokens 4. Set numDraftTokens to 6 or numSteps to 3.",
+    ),
+    "adaptive steps of a tree": (
+        {"serve.speculative": {"mode": "Auto", "numSteps": 3, "topK": 2, "numDraftTokens": 8}},
+        "mode Auto: SGLang adapts how far it drafts in a chain, up to numSteps: topK must be 1 and numSteps more than 1",
     ),
     "the algorithm that is not EAGLE-3": (
         {"serve.arguments": ["--speculative-algorithm", "EAGLE"]},

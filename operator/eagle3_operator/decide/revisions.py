@@ -10,8 +10,9 @@ from enum import StrEnum
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult
+from eagle3_api.sglang import adaptive_tier
 from eagle3_api.spec import Eagle3DraftSpec, Serve
-from eagle3_api.status import RevisionStatus
+from eagle3_api.status import RevisionStatus, Window
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.judge.watch import judge_watch
@@ -40,11 +41,16 @@ class Wanted:
     draft: ConvertResult
 
     def expected(self, spec: Eagle3DraftSpec) -> float | None:
-        """The accept length expected from training when the server drafts as many steps as the object says."""
+        """The accept length expected from training when the server drafts as many steps as the object says.
+
+        Of a server that adapts its steps it is the one that it reaches by a single step, the fewest that it drafts.
+        """
         lengths = self.draft.expected_accept_lengths
         if not lengths or spec.serve is None:
             return None
-        return lengths[min(spec.serve.speculative.num_steps, len(lengths)) - 1]
+        speculative = spec.serve.speculative
+        steps = 1 if speculative.mode == "Auto" else speculative.num_steps
+        return lengths[min(steps, len(lengths)) - 1]
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,22 @@ class Revision:
         if self.plain or self.spec.watch is None:
             return None
         status, spec = self.status, self.spec
-        return judge_watch(status.windows, self.spec.watch, spec.probe, status.probe, problem=status.watch_problem)
+        windows = [window for window in status.windows if self._comparable(window)]
+        verdict = judge_watch(windows, self.spec.watch, spec.probe, status.probe, problem=status.watch_problem)
+        if verdict.failed or status.watch_problem or not status.windows or self._comparable(status.windows[-1]):
+            return verdict
+        newest = status.windows[-1]
+        text = (
+            f"{newest.running:.0f} requests together in {newest.start}/{newest.end}: the servers draft otherwise then than when "
+            f"they were probed, at concurrency {spec.probe.concurrency}; only windows of about that load are judged"
+        )
+        return Verdict("Inconclusive", Reason.OTHER_LOAD, text)
+
+    def _comparable(self, window: Window) -> bool:
+        """Whether a window can be judged by the probe: servers that adapt their steps must have had about its load."""
+        if not self.status.adaptive or window.verify_calls <= 0:
+            return True
+        return adaptive_tier(window.running) == adaptive_tier(self.spec.probe.concurrency)
 
     @property
     def dropped(self) -> bool:
@@ -149,6 +170,8 @@ def record(status: RevisionStatus) -> dict[str, str]:
     }
     if status.expected_accept_length is not None:
         made["expected"] = repr(status.expected_accept_length)
+    if status.adaptive:
+        made["adaptive"] = "true"
     return {name: value for name, value in made.items() if value is not None}
 
 
@@ -162,4 +185,5 @@ def _from_record(deployment: Deployment) -> RevisionStatus:
         draft=said.get("draft"),
         artifact=said.get("artifact"),
         expected_accept_length=float(said["expected"]) if "expected" in said else None,
+        adaptive=said.get("adaptive") == "true",
     )

@@ -156,6 +156,7 @@ class Rollout:
             "expected_accept_length": self.wanted.expected(self.view.obj.spec),
             "displaces": plain.status.displaces if plain else False,
             "covered": plain.status.covered if plain else False,
+            "adaptive": self.serve.speculative.mode == "Auto",
         }
         status = RevisionStatus(
             number=max(self.revisions, default=-1) + 1,

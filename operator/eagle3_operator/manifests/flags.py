@@ -28,6 +28,9 @@ WATCHDOG_SECONDS = 300
 COLLECTIVES = "--dist-timeout"
 COLLECTIVE_SECONDS = 600
 
+#: Where a server that adapts its steps reads which ones it has, from its pod's annotation.
+ADAPTIVE_FILE = "/eagle3/adaptive/steps.json"
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -113,6 +116,8 @@ def expected_server_info(
         "speculative_num_steps": serve.speculative.num_steps,
         "speculative_eagle_topk": serve.speculative.top_k,
         "speculative_num_draft_tokens": serve.speculative.num_draft_tokens,
+        # What it drafts at the moment stands elsewhere in the answer; that it adapts at all, SGLang drops with a warning.
+        "speculative_adaptive": serve.speculative.mode == "Auto",
     }
 
 
@@ -175,6 +180,12 @@ def _speculation(spec: Eagle3DraftSpec, facts: Facts, draft: str) -> Iterator[Fl
         ("--speculative-num-draft-tokens", str(wanted.num_draft_tokens)),
         f"serve.speculative.numDraftTokens; {together}",
     )
+    if wanted.mode == "Auto":
+        yield Flag(("--speculative-adaptive",), "serve.speculative.mode Auto: numSteps is the most that it drafts")
+        yield Flag(
+            ("--speculative-adaptive-config", ADAPTIVE_FILE),
+            "the steps to choose from: SGLang's own go beyond numSteps, and down to drafting nothing",
+        )
     yield Flag(
         ("--speculative-draft-model-quantization", "unquant"),
         "the draft would inherit the target's --quantization and look for a config that it has not",

@@ -19,6 +19,8 @@ KEY_ANNOTATION = f"{GROUP}/key"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
 #: What a revision is (JSON), on its Deployment: a lost status is rebuilt from it.
 RECORD_ANNOTATION = f"{GROUP}/record"
+#: Steps that a server may choose from (JSON), on its pods.
+ADAPTIVE_ANNOTATION = f"{GROUP}/adaptive"
 
 #: Kueue's: the LocalQueue that a Job or a Deployment, and its pods, wait in.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -67,9 +67,14 @@ def shared_memory(placement: Placement) -> Mount:
 
 def configuration() -> Mount:
     """The Job's configuration, from its pod's annotation."""
-    folder, _, file = CONFIG_FILE.rpartition("/")
-    item = {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{CONFIG_ANNOTATION}']"}}
-    return Mount("eagle3-config", folder, {"downwardAPI": {"items": [item]}}, read_only=True)
+    return annotation_file("eagle3-config", CONFIG_ANNOTATION, CONFIG_FILE)
+
+
+def annotation_file(name: str, annotation: str, path: str) -> Mount:
+    """An annotation of the pod as a file, through the downward API."""
+    folder, _, file = path.rpartition("/")
+    item = {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+    return Mount(name, folder, {"downwardAPI": {"items": [item]}}, read_only=True)
 
 
 def library(*, read_only: bool) -> Mount:

@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle3_api.jobs import Facts
+from eagle3_api.sglang import adaptive_config
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import names
-from eagle3_operator.manifests.flags import server_flags, serving, start_budget, watchdog_seconds
-from eagle3_operator.manifests.pods import Mount, Program, pod_spec, root_mount, shared_memory, user_mounts
+from eagle3_operator.manifests.flags import ADAPTIVE_FILE, server_flags, serving, start_budget, watchdog_seconds
+from eagle3_operator.manifests.pods import (
+    Mount,
+    Program,
+    annotation_file,
+    pod_spec,
+    root_mount,
+    shared_memory,
+    user_mounts,
+)
 from eagle3_operator.settings import Settings
 
 CONTAINER = "server"
@@ -72,13 +81,7 @@ def deployment(
             "revisionHistoryLimit": 0,
             "progressDeadlineSeconds": math.ceil(start_budget(obj.spec, facts)) + BEFORE_THE_CONTAINER,
             "template": {
-                "metadata": {
-                    "labels": labels,
-                    "annotations": {
-                        "prometheus.io/scrape": "true",
-                        "prometheus.io/port": str(serving(obj.spec).port),
-                    },
-                },
+                "metadata": {"labels": labels, "annotations": _pod_annotations(obj.spec, draft)},
                 "spec": pod_spec(
                     _program(obj, facts, number, draft),
                     serve_placement(obj.spec),
@@ -138,6 +141,18 @@ def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None) -> 
     )
 
 
+def _adapts(spec: Eagle3DraftSpec, draft: str | None) -> bool:
+    return draft is not None and serving(spec).speculative.mode == "Auto"
+
+
+def _pod_annotations(spec: Eagle3DraftSpec, draft: str | None) -> dict[str, str]:
+    serve = serving(spec)
+    made = {"prometheus.io/scrape": "true", "prometheus.io/port": str(serve.port)}
+    if _adapts(spec, draft):
+        made[names.ADAPTIVE_ANNOTATION] = json.dumps(adaptive_config(serve.speculative.num_steps))
+    return made
+
+
 def _mounts(obj: Eagle3Draft, draft: str | None) -> tuple[Mount, ...]:
     """The user's volumes, and the drafts for a server that has one.
 
@@ -146,7 +161,9 @@ def _mounts(obj: Eagle3Draft, draft: str | None) -> tuple[Mount, ...]:
     """
     placement = serve_placement(obj.spec)
     drafts = () if draft is None else (root_mount(obj, "drafts", read_only=True),)
-    return (*drafts, *user_mounts(placement), shared_memory(placement))
+    steps = annotation_file("eagle3-adaptive", names.ADAPTIVE_ANNOTATION, ADAPTIVE_FILE)
+    adaptive = (steps,) if _adapts(obj.spec, draft) else ()
+    return (*drafts, *adaptive, *user_mounts(placement), shared_memory(placement))
 
 
 def _probes(budget: float, watchdog: float) -> dict[str, Any]:

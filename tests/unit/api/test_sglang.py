@@ -12,6 +12,8 @@ from eagle3_api.sglang import (
     RAW_UNLESS_FIRST_IS_ONE,
     UnsupportedLayersError,
     Version,
+    adaptive_config,
+    adaptive_tier,
     capture_arguments,
     capture_ids,
     capture_points,
@@ -158,3 +160,21 @@ def test_every_known_release_has_its_capture_points(version: Version) -> None:
 def test_a_release_without_the_counters_is_not_extracted_with() -> None:
     with pytest.raises(ValueError, match=r"0\.5\.16"):
         capture_points(Version(0, 5, 16))
+
+
+@given(st.integers(2, 32))
+def test_a_server_that_adapts_has_steps_up_to_what_the_user_said_and_always_drafts(num_steps: int) -> None:
+    tiers = [tier["candidate_steps"] for tier in adaptive_config(num_steps).values()]
+    assert tiers[0][-1] == num_steps, "SGLang refuses a --speculative-num-steps that is no candidate"
+    assert all(1 <= step <= num_steps for steps in tiers for step in steps)
+    assert all(steps == sorted(set(steps)) for steps in tiers)
+    assert [steps[-1] for steps in tiers] == sorted((steps[-1] for steps in tiers), reverse=True)
+
+
+def test_the_more_requests_are_decoded_together_the_fewer_steps_there_are_to_choose_from() -> None:
+    assert adaptive_config(6) == {
+        "1": {"candidate_steps": [1, 3, 5, 6]},
+        "8": {"candidate_steps": [1, 3]},
+        "32": {"candidate_steps": [1]},
+    }
+    assert [adaptive_tier(requests) for requests in (0.2, 1, 7.9, 8, 31, 32, 400)] == [1, 1, 1, 8, 8, 32, 32]

@@ -55,6 +55,7 @@ def test_a_default_spelt_out_changes_no_key() -> None:
         probe={"prompts": 32},
         extract={"dtype": "bf16"},
     )
+    assert not changed(serve={"speculative": {"mode": "Fixed"}, "whileTraining": "Keep"})
 
 
 def test_an_edit_changes_its_stage_and_what_follows() -> None:
@@ -66,6 +67,7 @@ def test_an_edit_changes_its_stage_and_what_follows() -> None:
     assert changed(draft={"attention": "Latent"}) == {"inspect", "train", "convert"}
     assert changed(draft={"depth": 2}) == changed(draft={"variant": "EAGLE-3.1"}) == {"inspect", "train", "convert"}
     assert changed(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}) == {"draft"}
+    assert changed(serve={"speculative": {"mode": "Auto"}}) == {"draft"}
     assert changed(serve={"maxRunningRequests": 8}) == {"plain", "draft"}
 
 

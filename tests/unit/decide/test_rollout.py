@@ -397,3 +397,35 @@ def test_the_window_after_a_promotion_is_waited_for() -> None:
     assert decision.requeue_after is not None
     assert decision.requeue_after <= 61.0
     assert world.told.revisions[1].promoted_at == stamp(world.now)
+
+
+def adapting() -> World:
+    """r1 serves a draft with as many steps as the load allows; it was probed at concurrency 1."""
+    return serving_draft(World().edit(serve={"speculative": {"mode": "Auto"}}))
+
+
+def test_a_server_that_adapts_its_steps_is_not_judged_under_another_load_than_it_was_probed_with() -> None:
+    world = adapting()
+    for _ in range(6):
+        world.window(verify=2900, running=40)
+    assert world.serving == 1
+    assert world.reason("DraftHealthy") == ("Unknown", Reason.OTHER_LOAD)
+    assert world.reason()[0] == "True"
+
+
+def test_under_the_load_that_it_was_probed_with_a_bad_draft_is_rolled_back_as_ever() -> None:
+    world = adapting()
+    world.window(verify=2900, running=3).window(running=40).window(verify=2900, running=3)
+    assert world.serving == 0
+    assert world.reason("RevisionProven")[0] == "False"
+
+
+def test_a_server_that_adapts_and_verifies_nothing_is_inactive_under_any_load() -> None:
+    world = adapting()
+    world.window(verify=0, running=40).window(verify=0, running=40)
+    assert world.serving == 0
+
+
+def test_of_a_server_that_adapts_no_more_is_expected_than_a_single_step_gives() -> None:
+    assert adapting().told.revisions[1].expected_accept_length == 1.75
+    assert serving_draft().told.revisions[1].expected_accept_length == 2.74

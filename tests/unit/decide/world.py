@@ -294,7 +294,9 @@ class World:
         self._put(replace(self.seen.deployments[number], pods=pods, ready_replicas=ready, log=log))
         return self.settle()
 
-    def window(self, tokens: float = 3000, requests: float = 100, verify: float = 1000, problem: str = "") -> "World":
+    def window(
+        self, tokens: float = 3000, requests: float = 100, verify: float = 1000, problem: str = "", running: float = 1
+    ) -> "World":
         """One window of the watch passes with these increases."""
         assert self.serving is not None
         begin = self.now
@@ -306,7 +308,7 @@ class World:
             tokens=tokens,
             requests=requests,
             verify_calls=verify,
-            running=1,
+            running=running,
             accept_length=accept,
         )
         metrics = Metrics(self.serving, None, problem) if problem else Metrics(self.serving, window)

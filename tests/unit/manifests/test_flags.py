@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eagle3_api.jobs import Facts
 from eagle3_api.sglang import flag_values
 from eagle3_api.spec import Eagle3Draft
-from eagle3_operator.manifests.flags import expected_server_info, server_flags
+from eagle3_operator.manifests.flags import ADAPTIVE_FILE, expected_server_info, server_flags
 from unit.manifests.samples import DRAFT, FACTS, KIMI, draft
 
 
@@ -157,7 +157,18 @@ def test_the_server_is_expected_to_say_what_it_was_told() -> None:
         "speculative_num_steps": 5,
         "speculative_eagle_topk": 4,
         "speculative_num_draft_tokens": 16,
+        "speculative_adaptive": False,
     }
+
+
+def test_a_server_that_adapts_its_steps_starts_with_the_most_and_reads_the_others_from_its_pod() -> None:
+    obj = draft(serve={"speculative": {"mode": "Auto", "numSteps": 5, "numDraftTokens": 6}})
+    assert value(obj, "--speculative-num-steps") == "5"
+    assert value(obj, "--speculative-adaptive-config") == ADAPTIVE_FILE
+    assert "--speculative-adaptive" in words(obj)
+    assert expected_server_info(obj.spec, FACTS, draft=DRAFT)["speculative_adaptive"] is True
+    assert "--speculative-adaptive" not in words(draft())
+    assert value(obj, "--speculative-adaptive-config", folder=None) is None
 
 
 def test_a_plain_server_is_expected_not_to_speculate() -> None:

@@ -100,6 +100,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "a claim that serves for everything is one volume": lambda: stage(StageName.TRAIN, draft(**ONE_CLAIM)),
     "the plain revision needs no drafts": lambda: plain(draft()),
     "a draft revision speculates with EAGLE3": lambda: drafted(draft()),
+    "a draft revision that adapts its steps reads them from its pod": lambda: drafted(
+        draft(serve={"speculative": {"mode": "Auto", "numSteps": 5, "numDraftTokens": 6}})
+    ),
     "a draft revision follows placement and arguments of serve": lambda: drafted(
         draft(
             serve={
