@@ -28,7 +28,7 @@ from eagle3_api import API_VERSION, GROUP, PLURAL, crd
 from operating import OperatorProcess, Site
 from testcluster import wait_for
 from testcluster.provide import provided
-from unit.decide.world import SPEC, merged
+from unit.samples import SPEC, merged
 
 OBJECT = merged(SPEC, {"watch": None, "serve": None, "draft": {"checkpoint": "/drafts/mine"}})
 SETTLED = 'reconciles_total{result="settled"}'

@@ -14,7 +14,7 @@ from operating import NotYetError, OperatorProcess, Site, condition
 from operating.kubelet import MERGE_PATCH
 from testcluster import AnyCluster, wait_for
 from testcluster.api import FIELD_MANAGER as USER
-from unit.decide.world import SPEC, merged
+from unit.samples import SPEC, merged
 
 Json = dict[str, Any]
 

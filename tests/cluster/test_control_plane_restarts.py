@@ -11,7 +11,7 @@ from eagle3_api import PLURAL
 from eagle3_api.jobs import StageName
 from operating import OperatorProcess, Site
 from testcluster import AnyCluster, wait_for
-from unit.decide.world import SPEC, merged
+from unit.samples import SPEC, merged
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ import yaml
 from operating import OperatorProcess, Site
 from testcluster import AnyCluster
 from testcluster.build import binary
-from unit.decide.world import SPEC, merged
+from unit.samples import SPEC, merged
 
 CHART = Path(__file__).parents[2] / "helm" / "eagle3-operator"
 

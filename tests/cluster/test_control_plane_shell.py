@@ -26,7 +26,7 @@ from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
 from operating import Site, client_of, condition
 from testcluster import AnyCluster, wait_for
-from unit.decide.world import SPEC
+from unit.samples import SPEC
 
 Json = dict[str, Any]
 

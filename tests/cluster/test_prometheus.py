@@ -26,7 +26,7 @@ from eagle3_operator.decide import times
 from eagle3_operator.observation import Metrics
 from eagle3_operator.settings import PrometheusServer
 from testcluster import wait_for
-from unit.decide.world import SPEC, merged
+from unit.samples import SPEC, merged
 
 TOKEN = "only the test knows"
 

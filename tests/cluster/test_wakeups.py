@@ -14,7 +14,7 @@ from eagle3_operator.cluster.wakeups import KINDS, Wakeups
 from eagle3_operator.manifests import names
 from operating import Site, client_of
 from testcluster import AnyCluster, wait_for
-from unit.decide.world import SPEC
+from unit.samples import SPEC
 
 
 class ClientWhoseServerForgot(Client):

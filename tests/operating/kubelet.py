@@ -11,7 +11,7 @@ from eagle3_api.base import Model
 from eagle3_api.jobs import CONFIG_ANNOTATION, JobConfig, JobEnvelope, ProbeConfig, Report, StageName
 from eagle3_operator.manifests import names
 from testcluster import AnyCluster
-from unit.decide.world import RESULTS, measured
+from unit.samples import RESULTS, measured
 
 MERGE_PATCH = "application/merge-patch+json"
 WHEN = "2026-11-29T12:00:00Z"

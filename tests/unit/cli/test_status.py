@@ -2,7 +2,8 @@
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.cli.status import status_text
-from unit.decide.world import World, measured, serving_draft, serving_plain, trained
+from unit.decide.world import World, serving_draft, serving_plain, trained
+from unit.samples import measured
 
 
 def paragraphs(world: World) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from eagle3_operator.cluster.reconcile import Reconciler
 from eagle3_operator.decision import Decision
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import Settings
-from unit.decide.world import SPEC
+from unit.samples import SPEC
 
 Json = dict[str, Any]
 

@@ -9,7 +9,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_operator.observation import Claim, Pod
 from eagle3_operator.settings import Settings
-from unit.decide.world import EXTRACTED, FACTS, World, converted, measured, serving_draft, stamp, trained
+from unit.decide.world import World, serving_draft, stamp, trained
+from unit.samples import EXTRACTED, FACTS, converted, measured
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:

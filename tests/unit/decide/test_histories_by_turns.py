@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision, Manifest
-from unit.decide.world import World, converted, measured, serving_draft
+from unit.decide.world import World, serving_draft
+from unit.samples import converted, measured
 
 
 @dataclass

@@ -6,7 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.observation import Pod
-from unit.decide.world import World, measured, trained
+from unit.decide.world import World, trained
+from unit.samples import measured
 
 
 class AnyHistory(RuleBasedStateMachine):

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Pod
-from unit.decide.world import World, measured, serving_draft, serving_plain
+from unit.decide.world import World, serving_draft, serving_plain
+from unit.samples import measured
 
 
 def queued() -> World:

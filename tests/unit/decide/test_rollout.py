@@ -6,7 +6,8 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Deployment, Pod
-from unit.decide.world import FACTS, World, converted, measured, serving_draft, serving_plain, stamp, trained
+from unit.decide.world import World, serving_draft, serving_plain, stamp, trained
+from unit.samples import FACTS, converted, measured
 
 
 def broken_draft(world: World) -> World:

@@ -6,7 +6,8 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Pod
-from unit.decide.world import World, converted, measured, serving_draft, serving_plain
+from unit.decide.world import World, serving_draft, serving_plain
+from unit.samples import converted, measured
 
 
 def by_turns(**serve: object) -> World:

@@ -5,22 +5,13 @@ Kubernetes makes of the same decisions is tested in tests/cluster and tests/e2e.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from eagle3_api.conditions import Condition, Reason
-from eagle3_api.jobs import (
-    CleanResult,
-    ConvertResult,
-    ExtractResult,
-    Facts,
-    ProbeResult,
-    Report,
-    StageName,
-    TrainResult,
-)
+from eagle3_api.jobs import Report, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, Window
 from eagle3_operator.decide import decide
@@ -28,127 +19,9 @@ from eagle3_operator.decision import Decision, Event, Manifest
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod, Service
 from eagle3_operator.settings import Settings
+from unit.samples import RESULTS, SPEC, measured, merged
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
-
-SPEC: dict[str, Any] = {
-    "image": "lmsysorg/sglang:v0.5.23",
-    "target": {"model": "/models/target"},
-    "data": {"conversations": "/data/train.jsonl"},
-    "serve": {"speculative": {"numSteps": 3, "topK": 1, "numDraftTokens": 4}, "bakeTime": "10m"},
-    "probe": {"minAcceptLength": 1.8, "minSpeedup": 1.1},
-    "watch": {"prometheus": {"name": "default"}, "window": "1m", "minTokens": 100},
-    "storage": {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}},
-}
-
-FACTS = Facts(
-    architecture="LlamaForCausalLM",
-    num_layers=32,
-    hidden_size=4096,
-    vocabulary_size=128256,
-    target_dtype="bfloat16",
-    weight_bytes=16 * 10**9,
-    context_length=8192,
-    target_digest="target-1",
-    auxiliary_layers=[1, 15, 28],
-    draft_vocabulary_size=32000,
-    sglang_version="0.5.23",
-    layer_convention="output",
-    capture_ids=[1, 15, 28],
-    conversations=1000,
-    held_out=20,
-    data_digest="data-1",
-    expected_tokens=500_000,
-    feature_bytes=16 * 10**9,
-    bytes_per_token=32777,
-    chat_template_digest="template-1",
-)
-
-EXTRACTED = ExtractResult(
-    conversations=980,
-    held_out=20,
-    tokens=400_000,
-    supervised_tokens=200_000,
-    bytes=13 * 10**9,
-    tokens_per_second=9000.0,
-)
-TRAINED = TrainResult(
-    steps=100,
-    tokens=1_200_000,
-    loss=1.2,
-    accuracy=[0.75, 0.7, 0.65],
-    expected_accept_lengths=[1.75, 2.3, 2.74],
-    held_out=20,
-    vocabulary_size=32000,
-    vocabulary_coverage=0.98,
-    tokens_per_second=30000.0,
-    waiting=0.02,
-    best_step=80,
-)
-
-
-def converted(
-    digest: str = "d" * 64, *, expected: list[float] | None = TRAINED.expected_accept_lengths
-) -> ConvertResult:
-    """What Convert says of a draft."""
-    return ConvertResult(
-        digest=digest,
-        parameters=425_000_000,
-        bytes=850_000_000,
-        layers=[1, 15, 28],
-        capture_ids=[1, 15, 28],
-        draft_vocabulary_size=32000,
-        prompts=32,
-        prompts_digest="p" * 64,
-        expected_accept_lengths=expected,
-    )
-
-
-def measured(*, accept: float | None = None, speed: float = 90.0, **changes: Any) -> ProbeResult:
-    """A probe's result: of a plain server without ``accept``, else of a speculating one against 90 tok/s."""
-    made: dict[str, Any] = {
-        "speculative": accept is not None,
-        "prompts_digest": "p" * 64,
-        "concurrency": 1,
-        "requests": 32,
-        "tokens": 4096,
-        "seconds": 4096 / speed,
-        "tokens_per_second": speed,
-        "first_token_seconds": 0.05,
-        "inter_token_seconds": 0.01,
-    }
-    if accept is not None:
-        steps = round(4064 / accept)
-        made |= {
-            "verify_steps": steps,
-            "accept_length": accept,
-            "baseline_tokens_per_second": 90.0,
-            "break_even": 90.0 / (steps / (4096 / speed)),
-            "compared": 32,
-        }
-    return ProbeResult.model_validate(made | changes)
-
-
-RESULTS: dict[StageName, Any] = {
-    StageName.INSPECT: FACTS,
-    StageName.EXTRACT: EXTRACTED,
-    StageName.TRAIN: TRAINED,
-    StageName.CLEAN: CleanResult(files=12, bytes=13 * 10**9),
-    StageName.CONVERT: converted(),
-}
-
-
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy of ``base`` with ``changes`` on top; a value of None removes."""
-    made = dict(base)
-    for name, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(made.get(name), Mapping):
-            made[name] = merged(made[name], value)
-        elif value is None:
-            made.pop(name, None)
-        else:
-            made[name] = value
-    return made
 
 
 @dataclass

@@ -9,7 +9,7 @@ from eagle3_api.jobs import Facts
 from eagle3_api.sglang import flag_values
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.manifests.flags import ADAPTIVE_FILE, expected_server_info, server_flags
-from unit.manifests.samples import DRAFT, FACTS, KIMI, draft
+from unit.samples import DRAFT, FACTS, KIMI, draft
 
 
 def words(obj: Eagle3Draft, facts: Facts = FACTS, *, folder: str | None = DRAFT, number: int = 1) -> list[str]:
@@ -83,8 +83,8 @@ def test_the_number_of_running_requests_is_never_left_to_sglang() -> None:
 
 
 def test_the_context_is_that_of_the_target_unless_the_object_says_otherwise() -> None:
-    assert value(draft(), "--context-length") == "131072"
-    assert value(draft(serve={"contextLength": 8192}), "--context-length") == "8192"
+    assert value(draft(), "--context-length") == "8192"
+    assert value(draft(serve={"contextLength": 4096}), "--context-length") == "4096"
 
 
 def test_every_series_is_stamped_with_the_revision() -> None:
@@ -145,7 +145,7 @@ def test_a_draft_on_latent_attention_gets_a_backend_that_it_can_use(
 def test_the_server_is_expected_to_say_what_it_was_told() -> None:
     obj = draft(serve={"speculative": {"numSteps": 5, "topK": 4, "numDraftTokens": 16}, "contextLength": 4096})
     assert expected_server_info(obj.spec, FACTS, draft=DRAFT) == {
-        "model_path": "/models/Llama-3.1-8B-Instruct",
+        "model_path": "/models/target",
         "tp_size": 1,
         "trust_remote_code": False,
         "context_length": 4096,

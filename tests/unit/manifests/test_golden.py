@@ -14,7 +14,7 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.claims import claim
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment, public_service, service
-from unit.manifests.samples import DRAFT, FACTS, KIMI, MODELS, SETTINGS, config, draft, full_placement
+from unit.samples import DRAFT, FACTS, KIMI, MODELS, SETTINGS, config, draft, full_placement
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARDED: dict[str, Any] = {"extract": {"gpus": 8, "shards": 4}}

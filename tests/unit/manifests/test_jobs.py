@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eagle3_api.jobs import CONFIG_ANNOTATION, ExitCode, JobEnvelope, StageName
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.jobs import CONTAINER, OWN_IMAGE, job, template_hash
-from unit.manifests.samples import MODELS, SETTINGS, config, draft, full_placement
+from unit.samples import MODELS, SETTINGS, config, draft, full_placement
 
 STAGES = list(StageName)
 ENGINE_STAGES = [stage for stage in STAGES if stage not in OWN_IMAGE]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from eagle3_api.jobs import StageName
 from eagle3_operator.manifests import names
-from unit.manifests.samples import draft
+from unit.samples import draft
 
 # What the schema allows: at most 40 characters, not ending in -r<digits>.
 OBJECT_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True).filter(

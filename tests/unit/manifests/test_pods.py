@@ -8,7 +8,7 @@ from eagle3_api.jobs import StageName
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment
-from unit.manifests.samples import DATA, DRAFT, FACTS, MODELS, SETTINGS, config, draft, full_placement
+from unit.samples import DATA, DRAFT, FACTS, MODELS, SETTINGS, config, draft, full_placement
 
 PODS = [*StageName, "plain", "drafted"]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.claims import claim
 from eagle3_operator.manifests.servers import deployment, public_service, service
-from unit.manifests.samples import DRAFT, FACTS, KIMI, SETTINGS, draft
+from unit.samples import DRAFT, FACTS, KIMI, SETTINGS, draft
 
 
 def made(*, number: int = 1, replicas: int = 1, folder: str | None = DRAFT, **spec: Any) -> Manifest:
@@ -115,5 +115,5 @@ def test_a_server_asks_for_as_many_gpus_as_it_spreads_over(
 
 
 def test_a_claim_of_the_user_is_never_made() -> None:
-    with pytest.raises(ValueError, match="scratch"):
+    with pytest.raises(ValueError, match="the user's claim features"):
         claim(draft(), "features")

@@ -1,19 +1,25 @@
-"""Objects and configurations that the tests of the manifests build from."""
+"""The samples that the tests of the control plane share: one object, what its stages found, and the least variations of it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from eagle3_api.jobs import (
     CleanConfig,
+    CleanResult,
     ConvertConfig,
+    ConvertResult,
     DataConfig,
     ExtractConfig,
+    ExtractResult,
     Facts,
     InspectConfig,
     JobConfig,
     ObjectReference,
     ProbeConfig,
+    ProbeResult,
     StageName,
     TrainConfig,
+    TrainResult,
 )
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.settings import Settings
@@ -30,20 +36,42 @@ MODELS = {
 }
 DATA = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "conversations"}}
 
+#: The least that trains. Its keys are golden (decide/test_keys.py).
+LEAST: dict[str, Any] = {
+    "image": "lmsysorg/sglang:v0.5.23",
+    "target": {"model": "/models/target"},
+    "data": {"conversations": "/data/train.jsonl"},
+    "storage": {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}},
+}
+
+#: It is served and watched too.
+SPEC: dict[str, Any] = LEAST | {
+    "serve": {"speculative": {"numSteps": 3, "topK": 1, "numDraftTokens": 4}, "bakeTime": "10m"},
+    "probe": {"minAcceptLength": 1.8, "minSpeedup": 1.1},
+    "watch": {"prometheus": {"name": "default"}, "window": "1m", "minTokens": 100},
+}
+
 FACTS = Facts(
     architecture="LlamaForCausalLM",
     num_layers=32,
     hidden_size=4096,
     vocabulary_size=128256,
     target_dtype="bfloat16",
-    weight_bytes=16_060_522_496,
-    context_length=131072,
-    target_digest="sha256:1111",
+    weight_bytes=16 * 10**9,
+    context_length=8192,
+    target_digest="target-1",
     auxiliary_layers=[1, 15, 28],
     draft_vocabulary_size=32000,
     sglang_version="0.5.23",
     layer_convention="output",
     capture_ids=[1, 15, 28],
+    conversations=1000,
+    held_out=20,
+    data_digest="data-1",
+    expected_tokens=500_000,
+    feature_bytes=16 * 10**9,
+    bytes_per_token=32777,
+    chat_template_digest="template-1",
 )
 KIMI = FACTS.model_copy(
     update={
@@ -56,18 +84,24 @@ KIMI = FACTS.model_copy(
 )
 
 
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of ``base`` with ``changes`` on top; a value of None removes."""
+    made = dict(base)
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(made.get(name), Mapping):
+            made[name] = merged(made[name], value)
+        elif value is None:
+            made.pop(name, None)
+        else:
+            made[name] = value
+    return made
+
+
 def draft(*, name: str = "llama-8b", **spec: Any) -> Eagle3Draft:
     """The least object that serves, with some sections of its spec replaced."""
-    least: dict[str, Any] = {
-        "image": "lmsysorg/sglang:v0.5.23",
-        "target": {"model": "/models/Llama-3.1-8B-Instruct"},
-        "data": {"conversations": "/data/train.jsonl"},
-        "serve": {},
-        "storage": {"features": {"claim": "scratch"}, "drafts": {"claim": "drafts"}},
-        "placement": {"volumes": [MODELS, DATA]},
-    }
     metadata = {"name": name, "namespace": "llm", "uid": UID}
-    return Eagle3Draft.model_validate({"metadata": metadata, "spec": least | spec})
+    serving = LEAST | {"serve": {}, "placement": {"volumes": [MODELS, DATA]}}
+    return Eagle3Draft.model_validate({"metadata": metadata, "spec": serving | spec})
 
 
 def full_placement() -> dict[str, Any]:
@@ -123,7 +157,7 @@ def config(
     drafts = f"/eagle3/drafts/{namespace}/{name}"
     features = f"/eagle3/features/{namespace}/{name}"
     data = DataConfig(conversations="/data/train.jsonl", max_length=2048, holdout=0.02)
-    target: dict[str, Any] = {"target": "/models/Llama-3.1-8B-Instruct", "target_digest": "sha256:1111"}
+    target: dict[str, Any] = {"target": LEAST["target"]["model"], "target_digest": FACTS.target_digest}
     made: dict[StageName, JobConfig] = {
         StageName.INSPECT: InspectConfig(**common, target=target["target"], data=data, sglang_version="0.5.23"),
         StageName.EXTRACT: ExtractConfig(
@@ -161,7 +195,7 @@ def config(
             trained_key="tttt",
             layers=[1, 15, 28],
             sglang_version="0.5.23",
-            context_length=131072,
+            context_length=FACTS.context_length,
         ),
         StageName.PROBE: ProbeConfig(
             **common,
@@ -177,3 +211,79 @@ def config(
         ),
     }
     return made[stage]
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+
+EXTRACTED = ExtractResult(
+    conversations=980,
+    held_out=20,
+    tokens=400_000,
+    supervised_tokens=200_000,
+    bytes=13 * 10**9,
+    tokens_per_second=9000.0,
+)
+TRAINED = TrainResult(
+    steps=100,
+    tokens=1_200_000,
+    loss=1.2,
+    accuracy=[0.75, 0.7, 0.65],
+    expected_accept_lengths=[1.75, 2.3, 2.74],
+    held_out=20,
+    vocabulary_size=32000,
+    vocabulary_coverage=0.98,
+    tokens_per_second=30000.0,
+    waiting=0.02,
+    best_step=80,
+)
+
+
+def converted(
+    digest: str = "d" * 64, *, expected: list[float] | None = TRAINED.expected_accept_lengths
+) -> ConvertResult:
+    """What Convert says of a draft."""
+    return ConvertResult(
+        digest=digest,
+        parameters=425_000_000,
+        bytes=850_000_000,
+        layers=[1, 15, 28],
+        capture_ids=[1, 15, 28],
+        draft_vocabulary_size=32000,
+        prompts=32,
+        prompts_digest="p" * 64,
+        expected_accept_lengths=expected,
+    )
+
+
+def measured(*, accept: float | None = None, speed: float = 90.0, **changes: Any) -> ProbeResult:
+    """A probe's result: of a plain server without ``accept``, else of a speculating one against 90 tok/s."""
+    made: dict[str, Any] = {
+        "speculative": accept is not None,
+        "prompts_digest": "p" * 64,
+        "concurrency": 1,
+        "requests": 32,
+        "tokens": 4096,
+        "seconds": 4096 / speed,
+        "tokens_per_second": speed,
+        "first_token_seconds": 0.05,
+        "inter_token_seconds": 0.01,
+    }
+    if accept is not None:
+        steps = round(4064 / accept)
+        made |= {
+            "verify_steps": steps,
+            "accept_length": accept,
+            "baseline_tokens_per_second": 90.0,
+            "break_even": 90.0 / (steps / (4096 / speed)),
+            "compared": 32,
+        }
+    return ProbeResult.model_validate(made | changes)
+
+
+RESULTS: dict[StageName, Any] = {
+    StageName.INSPECT: FACTS,
+    StageName.EXTRACT: EXTRACTED,
+    StageName.TRAIN: TRAINED,
+    StageName.CLEAN: CleanResult(files=12, bytes=13 * 10**9),
+    StageName.CONVERT: converted(),
+}
