@@ -75,7 +75,7 @@ class Observer:
 
     def metrics(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Metrics | None:
         """The answer of Prometheus for the next window of the serving revision; None where no window has ended."""
-        policy = obj.spec.watch
+        policy = obj.spec.watch if status.room_for is None else None  # servers that make room have no traffic
         serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
         span = watch.due(serving, policy, now) if policy and serving else None
         if policy is None or serving is None or span is None:

@@ -228,7 +228,8 @@ def _wake(
         moments.append(view.settings.poll_seconds)
     if outcome is not None and outcome.requeue_after is not None:
         moments.append(outcome.requeue_after)
-    if outcome is not None and outcome.serving is not None and (window := _next_window(view, outcome.serving)):
+    watched = outcome.serving if outcome is not None and outcome.room_for is None else None
+    if watched is not None and (window := _next_window(view, watched)):
         moments.append(window)
     return max(0.2, min(moments)) if moments else None
 

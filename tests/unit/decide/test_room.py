@@ -75,6 +75,13 @@ def test_an_approved_training_starts_when_the_servers_pods_are_gone() -> None:
     assert world.reason("ServerAvailable") == ("False", Reason.MAKING_ROOM)
 
 
+def test_servers_that_make_room_are_not_asked_for_their_traffic() -> None:
+    world = retrained(by_turns())
+    world.later(600).settle()
+    assert world.last is not None
+    assert world.last.requeue_after is None, "the Job's pods will be heard of"
+
+
 def test_the_new_revision_comes_up_in_the_room_and_needs_no_other_approval() -> None:
     world = retrained(by_turns())
     for stage in ("extract", "train"):
