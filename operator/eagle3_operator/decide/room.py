@@ -61,12 +61,12 @@ def asked(
         return Room(train.key if made else None)
     job = view.job(link)
     if job is not None and in_use(job) and not job.suspended:  # beside servers it evidently has its GPUs
-        return Room(train.key if made or _servers_are_gone(view) else None)
+        return Room(train.key if made or not _servers_left(view) else None)
     if not made and _outage(view) and not _approved(view, train, before):
         return Room(waiting=(Reason.AWAITING_APPROVAL, _request(view, train, facts, before)))
-    if _servers_are_gone(view):
-        return Room(train.key)
-    return Room(train.key, (Reason.MAKING_ROOM, "waits until the servers' pods are gone (serve.whileTraining)"))
+    left = ", ".join(sorted(_servers_left(view)))
+    waiting = (Reason.MAKING_ROOM, f"waits until the servers are gone (serve.whileTraining): {left}") if left else None
+    return Room(train.key, waiting)
 
 
 def unchanged(before: Eagle3DraftStatus, view: View, *, under_way: bool) -> Room:
@@ -97,8 +97,10 @@ def _holds_gpus(view: View, job: Job) -> bool:
     return job.owned and large and not job.finished and not (job.suspended and not job.pods)
 
 
-def _servers_are_gone(view: View) -> bool:
-    return not any(d.replicas or d.pods for d in view.seen.deployments.values() if d.owned)
+def _servers_left(view: View) -> set[str]:
+    """Names of the pods that still hold GPUs, and of the Deployments that would make new ones."""
+    owned = [deployment for deployment in view.seen.deployments.values() if deployment.owned]
+    return {d.name for d in owned if d.replicas} | {pod.name for d in owned for pod in d.pods}
 
 
 def _outage(view: View) -> bool:

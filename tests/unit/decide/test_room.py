@@ -67,6 +67,7 @@ def test_an_approved_training_starts_when_the_servers_pods_are_gone() -> None:
     world.pods(1, going)
     assert world.created == created
     assert world.reason() == ("False", Reason.MAKING_ROOM)
+    assert world.condition("Ready").message.endswith(": kimi-r1-0")
     assert world.last is not None
     assert world.last.requeue_after is not None
     world.pods(1)
