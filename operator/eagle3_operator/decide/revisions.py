@@ -12,7 +12,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult
 from eagle3_api.sglang import adaptive_tier
 from eagle3_api.spec import Eagle3DraftSpec, Serve
-from eagle3_api.status import RevisionStatus, Window
+from eagle3_api.status import RevisionState, RevisionStatus, Window
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.judge.watch import judge_watch
@@ -139,6 +139,17 @@ class Revision:
         if not self.startable or self.status.probe_errors >= PROBE_TRIES:
             return Standing.STALLED
         return Standing.UNTRIED
+
+    def state(self, *, serving: bool) -> RevisionState:
+        """Where it stands, in one word for people."""
+        standing = self.standing
+        if standing in (Standing.REJECTED, Standing.STALLED):
+            return RevisionState(standing.value)
+        if serving:
+            return RevisionState.SERVING
+        if standing is Standing.PROVEN:
+            return RevisionState.PROVEN if self.replicas else RevisionState.RETIRED
+        return RevisionState.PROBING if self.ready else RevisionState.STARTING
 
     def judgement(self) -> tuple[Reason, str]:
         """Why it stands where it does, in words for the user."""

@@ -15,14 +15,15 @@ from datetime import timedelta
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, seconds
-from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus
-from eagle3_operator.decide import retirement, starts, times
+from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
+from eagle3_operator.decide import capacity, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
+from eagle3_operator.decide.capacity import Claimant
 from eagle3_operator.decide.chain import Actions, View
 from eagle3_operator.decide.diagnosis import image_trouble, wants_place, without_place
 from eagle3_operator.decide.preference import best
 from eagle3_operator.decide.probing import fits, measure
-from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known, record
+from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
 from eagle3_operator.decide.room import Room
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
@@ -282,30 +283,27 @@ class Rollout:
         return current if undecided and kept else self._best()
 
     def _set_replicas(self, goal: Revision | None, *, blocked: bool) -> None:
-        want = dict.fromkeys(self.revisions, 0)
         if self._makes_room:
+            want = dict.fromkeys(self.revisions, 0)
             for number in want:
                 self._update(number, bakes_until=None)
         else:
-            self._fill(want, goal, blocked=blocked)
-        for number, replicas in want.items():
-            self._bring_to(number, replicas)
-
-    def _fill(self, want: dict[int, int], goal: Revision | None, *, blocked: bool) -> None:
-        """Pods for what serves, what is kept warm, what shall serve and what is tried; in this order, later ones win."""
-        count = self.serve.replicas
-        if self.serving is not None:
-            want[self.serving] = count
-        want |= dict.fromkeys(self._baking(), count)
-        if goal is not None:
-            want[goal.number] = count
-            if goal.number != self.serving and goal.ready == 0:
-                self._give_way(goal, want)
-        candidate = self.revisions[self.candidate] if self.candidate is not None and not blocked else None
-        if candidate is not None and candidate.standing is Standing.UNTRIED:
-            want[candidate.number] = max(1, min(count, candidate.replicas))
-            if self._displaces(candidate):
-                self._clear(want, candidate.number)
+            candidate = self.revisions[self.candidate] if self.candidate is not None and not blocked else None
+            tried = candidate is not None and candidate.standing is Standing.UNTRIED
+            want = capacity.replicas(
+                self.revisions,
+                count=self.serve.replicas,
+                serving=self.serving,
+                baking=self._baking(),
+                goal=Claimant(goal, self._takes_over(goal)) if goal is not None else None,
+                candidate=Claimant(candidate, self._displaces(candidate)) if candidate is not None and tried else None,
+            )
+        for number, count in want.items():
+            if count > 0 and self.revisions[number].replicas == 0:
+                self._update(number, started_at=times.text(self.view.now))
+            apply, scale = capacity.bring(self.revisions[number], count, self.view, self.facts)
+            self.actions.apply += apply
+            self.scale += scale
 
     def _baking(self) -> list[int]:
         """The former revisions that are still kept warm."""
@@ -320,45 +318,13 @@ class Rollout:
                 self._update(number, bakes_until=None)
         return warm
 
-    def _give_way(self, revision: Revision, want: dict[int, int]) -> None:
+    def _takes_over(self, goal: Revision) -> bool:
         """A rollback never waits: where its goal finds no GPU, the serving revision goes first."""
-        waiting = without_place(revision.deployment.pods) if revision.deployment else None
-        if waiting is not None:
-            revision = self._update(revision.number, displaces=True)
-        if revision.status.displaces or self.serve.surge == "Never":
-            self._clear(want, revision.number)
-
-    @staticmethod
-    def _clear(want: dict[int, int], kept: int) -> None:
-        for number in want:
-            if number != kept:
-                want[number] = 0
-
-    def _bring_to(self, number: int, replicas: int) -> None:
-        revision = self.revisions[number]
-        if revision.deployment is None and replicas == 0:
-            return
-        if revision.replicas == 0 and replicas > 0:
-            revision = self._update(number, started_at=times.text(self.view.now))
-        if revision.deployment is None:
-            self.actions.apply += [
-                servers.deployment(
-                    self.view.obj,
-                    self.view.settings,
-                    self.facts,
-                    number=number,
-                    key=revision.status.key,
-                    replicas=replicas,
-                    draft=revision.status.artifact,
-                    record=record(revision.status),
-                ),
-                servers.service(self.view.obj, number=number),
-            ]
-        else:
-            if names.revision_name(self.name, number) not in self.view.seen.services:
-                self.actions.apply.append(servers.service(self.view.obj, number=number))
-            if revision.deployment.replicas != replicas:
-                self.scale.append(Scale(revision.deployment.name, replicas))
+        if goal.number == self.serving or goal.ready > 0:
+            return False
+        if goal.deployment is not None and without_place(goal.deployment.pods) is not None:
+            goal = self._update(goal.number, displaces=True)
+        return goal.status.displaces or self.serve.surge == "Never"
 
     # ----------------------------------------------------------------------------------- promotion, retirement
 
@@ -417,16 +383,10 @@ class Rollout:
 
     def _described(self, revision: Revision) -> Revision:
         """The revision with its state and its reason, for people."""
-        standing, number = revision.standing, revision.number
-        state = {Standing.REJECTED: RevisionState.REJECTED, Standing.STALLED: RevisionState.STALLED}.get(standing)
-        reason, message = revision.judgement() if standing is not Standing.UNTRIED else (self.reason, self.message)
-        if standing is Standing.UNTRIED and number != self.candidate:
-            reason, message = revision.status.reason, revision.status.message
-        if state is None and number == self.serving:
-            state = RevisionState.SERVING
-        elif state is None and standing is Standing.PROVEN:
-            state = RevisionState.PROVEN if revision.replicas else RevisionState.RETIRED
-        elif state is None:
-            state = RevisionState.PROBING if revision.ready else RevisionState.STARTING
+        untried = revision.standing is Standing.UNTRIED
+        reason, message = (revision.status.reason, revision.status.message) if untried else revision.judgement()
+        if untried and revision.number == self.candidate:
+            reason, message = self.reason, self.message
+        state = revision.state(serving=revision.number == self.serving)
         changes = {"state": state, "reason": reason, "message": message}
         return replace(revision, status=revision.status.model_copy(update=changes))

@@ -1,0 +1,80 @@
+"""Capacity: how many pods each revision has, and what makes it so."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from eagle3_api.jobs import Facts
+from eagle3_operator.decide.chain import View
+from eagle3_operator.decide.revisions import Revision, record
+from eagle3_operator.decision import Manifest, Scale
+from eagle3_operator.manifests import names, servers
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A revision that is to get pods.
+
+    Attributes:
+        revision: which one.
+        alone: there are no GPUs for others beside it.
+    """
+
+    revision: Revision
+    alone: bool
+
+
+def replicas(
+    revisions: Collection[int],
+    *,
+    count: int,
+    serving: int | None,
+    baking: Collection[int],
+    goal: Claimant | None,
+    candidate: Claimant | None,
+) -> dict[int, int]:
+    """Pods for what serves, what is kept warm, what shall serve and what is tried. In this order: the later one wins.
+
+    Args:
+        revisions: the numbers of all of them; the others get none.
+        count: pods of a revision that serves.
+        serving: the revision that the public Service selects.
+        baking: those that are still kept warm.
+        goal: what shall serve.
+        candidate: what has to prove itself; one pod is enough for that.
+    """
+    want = dict.fromkeys(revisions, 0)
+    if serving is not None:
+        want[serving] = count
+    want |= dict.fromkeys(baking, count)
+    if goal is not None:
+        want = _given(want, goal, count)
+    if candidate is not None:
+        want = _given(want, candidate, max(1, min(count, candidate.revision.replicas)))
+    return want
+
+
+def _given(want: Mapping[int, int], claimant: Claimant, count: int) -> dict[int, int]:
+    number = claimant.revision.number
+    return (dict.fromkeys(want, 0) if claimant.alone else dict(want)) | {number: count}
+
+
+def bring(revision: Revision, count: int, view: View, facts: Facts) -> tuple[list[Manifest], list[Scale]]:
+    """What gives a revision so many pods: its Deployment and Service where they are missing, or a scaling."""
+    name, number, deployment = view.obj.metadata.name, revision.number, revision.deployment
+    if deployment is None:
+        if count == 0:
+            return [], []
+        made = servers.deployment(
+            view.obj,
+            view.settings,
+            facts,
+            number=number,
+            key=revision.status.key,
+            replicas=count,
+            draft=revision.status.artifact,
+            record=record(revision.status),
+        )
+        return [made, servers.service(view.obj, number=number)], []
+    missing = names.revision_name(name, number) not in view.seen.services
+    services = [servers.service(view.obj, number=number)] if missing else []
+    return services, [Scale(deployment.name, count)] if deployment.replicas != count else []
