@@ -11,7 +11,7 @@ from eagle3_api.spec import AutoApply, Eagle3Draft
 
 APPROVE_ANNOTATION = "eagle3.dev/approve"
 
-#: Characters of a key that an approval names.
+#: Characters of a key that an approval names, at least.
 KEY_CHARACTERS = 8
 
 
@@ -32,7 +32,7 @@ class Approvals:
     def given(self, what: str, key: str) -> bool:
         """Whether the annotation names this (``r<n>``, ``train``) with this key."""
         named, _, start = self.obj.metadata.annotations.get(APPROVE_ANNOTATION, "").partition("@")
-        return named == what and start != "" and key.startswith(start)
+        return named == what and len(start) >= KEY_CHARACTERS and key.startswith(start)
 
     def command(self, what: str, key: str) -> str:
         """The sentence with which a person is told how to approve this."""

@@ -261,3 +261,13 @@ def test_a_lost_status_does_not_start_servers_under_a_running_training() -> None
     world.status = {}
     world.settle()
     assert world.replicas == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize("word", ["train", "train@", "train@{key:.3}", "r1@{key:.8}", "train@00000000"])
+def test_a_word_that_does_not_name_the_training_and_its_key_approves_nothing(word: str) -> None:
+    world = by_turns().edit(train={"epochs": 9}).settle()
+    key = world.condition("Ready").message.split("approve=train@")[1].split()[0]
+    world.annotations["eagle3.dev/approve"] = word.format(key=key)
+    world.settle()
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert world.replicas == {0: 0, 1: 1}
