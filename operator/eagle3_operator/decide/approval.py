@@ -1,7 +1,7 @@
 """Approval: once the object has been Ready, what leaves the public Service without a pod waits for a person.
 
 ``eagle3.dev/approve: r<n>@<key8>`` is that person's word for a roll-out, ``train@<key8>`` for a training that the servers
-make room for. It names the key, so that it approves what was read and nothing that came later. The operator never edits
+make room for (``convert@<key8>`` where a draft is adopted). It names the key, so that it approves what was read and nothing that came later. The operator never edits
 the annotation.
 """
 

@@ -1,10 +1,11 @@
 """Room: whether the servers are scaled to zero for the extraction and the training of the next draft.
 
 With ``serve.whileTraining: ScaleToZero`` one node serves and trains by turns. The servers go before the first large Job
-(Extract, Train; of an adopted draft Convert, which runs the target) starts, and stay away until the draft of that training is converted, because its revision is to come up in
-their place. They come back as they were when the Jobs fail or are suspended, or when the edit is taken back.
+starts (Extract, Train; of an adopted draft Convert, which runs the target), and stay away until the draft is converted,
+because its revision is to come up in their place. They come back as they were when the Jobs fail or are suspended, or when
+the edit is taken back.
 
-What is decided is kept in ``status.roomFor``, the key of the training (or of that Convert), so that one training is approved once.
+What is decided is kept in ``status.roomFor``, the key of the last large stage, so that one training is approved once.
 """
 
 from collections.abc import Mapping, Sequence
