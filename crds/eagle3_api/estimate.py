@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import get_args
+
+from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 
 #: Bytes of one stored element.
-DTYPE_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}
+DTYPE_BYTES: dict[FeatureDtype, int] = {"fp8": 1, "bf16": 2, "fp32": 4}
 
 #: Of a row of FP8, which is scaled as a whole.
 _SCALE_BYTES = 4
+
+#: Of a token in ``TopK``: its id in 4, its probability in 2.
+_TOP_BYTES = 6
 
 #: A server may take so long before its weights are read: imports, graph capture, warm-up.
 STARTUP_BASE_SECONDS = 600.0
@@ -16,16 +22,53 @@ STARTUP_BASE_SECONDS = 600.0
 STARTUP_READ_RATE = 500e6
 
 
-def bytes_per_token(hidden_size: int, layers: int, dtype: str) -> int:
-    """Bytes that one token's features take: the auxiliary states and the last one, and 9 for its id and its mask.
+def bytes_per_token(hidden_size: int, layers: int, dtype: FeatureDtype, teacher: TeacherKind) -> int:
+    """Bytes that one token's features take: its states, what the target says after it, its id and its mask.
 
     Args:
         hidden_size: of the target.
         layers: how many auxiliary layers.
-        dtype: ``fp8``, ``bf16`` or ``fp32``.
+        dtype: of the states.
+        teacher: ``LastState``: one more state, the most likely token and the log-normaliser. ``TopK``: ids and probabilities.
     """
-    scale = _SCALE_BYTES if dtype == "fp8" else 0
-    return (layers + 1) * (hidden_size * DTYPE_BYTES[dtype] + scale) + 9
+    state = hidden_size * DTYPE_BYTES[dtype] + (_SCALE_BYTES if dtype == "fp8" else 0)
+    said = TOP_K * _TOP_BYTES if teacher == "TopK" else state + 8
+    return layers * state + said + 5
+
+
+@dataclass(frozen=True)
+class Storing:
+    """A way of storing features.
+
+    Attributes:
+        dtype: of the states.
+        teacher: in which form the target's answers are.
+        change: what to set for it, in words; empty where nothing is.
+    """
+
+    dtype: FeatureDtype
+    teacher: TeacherKind
+    change: str
+
+
+def ways_to_store(dtype: FeatureDtype, teacher: TeacherKind) -> list[Storing]:
+    """All ways of storing features, each told by what it changes; the most exact first.
+
+    Args:
+        dtype, teacher: as they are set.
+    """
+    return [
+        Storing(
+            other,
+            kind,
+            " and ".join(
+                ([f"extract.dtype {other}"] if other != dtype else [])
+                + ([f"extract.teacher {kind}"] if kind != teacher else [])
+            ),
+        )
+        for kind in get_args(TeacherKind)
+        for other in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__, reverse=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -86,7 +129,8 @@ def estimate(
     *,
     hidden_size: int,
     layers: int,
-    dtype: str,
+    dtype: FeatureDtype,
+    teacher: TeacherKind,
     expected_tokens: int | None,
     max_samples: int | None,
     max_length: int,
@@ -97,10 +141,11 @@ def estimate(
         hidden_size: of the target.
         layers: how many auxiliary layers.
         dtype: of the stored states.
+        teacher: in which form the target's answers are stored.
         expected_tokens: as somebody counted them; without, the upper bound ``max_samples`` x ``max_length``.
         max_samples, max_length: of the data.
     """
-    per_token = bytes_per_token(hidden_size, layers, dtype)
+    per_token = bytes_per_token(hidden_size, layers, dtype, teacher)
     if expected_tokens is not None:
         return Estimate(expected_tokens, "data.expectedTokens", per_token)
     if max_samples is not None:

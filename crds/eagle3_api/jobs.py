@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
+from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.spec import EarlyStop, WeightsAndBiases
 
 CONFIG_ANNOTATION = "eagle3.dev/config"
@@ -103,7 +104,8 @@ class InspectConfig(Model):
     auxiliary_layers: list[int] | None = None
     vocabulary_size: int | None = None
     attention: Literal["Heads", "Latent"] = "Heads"
-    feature_dtype: str = "bf16"
+    feature_dtype: FeatureDtype = "bf16"
+    feature_teacher: TeacherKind = "LastState"
     sglang_version: str
     context_length: int | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
@@ -122,7 +124,8 @@ class ExtractConfig(Model):
     data: DataConfig
     data_digest: str
     layers: list[int]
-    dtype: str
+    dtype: FeatureDtype
+    teacher: TeacherKind = "LastState"
     sglang_version: str
     arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
     tensor_parallel_size: int = 1

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints
 
 from eagle3_api.affinity import Affinity
 from eagle3_api.base import Model
+from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.schema import BY_NAME, Label, Name, Text, rule, rules, section
 from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
 
@@ -328,10 +329,16 @@ class Extract(Model):
         le=64,
         description="Pods that extract side by side, each with gpus GPUs. Another number goes on with what is there.",
     )
-    dtype: Literal["fp8", "bf16", "fp32"] = Field(
+    dtype: FeatureDtype = Field(
         "bf16",
         description="How hidden states are stored: bf16 (8 bytes x hidden a token), fp8 with a scale for each row (half of "
         "that, rounded to 4 bits), or fp32 for a target in fp32.",
+    )
+    teacher: TeacherKind = Field(
+        "LastState",
+        description="What is stored of the target's answers: its last hidden state, from which training makes the "
+        "probability of every token that the draft knows, or the probabilities of the 64 most likely tokens alone (TopK), "
+        "which with fp8 takes 3 instead of 4 bytes x hidden a token and leaves out what the others would add.",
     )
     retain: bool = Field(False, description="Keep the features when training has finished.")
     stall_timeout: Period = Field(

@@ -76,7 +76,7 @@ def main() -> int:
     for prompt, answer in zip(prompts, answers, strict=True):
         text = prompt + answer["output_ids"]
         states = next(iter(engine.states([text])))
-        sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float(), states.last.float())
+        sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float(), states.teaching)
         steps = expected(draft, ids, sample, target.embedding().float(), len(prompt), given.steps)
         for number, (here, there) in enumerate(zip(steps, proposed[answer["meta_info"]["id"]], strict=False)):
             equal = sum(a == b for a, b in zip(here, there, strict=True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
 from eagle3_draft.model.diagonal import Chain, merge_plainly
@@ -19,6 +19,7 @@ from eagle3_draft.train.loss_kernel import compare, judge, log_sum_exp
 GPU = torch.device("cuda")
 STEPS, VOCABULARY = 5, 1100
 IDS = torch.arange(0, VOCABULARY, 2)[:512]
+HEAD = torch.randn(VOCABULARY, 256, generator=torch.Generator().manual_seed(9)) * 0.2
 SIZES = DraftConfig(
     hidden_size=256,
     target_hidden_size=256,
@@ -49,9 +50,10 @@ def new_batch() -> Batch:
             input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
             loss_mask=torch.tensor(mask, dtype=torch.uint8),
             hidden=torch.randn(len(mask), 3 * 256),
-            last=torch.randn(len(mask), 256) * 2,
+            teaching=LastState.of(last, last @ HEAD.T),
         )
         for mask in masks
+        for last in [torch.randn(len(mask), 256) * 2]
     ]
     return pack(samples, STEPS, multiple=GPU_MULTIPLE).to(GPU)
 
@@ -151,15 +153,15 @@ def losses_and_gradients(kind: torch.dtype, *, fast: bool) -> tuple[Tensor, Tens
         for parameter in draft.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.05 + (parameter.dim() == 1))
     draft = draft.to(kind)
-    head, embedding = torch.randn(VOCABULARY, 256, device=GPU) * 0.2, torch.randn(VOCABULARY, 256, device=GPU)
+    embedding = torch.randn(VOCABULARY, 256, device=GPU)
     ids = IDS.to(GPU)
-    teacher = Teacher(head, ids)
-    lesson = teacher.teach(batch.last)  # the same for all kinds of numbers
+    teacher = Teacher(HEAD, IDS).to(GPU, torch.float32)
+    lesson = teacher.teach(batch.teaching)  # the same for all kinds of numbers
     counted = known_rows(lesson, batch.teachers)
     features, embeds = batch.features.to(kind), embedding[batch.input_ids].to(kind)
     if fast:
         weights = 0.8 ** torch.arange(STEPS, device=GPU) / counted
-        teach = partial(judge, batch=batch, answers=lesson, draft_rows=head[ids], ids=ids, weights=weights)
+        teach = partial(judge, batch=batch, answers=lesson, teacher=teacher, weights=weights)
         judged = draft.taught(features, embeds, batch.rows, teach)
         loss, marks = judged.loss, judged.marks
     else:

@@ -17,7 +17,7 @@ from eagle3_api.jobs import ConvertConfig, ConvertResult, DataConfig, ObjectRefe
 from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.answers import ANSWER_TOKENS
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
@@ -67,7 +67,7 @@ class Tiny:
             input_ids=ids.to(torch.int32),
             loss_mask=torch.tensor([0] * len(prompt) + [1] * len(answer), dtype=torch.uint8),
             hidden=torch.cat([states[layer + 1][0] for layer in LAYERS], -1),
-            last=states[-1][0],
+            teaching=LastState.of(states[-1][0], states[-1][0] @ self.head.T),
         )
 
 
@@ -120,7 +120,7 @@ def trained(
     (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
     (folder / PROMPTS).write_text("{}\n")
     samples = [tiny.sample(prompt, prompt) for prompt in prompts]
-    save_sample(folder / HELD_OUT, samples)
+    save_sample(folder / HELD_OUT, samples, torch.float32)
     draft = Draft(sizes)
     draft.load_state_dict(weights)
     result = TrainResult(
@@ -295,7 +295,7 @@ def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
         sample = tiny.sample(prompt, answer["output_ids"])
         batch = pack([sample], STEPS)
         logits = draft(batch.features, tiny.embedding[batch.input_ids], batch.documents, batch.wanted)
-        said = teacher.answer(batch.last)
+        said = teacher.answer(batch.teaching)
         proposed = zip(logits, batch.teachers, strict=True)
         right = right_table(batch, [right_rows(of_step, said, rows, ids) for of_step, rows in proposed])
         replayed.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))

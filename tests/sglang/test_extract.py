@@ -28,7 +28,7 @@ from eagle3_api.jobs import (
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
 from eagle3_draft.extract.transformers_engine import TransformersEngine
-from eagle3_draft.features import Features, Sample
+from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import end_tokens, target_digest
 from served.server import sglang
 from testcluster.wait import wait_for
@@ -162,15 +162,30 @@ def differences(ours: Features, theirs: Features) -> list[float]:
     for mine, other in zip(every(ours), every(theirs), strict=True):
         assert torch.equal(mine.input_ids, other.input_ids)
         assert torch.equal(mine.loss_mask, other.loss_mask)
+        assert isinstance(mine.teaching, LastState)
+        assert isinstance(other.teaching, LastState)
         states = [*zip(mine.hidden.chunk(count, -1), other.hidden.chunk(count, -1), strict=True)]
-        for index, (a, b) in enumerate([*states, (mine.last, other.last)]):
+        for index, (a, b) in enumerate([*states, (mine.teaching.last, other.teaching.last)]):
             worst[index] = max(worst[index], float((a - b).abs().max()))
     return worst
 
 
-def test_both_engines_compute_the_same_states_in_every_layer(made: Extraction, tiny: Path, tmp_path: Path) -> None:
-    found = differences(made.features(), computed(tiny, tmp_path, AUXILIARY_LAYERS))
+@pytest.fixture(scope="module")
+def transformers(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Features:
+    return computed(tiny, tmp_path_factory.mktemp("transformers"), AUXILIARY_LAYERS)
+
+
+def test_both_engines_compute_the_same_states_in_every_layer(made: Extraction, transformers: Features) -> None:
+    found = differences(made.features(), transformers)
     assert max(found) < TOLERANCE, f"layers {AUXILIARY_LAYERS} and the last differ by {found}"
+
+
+def test_both_engines_say_the_same_tokens_with_the_same_normaliser(made: Extraction, transformers: Features) -> None:
+    for mine, other in zip(every(made.features()), every(transformers), strict=True):
+        assert isinstance(mine.teaching, LastState)
+        assert isinstance(other.teaching, LastState)
+        assert torch.equal(mine.teaching.greedy, other.teaching.greedy)
+        torch.testing.assert_close(mine.teaching.log_normaliser, other.teaching.log_normaliser, rtol=0, atol=TOLERANCE)
 
 
 def test_a_layer_that_is_off_by_one_does_not_pass_for_the_same(made: Extraction, tiny: Path, tmp_path: Path) -> None:
@@ -238,15 +253,23 @@ def scheduler_of(process: "subprocess.Popen[bytes]") -> list[int]:
     return found
 
 
-def test_an_engine_that_is_killed_ends_resumably_and_the_next_run_goes_on(tiny: Path, tmp_path: Path) -> None:
+def test_an_engine_that_is_killed_ends_resumably_and_the_next_run_goes_on(
+    made: Extraction, tiny: Path, tmp_path: Path
+) -> None:
+    """The next run keeps the most likely tokens alone: those that the states of the other extraction mean."""
     found = extraction(tmp_path, tiny)
-    config = found.config()
+    config = found.config(teacher="TopK")
     process = found.start(config)
     schedulers = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
     os.kill(schedulers[0], signal.SIGKILL)
     ending = found.end(process)
     assert ending.code == ExitCode.ENGINE_CRASHED
     assert found.run(config).result.conversations == CONVERSATIONS
+    for mine, other in zip(every(found.features()), every(made.features()), strict=True):
+        assert isinstance(mine.teaching, TopK)
+        assert isinstance(other.teaching, LastState)
+        assert torch.equal(mine.teaching.greedy, other.teaching.greedy)
+        assert bool((mine.teaching.top_log_probabilities.float().exp().sum(-1) <= 1.001).all())
 
 
 def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE,
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, JobEnvelope, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
-from eagle3_draft.features import Header, read_shard
+from eagle3_draft.convert.parity import read_held_out
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from unit.train import corpus
@@ -173,15 +173,8 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     weights = load_file(whole / WEIGHTS)
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert "embed_tokens.weight" not in weights
-    header = Header(
-        layers=corpus.LAYERS,
-        hidden_size=corpus.HIDDEN,
-        dtype="fp32",
-        vocabulary_size=corpus.VOCABULARY,
-        tokenizer_digest="",
-        chat_template_digest="",
-    )
-    assert len(read_shard(whole / HELD_OUT, header)) == 6
+    assert len(read_held_out(whole)) == 6
+    assert 0 < report(whole)["heldOut"][0]["vocabulary_mass"] < 1
     assert report(whole)["result"]["steps"] == len(losses(whole))
 
 

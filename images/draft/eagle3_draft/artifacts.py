@@ -12,8 +12,10 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +161,34 @@ def file_digest(path: Path) -> str:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that whoever looks sees the old one or the whole new one, also after a power failure."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
+    with _appearing(path) as file:
         file.write(data)
-        file.flush()
-        _set_mode(partial, FILE_MODE)
-        os.fsync(file.fileno())
+
+
+def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
+    """Write a file as ``write_atomic`` does, from pieces, and return its digest, which is computed beside the writing."""
+    digest = hashlib.sha256()
+    with _appearing(path) as file, ThreadPoolExecutor(1, "digest") as beside:
+        for piece in pieces:
+            hashing = beside.submit(digest.update, piece)
+            file.write(piece)
+            hashing.result()
+    return digest.hexdigest()
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[BufferedWriter]:
+    """A file that is there, whole and durable, once this ends without an error; what is left otherwise goes."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            _set_mode(partial, FILE_MODE)
+            os.fsync(file.fileno())
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     partial.replace(path)
     _sync_folder(path.parent)
 

@@ -2,10 +2,16 @@
 
 from collections.abc import Sequence
 
-from eagle3_api.estimate import DTYPE_BYTES, Estimate, Shape, estimate, readable_bytes
+from eagle3_api.estimate import Estimate, Shape, estimate, readable_bytes, ways_to_store
+from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Data, Eagle3DraftSpec
 from eagle3_operator.cluster.convert import quantity
+
+TEACHERS: dict[TeacherKind, str] = {
+    "LastState": "LastState: every probability that the draft can learn",
+    "TopK": f"TopK: the {TOP_K} most likely tokens",
+}
 
 
 def grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -35,17 +41,19 @@ def estimate_table(
     if layers is None:
         return f"a target of {shape.layers} layers has no default ones; name draft.auxiliaryLayers"
 
-    def of(dtype: str) -> Estimate | None:
+    def of(dtype: FeatureDtype, teacher: TeacherKind) -> Estimate | None:
         return estimate(
             hidden_size=shape.hidden_size,
             layers=len(layers),
             dtype=dtype,
+            teacher=teacher,
             expected_tokens=data.expected_tokens,
             max_samples=data.max_samples,
             max_length=data.max_length,
         )
 
-    chosen = of(spec.extract.dtype)
+    dtype, teacher = spec.extract.dtype, spec.extract.teacher
+    chosen = of(dtype, teacher)
     if chosen is None:
         return (
             "nothing bounds the data: count its tokens into data.expectedTokens or set data.maxSamples. Inspect counts in "
@@ -53,14 +61,15 @@ def estimate_table(
         )
     rows = [
         ("target", f"{spec.target.model}: hidden {shape.hidden_size:,}, {shape.layers} layers"),
-        ("states", f"layers {', '.join(map(str, layers))} and the last, {spec.extract.dtype}"),
+        ("states", f"layers {', '.join(map(str, layers))}{' and the last' if teacher == 'LastState' else ''}, {dtype}"),
+        ("teacher", TEACHERS[teacher]),
         ("tokens", f"{chosen.tokens / 1e6:,.1f} M ({chosen.source})"),
         ("a token", f"{chosen.per_token:,} bytes"),
         ("features", f"{readable_bytes(chosen.bytes)}{_against_claim(spec, chosen)}"),
         *(
-            (f"in {dtype}", readable_bytes(other.bytes))
-            for dtype in DTYPE_BYTES
-            if dtype != spec.extract.dtype and (other := of(dtype))
+            (f"{way.dtype} {way.teacher}", readable_bytes(other.bytes))
+            for way in ways_to_store(dtype, teacher)
+            if way.change and (other := of(way.dtype, way.teacher))
         ),
         ("time", _time(spec, chosen, tokens_per_second)),
         *_answering(data, chosen, answer_tokens_per_second, spec.extract.shards),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
+from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import (
     METRICS_PORT,
     CleanConfig,
@@ -96,6 +97,11 @@ def _data(data: Data) -> DataConfig:
     return DataConfig.model_validate(data.to_json() | {"regenerate": regeneration and regeneration.to_json()})
 
 
+def _unusual(teacher: TeacherKind) -> TeacherKind | None:
+    """The teacher as it stands in keys, which are older than the choice."""
+    return None if teacher == "LastState" else teacher
+
+
 def _given(data: Data | None) -> Data:
     if data is None:
         raise ValueError("training needs data; admission lets no such object through")
@@ -120,6 +126,7 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
         "data": changed(spec.data),
         "draft": changed(spec.draft),
         "dtype": spec.extract.dtype,
+        "teacher": _unusual(spec.extract.teacher),
         "version": sglang_version(spec),
         "contextLength": spec.serve.context_length if spec.serve else None,
         "storage": changed(spec.storage),
@@ -138,6 +145,7 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
         vocabulary_size=spec.draft.vocabulary_size,
         attention=spec.draft.attention,
         feature_dtype=spec.extract.dtype,
+        feature_teacher=spec.extract.teacher,
         sglang_version=sglang_version(spec),
         context_length=spec.serve.context_length if spec.serve else None,
         features_capacity=features_capacity,
@@ -162,6 +170,7 @@ def _extract_inputs(context: Context) -> dict[str, Any]:
         # An empty object where the target answers itself with nothing but defaults
         "regenerate": changed(data.regeneration),
         "endTokens": facts.end_tokens,
+        "teacher": _unusual(context.spec.extract.teacher),
     }
 
 
@@ -178,6 +187,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         data_digest=facts.data_digest or "",
         layers=facts.auxiliary_layers,
         dtype=spec.extract.dtype,
+        teacher=spec.extract.teacher,
         sglang_version=facts.sglang_version,
         arguments=_engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,

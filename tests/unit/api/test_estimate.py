@@ -2,18 +2,31 @@
 
 import pytest
 
-from eagle3_api.estimate import bytes_per_token, readable_bytes, startup_seconds
+from eagle3_api.estimate import bytes_per_token, readable_bytes, startup_seconds, ways_to_store
 
 
 def test_the_kimi_extraction_needs_four_and_a_half_tebibytes() -> None:
-    needed = 87.8e6 * bytes_per_token(7168, 3, "bf16")
-    assert readable_bytes(needed) == "4.58 TiB"
+    assert readable_bytes(87.8e6 * bytes_per_token(7168, 3, "bf16", "LastState")) == "4.58 TiB"
+    assert readable_bytes(87.8e6 * bytes_per_token(7168, 3, "fp8", "LastState")) == "2.29 TiB"
+    assert readable_bytes(87.8e6 * bytes_per_token(7168, 3, "fp8", "TopK")) == "1.75 TiB"
 
 
 def test_three_layers_and_the_last_take_eight_bytes_a_hidden_number_in_bf16() -> None:
-    assert bytes_per_token(4096, 3, "bf16") == 8 * 4096 + 9
-    assert bytes_per_token(4096, 3, "fp32") == 16 * 4096 + 9
-    assert bytes_per_token(4096, 3, "fp8") == 4 * 4096 + 4 * 4 + 9
+    assert bytes_per_token(4096, 3, "bf16", "LastState") == 8 * 4096 + 13
+    assert bytes_per_token(4096, 3, "fp32", "LastState") == 16 * 4096 + 13
+    assert bytes_per_token(4096, 3, "fp8", "LastState") == 4 * 4096 + 4 * 4 + 13
+
+
+def test_the_most_likely_tokens_alone_take_less_than_512_bytes_beside_three_layers_in_fp8() -> None:
+    assert bytes_per_token(4096, 3, "fp8", "TopK") == 3 * (4096 + 4) + 6 * 64 + 5 <= 3 * 4096 + 512
+
+
+def test_every_other_way_of_storing_says_what_to_set() -> None:
+    ways = {(way.dtype, way.teacher): way.change for way in ways_to_store("fp8", "LastState")}
+    assert len(ways) == 6
+    assert ways["fp8", "LastState"] == ""
+    assert ways["bf16", "TopK"] == "extract.dtype bf16 and extract.teacher TopK"
+    assert ways["fp8", "TopK"] == "extract.teacher TopK"
 
 
 def test_the_start_up_budget_grows_with_the_weights_to_be_read() -> None:

@@ -38,11 +38,12 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert table["features"].strip().startswith("4.58 TiB")
     assert "87.8 M (data.expectedTokens)" in table["tokens"]
     assert "2.4 h" in table["time"]
+    assert table["fp8 TopK"].strip() == "1.75 TiB"
 
 
 def test_another_size_is_another_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     table = told(capsys, "-f", edited(tmp_path, expectedTokens=10_000_000), "--tokens-per-second", "1000")
-    assert table["features"].strip().startswith("534.14 GiB")
+    assert table["features"].strip().startswith("534.18 GiB")
     assert "2.8 h" in table["time"]
 
 
@@ -71,7 +72,7 @@ def test_a_claim_that_is_to_be_made_is_set_against_it(capsys: pytest.CaptureFixt
     document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
     document["spec"]["storage"]["features"] = {"size": "4Ti"}
     (tmp_path / "draft.yaml").write_text(yaml.safe_dump(document))
-    assert "lacks 593." in told(capsys, "-f", str(tmp_path / "draft.yaml"))["features"]
+    assert "lacks 594." in told(capsys, "-f", str(tmp_path / "draft.yaml"))["features"]
 
 
 def test_an_unknown_target_needs_its_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

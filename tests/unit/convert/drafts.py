@@ -84,7 +84,7 @@ def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample
     vocabulary = choose(torch.randint(0, 9, (corpus.VOCABULARY,)), DRAFT_VOCABULARY, [1, 2])
     vocabulary.save(trained / VOCABULARY)
     (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
-    save_sample(trained / HELD_OUT, samples)
+    save_sample(trained / HELD_OUT, samples, torch.float32)
     (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
     result = TrainResult(
         steps=1,
@@ -112,7 +112,7 @@ def accuracy(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target
     """As the trainer measures it, by its plain loss."""
     embedding, head = (part().float() for part in (Target(target).embedding, Target(target).head))
     batch = pack(samples, steps)
-    lesson = Teacher(head, vocabulary.ids).teach(batch.last)
+    lesson = Teacher(head, vocabulary.ids).teach(batch.teaching)
     logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
     marks = mark(logits, lesson, batch.teachers, vocabulary.ids)
     shares: list[float] = (marks.right / marks.supervised).tolist()

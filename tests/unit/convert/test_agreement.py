@@ -22,7 +22,7 @@ from eagle3_draft.convert.agreement import FEWEST_POSITIONS, Agreement, judge, m
 from eagle3_draft.convert.answers import ANSWER_TOKENS, hear
 from eagle3_draft.convert.parity import read_converted, read_held_out
 from eagle3_draft.extract.stage import load_engine
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
@@ -75,7 +75,7 @@ def knowing(made: drafts.Made, answered: list[Sample]) -> Original:
     target = Target(made.target)
     embedding, teacher = target.embedding(), Teacher(target.head(), ids)
     batch = pack(answered, 2)
-    lesson = teacher.teach(batch.last)
+    lesson = teacher.teach(batch.teaching)
     optimizer = torch.optim.AdamW(draft.parameters(), lr=5e-3)
     for _ in range(60):
         logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
@@ -159,7 +159,7 @@ def test_shuffled_states_cost_a_draft_its_agreement(
 
 def agreement(made: drafts.Made, converted: Path, samples: list[Sample]) -> Agreement:
     target = Target(made.target)
-    return measure(*read_converted(converted, corpus.LAYERS), samples, target.embedding(), target.head())
+    return measure(*read_converted(converted, corpus.LAYERS), samples, target.embedding())
 
 
 def test_the_engine_hears_the_whole_greedy_answer_and_nothing_else(
@@ -198,8 +198,9 @@ def test_a_draft_that_always_says_the_targets_favourite_word_agrees_by_chance_ho
     target = Target(made.target)
     last = torch.zeros(len(loop), corpus.HIDDEN)
     features = torch.zeros(len(loop), corpus.HIDDEN * len(corpus.LAYERS))
-    constant = Sample(loop, torch.ones(len(loop), dtype=torch.uint8), features, last)
-    found = measure(draft, torch.arange(drafts.DRAFT_VOCABULARY), [constant], target.embedding(), target.head())
+    told = LastState.of(last, last @ target.head().T)
+    constant = Sample(loop, torch.ones(len(loop), dtype=torch.uint8), features, told)
+    found = measure(draft, torch.arange(drafts.DRAFT_VOCABULARY), [constant], target.embedding())
     # Both say token 0 at every position: no logit is larger than another
     assert found.accuracy[0] == found.chance == 1.0
     assert found.beyond_chance == 0.0

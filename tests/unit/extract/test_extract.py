@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,27 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from eagle3_api.artifacts import MANIFEST
+from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Progress, Report
+from eagle3_api.jobs import (
+    DataConfig,
+    ExitCode,
+    ExtractConfig,
+    ExtractResult,
+    ObjectReference,
+    Progress,
+    Report,
+    StageName,
+)
 from eagle3_draft import artifacts
+from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.dialogue import Dialogue
 from eagle3_draft.extract import run
 from eagle3_draft.extract.engine import Engine, Sampling, States
 from eagle3_draft.extract.transformers_engine import TransformersEngine
-from eagle3_draft.features import Features, Sample
+from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.stage import StageError
 
@@ -181,9 +194,27 @@ def test_features_are_the_outputs_of_the_layers_that_were_asked_for(world: World
     torch.testing.assert_close(sample.hidden, expected, rtol=1e-5, atol=1e-6)
     off_by_one = torch.cat([seen["0"], seen["1"], seen["3"]], dim=-1)
     assert (sample.hidden - off_by_one).abs().max() > 1e-2
-    torch.testing.assert_close(sample.last, seen["last"], rtol=1e-5, atol=1e-6)
-    assert (sample.last - seen["3"]).abs().max() > 1e-2
-    torch.testing.assert_close(sample.last @ seen["head"].T, seen["logits"], rtol=1e-4, atol=1e-5)
+    told = sample.teaching
+    assert isinstance(told, LastState)
+    torch.testing.assert_close(told.last, seen["last"], rtol=1e-5, atol=1e-6)
+    assert (told.last - seen["3"]).abs().max() > 1e-2
+    torch.testing.assert_close(told.last @ seen["head"].T, seen["logits"], rtol=1e-4, atol=1e-5)
+    assert torch.equal(told.greedy.long(), seen["logits"].argmax(-1))
+    torch.testing.assert_close(told.log_normaliser, seen["logits"].logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_with_top_k_only_the_most_likely_tokens_are_kept_of_the_answers(world: World) -> None:
+    run(world.config(teacher="TopK"))
+    sample = max(world.features().train, key=len)
+    logits = truth(world.target, sample.input_ids)["logits"]
+    told = sample.teaching
+    assert isinstance(told, TopK)
+    assert torch.equal(told.greedy.long(), logits.argmax(-1))
+    expected = logits.log_softmax(-1).gather(-1, told.top_tokens.long())
+    torch.testing.assert_close(told.top_log_probabilities.float(), expected, rtol=1e-3, atol=1e-3)
+    assert bool((told.top_log_probabilities.diff(dim=-1) <= 0).all())
+    names = {file.path for file in world.features().manifest.files if file.path.endswith("train-00000.safetensors")}
+    assert all("last" not in read_header(world.folder / "features" / name).tensors for name in names)
 
 
 def test_every_conversation_is_there_once_and_knows_which_tokens_are_the_assistants(world: World) -> None:
@@ -366,6 +397,56 @@ def test_what_is_stored_already_needs_no_space_again(world: World, monkeypatch: 
     assert stored > 700_000
 
 
+def test_what_was_begun_under_another_key_and_never_finished_is_removed(world: World, tmp_path: Path) -> None:
+    extractions = tmp_path / "extract"
+    (extractions / "abandoned" / "part-00000-of-00001").mkdir(parents=True)
+    (extractions / "finished").mkdir()
+    (extractions / "finished" / MANIFEST).write_text("{}")
+    run(world.config(folder=str(extractions / "mine")))
+    assert {path.name for path in extractions.iterdir()} == {"finished", "mine"}
+
+
+@pytest.fixture
+def small_volume(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB, which is really full when it is full."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "eagle3", volume], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a file system needs root")
+    yield volume
+    subprocess.run(["umount", volume], check=True)
+
+
+def test_a_volume_that_fills_up_ends_the_extraction_by_name_and_the_next_run_goes_on(
+    world: World, small_volume: Path
+) -> None:
+    config = world.config(folder=str(small_volume / "features"))
+    filler = small_volume / "somebody-else"
+
+    def fill(states: States) -> States:
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        return states
+
+    full = FaultyEngine(engine(config), 45, fill)
+    with pytest.raises(OSError, match="No space") as raised:
+        run(config, load=lambda _: full, shard_bytes=20_000, part_conversations=20)
+    outcome = failure(StageName.EXTRACT, KEY, raised.value)
+    assert (outcome.code, outcome.report.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    assert "the volume is full" in outcome.report.message
+
+    filler.unlink()
+    again = FaultyEngine(engine(config), 0, infinite)
+    result = run(config, load=lambda _: again, shard_bytes=20_000, part_conversations=20)
+    assert (result.whole, result.conversations) == (True, 60)
+    assert again.calls < 60 - 40  # two parts and the shards before the last one were there
+    assert len(Features.open(small_volume / "features").train) == 60 - result.held_out
+
+
 def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: str) -> None:
     with pytest.raises(StageError) as raised:
         act()
@@ -375,7 +456,7 @@ def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: s
 
 
 def test_a_row_that_an_engine_lost_is_noticed(world: World) -> None:
-    losing = FaultyEngine(engine(world.config()), 3, lambda states: States(states.hidden[1:], states.last[1:]))
+    losing = FaultyEngine(engine(world.config()), 3, lambda states: States(states.hidden[1:], states.teaching))
     refused(lambda: run(world.config(), load=lambda _: losing), ExitCode.REFUSED, Reason.FEATURES_MISALIGNED)
 
 

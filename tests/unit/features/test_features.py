@@ -1,24 +1,45 @@
 """What was extracted is what is trained on, to the bit."""
 
+import json
+import resource
+import signal
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
+from eagle3_api.artifacts import MANIFEST
+from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token
+from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_draft import artifacts
-from eagle3_draft.features import Features, FeatureWriter, Header, Sample, Split, plan_shards, read_shard, write_shard
+from eagle3_draft.features import (
+    Features,
+    FeatureWriter,
+    Header,
+    LastState,
+    Sample,
+    Split,
+    TopK,
+    plan_shards,
+    tensors,
+    write_shard,
+)
+from eagle3_draft.features.format import sample_of
 from eagle3_draft.stage import StageError
 
 HEADER = Header(
     layers=[-1, 1],
     hidden_size=8,
     dtype="bf16",
+    teacher="LastState",
     vocabulary_size=100,
     tokenizer_digest="t" * 64,
     chat_template_digest="c" * 64,
@@ -32,16 +53,28 @@ def sample(tokens: int, seed: int = 0) -> Sample:
         input_ids=torch.randint(0, 100, (tokens,), dtype=torch.int32, generator=made),
         loss_mask=torch.randint(0, 2, (tokens,), dtype=torch.uint8, generator=made),
         hidden=torch.randn(tokens, 16, generator=made).bfloat16(),
-        last=torch.randn(tokens, 8, generator=made).bfloat16(),
+        teaching=LastState(
+            last=torch.randn(tokens, 8, generator=made).bfloat16(),
+            greedy=torch.randint(0, 100, (tokens,), dtype=torch.int32, generator=made),
+            log_normaliser=torch.randn(tokens, generator=made),
+        ),
     )
+
+
+def top_k(one: Sample) -> Sample:
+    """The same conversation, of whose answers the most likely tokens are kept."""
+    logits = torch.randn(len(one), HEADER.vocabulary_size, generator=torch.Generator().manual_seed(1))
+    return Sample(one.input_ids, one.loss_mask, one.hidden, TopK.of(logits))
 
 
 def ids(samples: Sequence[Sample]) -> list[Sequence[int]]:
     return [array("i", sample.input_ids.tolist()) for sample in samples]
 
 
-def store(folder: Path, train: Sequence[Sequence[Sample]], held_out: Sequence[Sequence[Sample]]) -> Path:
-    writer = FeatureWriter(folder, HEADER)
+def store(
+    folder: Path, train: Sequence[Sequence[Sample]], held_out: Sequence[Sequence[Sample]], header: Header = HEADER
+) -> Path:
+    writer = FeatureWriter(folder, header)
     for split, shards in ((Split.TRAIN, train), (Split.HELD_OUT, held_out)):
         for number, samples in enumerate(shards):
             writer.write(split, number, ids(samples), samples)
@@ -50,10 +83,11 @@ def store(folder: Path, train: Sequence[Sequence[Sample]], held_out: Sequence[Se
 
 
 def assert_same(found: Sample, expected: Sample) -> None:
-    for name in ("input_ids", "loss_mask", "hidden", "last"):
-        ours, theirs = getattr(found, name), getattr(expected, name)
-        assert ours.dtype == theirs.dtype
-        assert torch.equal(ours, theirs)
+    ours, theirs = tensors(found), tensors(expected)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert ours[name].dtype == theirs[name].dtype
+        assert torch.equal(ours[name], theirs[name])
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
@@ -125,10 +159,10 @@ def test_a_conversation_whose_states_were_not_finite_counts_as_skipped(tmp_path:
     assert (record.lengths, record.skipped) == ([6], 1)
 
 
-@pytest.mark.parametrize("part", ["loss_mask", "hidden", "last"])
+@pytest.mark.parametrize("part", ["loss_mask", "hidden", "last", "greedy", "log_normaliser"])
 def test_a_missing_row_is_features_misaligned(tmp_path: Path, part: str) -> None:
-    whole = sample(5)
-    cut = Sample(**{**vars(whole), part: getattr(whole, part)[:-1]})
+    whole = tensors(sample(5))
+    cut = sample_of({**whole, part: whole[part][:-1]})
     with pytest.raises(StageError, match="5 tokens") as raised:
         write_shard(tmp_path / "x.safetensors", [cut], HEADER)
     assert raised.value.reason == Reason.FEATURES_MISALIGNED
@@ -169,11 +203,81 @@ def test_a_published_store_that_contradicts_itself_is_corrupt(tmp_path: Path) ->
     )
     with pytest.raises(StageError, match="differ on how long"):
         Features.open(tmp_path).train[0]
-    with pytest.raises(StageError, match="not"):
-        read_shard(tmp_path / "train-00000.safetensors", HEADER.model_copy(update={"layers": [1]}))
-    (tmp_path / "noise").write_bytes(b"noise")
-    with pytest.raises(StageError, match="no safetensors file"):
-        read_shard(tmp_path / "noise", HEADER)
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ({"layers": [1]}, "hidden"),
+        ({"dtype": "fp32"}, "torch.float32"),
+        ({"dtype": "fp8"}, "hidden_scale"),
+        ({"teacher": "TopK"}, "top_tokens"),
+    ],
+)
+def test_a_shard_of_another_kind_than_the_manifest_says_is_corrupt(
+    tmp_path: Path, written: dict[str, Any], words: str
+) -> None:
+    header = HEADER.model_copy(update=written)
+    columns = {name: torch.zeros(4, *row, dtype=dtype) for name, (dtype, row) in header.columns().items()}
+    store(tmp_path, [[sample_of(columns)]], [], header)
+    path = tmp_path / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    path.write_text(json.dumps(manifest | {"numbers": manifest["numbers"] | HEADER.model_dump()}))
+    with pytest.raises(StageError, match=words) as raised:
+        Features.open(tmp_path).train[0]
+    assert raised.value.reason == Reason.CORRUPT_ARTIFACT
+
+
+def test_a_store_of_a_version_that_did_not_say_how_it_is_taught_is_refused(tmp_path: Path) -> None:
+    store(tmp_path, [[sample(4)]], [])
+    path = tmp_path / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    del manifest["numbers"]["teacher"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(StageError, match="teacher") as raised:
+        Features.open(tmp_path)
+    assert raised.value.reason == Reason.CORRUPT_ARTIFACT
+    assert "eagle3.dev/retry" in raised.value.message
+
+
+def test_every_tensor_of_a_shard_begins_on_a_page_and_any_reader_of_safetensors_reads_it(tmp_path: Path) -> None:
+    samples = [sample(5), sample(9)]
+    digest = write_shard(tmp_path / "x.safetensors", samples, HEADER)
+    assert digest == artifacts.file_digest(tmp_path / "x.safetensors")
+    found = read_header(tmp_path / "x.safetensors").tensors
+    named = {name for name in found if not name.startswith("padding.")}
+    assert named == {"input_ids", "loss_mask", "hidden", "last", "greedy", "log_normaliser", "offsets"}
+    assert all(found[name].begin % 4096 == 0 for name in named)
+    read = load_file(tmp_path / "x.safetensors")
+    assert torch.equal(read["hidden"], torch.cat([one.hidden for one in samples]))
+    assert read["offsets"].tolist() == [0, 5, 14]
+
+
+def test_what_stops_the_writing_of_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_shard(tmp_path / "x.safetensors", [sample(5000)], HEADER)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16", "fp32"])
+def test_the_most_likely_tokens_are_read_as_they_were_written_without_a_last_state(
+    tmp_path: Path, dtype: FeatureDtype
+) -> None:
+    header = HEADER.model_copy(update={"teacher": "TopK", "dtype": dtype})
+    one = top_k(sample(7))
+    found = Features.open(store(tmp_path, [[one]], [[one]], header)).train[0]
+    assert isinstance(found.teaching, TopK)
+    assert isinstance(one.teaching, TopK)
+    assert torch.equal(found.teaching.top_tokens, one.teaching.top_tokens)
+    assert torch.equal(found.teaching.top_log_probabilities, one.teaching.top_log_probabilities)
+    assert found.teaching.top_tokens.shape == (7, TOP_K)
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 200))
@@ -191,29 +295,29 @@ def test_fp8_is_half_the_bytes_and_within_its_rounding_of_each_row(tmp_path: Pat
     header = HEADER.model_copy(update={"dtype": "fp8"})
     one = sample(50)
     one.hidden[3, :8] *= 1000  # a row of another size must not cost the others their bits
-    one.last[7] = 0
+    assert isinstance(one.teaching, LastState)
+    one.teaching.last[7] = 0
     writer = FeatureWriter(tmp_path, header)
     writer.write(Split.TRAIN, 0, ids([one, sample(4)]), [one, sample(4)])
     writer.publish(key=KEY, made_from={}, numbers={}, provenance={})
-    found = Features.open(tmp_path).train[0]
-    assert found.hidden.dtype == torch.bfloat16
+    stored = Features.open(tmp_path).train[0]
+    assert isinstance(stored.teaching, LastState)
+    assert stored.hidden.dtype == stored.teaching.last.dtype == torch.float8_e4m3fn
+    hidden, last = stored.states(torch.bfloat16), stored.teaching.state(torch.bfloat16)
+    assert torch.equal(stored.teaching.log_normaliser, one.teaching.log_normaliser)
     for mine, theirs in (
-        (found.hidden.reshape(50, 2, 8), one.hidden.reshape(50, 2, 8)),
-        (found.last, one.last),
+        (hidden.reshape(50, 2, 8), one.hidden.reshape(50, 2, 8)),
+        (last, one.teaching.last),
     ):
         bound = theirs.float().abs().amax(-1, keepdim=True) * 2**-18 + theirs.float().abs() * 2**-4
         assert bool(((mine.float() - theirs.float()).abs() <= bound + 1e-6).all())
-    assert torch.equal(found.last[7], torch.zeros(8, dtype=torch.bfloat16))
-
-
-def test_fp8_without_its_scales_is_corrupt(tmp_path: Path) -> None:
-    write_shard(tmp_path / "x.safetensors", [sample(3)], HEADER)
-    with pytest.raises(StageError, match="hidden_scale"):
-        read_shard(tmp_path / "x.safetensors", HEADER.model_copy(update={"dtype": "fp8"}))
+    assert torch.equal(last[7], torch.zeros(8, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "bf16", "fp32"])
-def test_a_store_takes_what_was_estimated(tmp_path: Path, dtype: str) -> None:
-    write_shard(tmp_path / "x.safetensors", [sample(2000)], HEADER.model_copy(update={"dtype": dtype}))
+@pytest.mark.parametrize("teacher", ["LastState", "TopK"])
+def test_a_store_takes_what_was_estimated(tmp_path: Path, dtype: FeatureDtype, teacher: TeacherKind) -> None:
+    one = sample(20_000) if teacher == "LastState" else top_k(sample(20_000))
+    write_shard(tmp_path / "x.safetensors", [one], HEADER.model_copy(update={"dtype": dtype, "teacher": teacher}))
     size = (tmp_path / "x.safetensors").stat().st_size
-    assert abs(size - 2000 * bytes_per_token(8, 2, dtype)) < 8000
+    assert 0 <= size - 20_000 * bytes_per_token(8, 2, dtype, teacher) < 10 * 4096

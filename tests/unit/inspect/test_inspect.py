@@ -14,6 +14,7 @@ from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, ObjectRe
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
+from eagle3_draft.inspect.storage import check_space
 from eagle3_draft.stage import StageError
 from published import files
 from published.shapes import shapes
@@ -123,8 +124,8 @@ def test_the_facts_of_a_target_and_its_data(world: World) -> None:
     assert facts.held_out is not None
     assert 1 <= facts.held_out <= 30
     assert facts.expected_tokens == 100 * 64
-    assert facts.bytes_per_token == 4 * 64 * 2 + 9
-    assert facts.feature_bytes == 100 * 64 * (4 * 64 * 2 + 9)
+    assert facts.bytes_per_token == 4 * 64 * 2 + 13
+    assert facts.feature_bytes == 100 * 64 * (4 * 64 * 2 + 13)
     assert facts.checkpoint_digest is None
     assert facts.warnings == []
 
@@ -292,9 +293,9 @@ def test_a_volume_that_is_too_small_says_what_would_fit(world: World) -> None:
         ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, feature_dtype="fp32", features_capacity=4_000_000
     )
     assert message == (
-        "at most 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.30 MiB; the features volume has "
-        "3.81 MiB free. Use a claim of 6.62 MiB, extract.dtype bf16 (3.18 MiB), "
-        "extract.dtype fp8 (1.72 MiB) or data.maxSamples 57 (about 3,872 tokens)"
+        "at most 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.33 MiB; the features volume has "
+        "3.81 MiB free. Use a claim of 6.65 MiB, extract.dtype bf16 (3.20 MiB), "
+        "extract.dtype fp8 (1.74 MiB) or data.maxSamples 57 (about 3,857 tokens)"
     )
 
 
@@ -302,6 +303,23 @@ def test_what_the_volume_already_holds_is_not_free(world: World) -> None:
     assert world.inspect(features_capacity=4_000_000)
     (world.features / "other").write_bytes(bytes(1_000_000))
     world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
+
+
+def test_a_large_target_may_also_keep_the_most_likely_tokens_alone() -> None:
+    with pytest.raises(StageError) as refused:
+        check_space(
+            tokens=87_800_000,
+            conversations=37_312,
+            layers=3,
+            hidden_size=7168,
+            dtype="bf16",
+            teacher="LastState",
+            free=3 * 2**40,
+        )
+    assert "need 4.58 TiB; the features volume has 3.00 TiB free" in refused.value.message
+    assert (
+        "extract.dtype fp8 (2.29 TiB), extract.dtype fp8 and extract.teacher TopK (1.75 TiB)" in refused.value.message
+    )
 
 
 def test_features_that_this_object_has_already_are_not_needed_twice(world: World) -> None:
@@ -318,6 +336,7 @@ def test_features_that_this_object_has_already_are_not_needed_twice(world: World
         chat_template_digest=facts.chat_template_digest or "",
         layers=facts.auxiliary_layers,
         dtype="bf16",
+        teacher="LastState",
     )
     for inputs, fits in ((made_from, True), ({**made_from, "data": "older"}, False)):
         artifacts.publish(mine, stage="extract", key="key", made_from=inputs, numbers={}, provenance={})
@@ -337,6 +356,7 @@ def test_features_that_are_gone_are_not_needed_again_by_a_draft_that_is_trained(
         chat_template_digest=facts.chat_template_digest or "",
         layers=facts.auxiliary_layers,
         dtype="bf16",
+        teacher="LastState",
     )
     trained = world.drafts / "llm" / "kimi" / "train" / "key"
     trained.mkdir(parents=True)

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eagle3_api.artifacts import PROMPTS
 from eagle3_api.jobs import ObjectReference, TrainConfig
-from eagle3_draft.features import FeatureWriter, Header, Sample, Split
+from eagle3_draft.data.tokenizer_files import tokenizer_digest
+from eagle3_draft.features import FeatureWriter, Header, LastState, Sample, Split
 from eagle3_draft.inspect.target import target_digest
 
 VOCABULARY, HIDDEN, END = 150, 32, 2
@@ -106,7 +107,7 @@ def converse(model: Any, *, turns: int = 1, answer: int = 12) -> Sample:
         input_ids=torch.tensor(tokens, dtype=torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=torch.cat([states[layer + 1][0] for layer in LAYERS], -1),
-        last=states[-1][0].clone(),
+        teaching=LastState.of(states[-1][0].clone(), model.lm_head(states[-1][0])),
     )
 
 
@@ -117,8 +118,9 @@ def write_features(corpus: Corpus, train: list[Sample], held_out: list[Sample], 
         "layers": LAYERS,
         "hidden_size": HIDDEN,
         "dtype": "fp32",
+        "teacher": "LastState",
         "vocabulary_size": VOCABULARY,
-        "tokenizer_digest": "t" * 64,
+        "tokenizer_digest": tokenizer_digest(corpus.target),
         "chat_template_digest": "c" * 64,
     }
     writer = FeatureWriter(folder, Header(**(fields | header)))

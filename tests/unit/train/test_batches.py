@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample, restored
+from eagle3_draft.features.scaled import quantised
 from eagle3_draft.train.batches import epoch_steps, idle, pack, share
 
 
@@ -15,7 +16,7 @@ def sample(mask: list[int], first: int = 0) -> Sample:
         input_ids=rows.to(torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=rows[:, None].float(),
-        last=rows[:, None].float(),
+        teaching=LastState(last=rows[:, None].float(), greedy=rows + 100, log_normaliser=rows.float()),
     )
 
 
@@ -49,7 +50,9 @@ def test_the_loss_mask_is_that_of_the_predicted_token() -> None:
     batch = pack([sample([0, 0, 0, 1, 1, 0])], steps=3)
     # The target at 2 and 3 says tokens 3 and 4: the answer's first token is taught as well
     assert batch.taught.tolist() == [2, 3]
-    assert batch.last.flatten().tolist() == [2, 3]
+    assert isinstance(batch.teaching, LastState)
+    assert batch.teaching.last.flatten().tolist() == [2, 3]
+    assert batch.teaching.greedy.tolist() == [102, 103]
     # Step i at p proposes token p + 2 + i and is compared with the target at p + 1 + i
     for step, (rows, teachers) in enumerate(zip(batch.wanted, batch.teachers, strict=True)):
         proposed = (rows + 2 + step).tolist()
@@ -69,4 +72,24 @@ def test_an_idle_batch_teaches_nothing() -> None:
     batch = idle(sample([1, 1, 1]), steps=2)
     assert batch.documents == [1]
     assert [len(rows) for rows in batch.wanted] == [0, 0]
-    assert len(batch.last) == 0
+    assert len(batch.teaching.greedy) == 0
+
+
+def test_states_in_fp8_stay_so_until_they_are_asked_for() -> None:
+    torch.manual_seed(0)
+    states, last = torch.randn(7, 12), torch.randn(7, 4)
+    (hidden, scale), (small, last_scale) = quantised(states, 4), quantised(last, 4)
+    stored = Sample(
+        input_ids=torch.arange(7, dtype=torch.int32),
+        loss_mask=torch.tensor([0, 0, 0, 1, 1, 0, 0], dtype=torch.uint8),
+        hidden=hidden,
+        teaching=LastState(small, torch.arange(7, dtype=torch.int32), torch.zeros(7), last_scale),
+        hidden_scale=scale,
+    )
+    batch = pack([stored, stored], steps=2, multiple=16)
+    assert batch.features.dtype == torch.float8_e4m3fn
+    assert torch.equal(batch.states(torch.float32)[:14], torch.cat([stored.states(torch.float32)] * 2))
+    assert batch.states(torch.float32)[14:].abs().sum() == 0
+    assert isinstance(batch.teaching, LastState)
+    assert torch.equal(batch.teaching.state(torch.float32)[:2], restored(small, last_scale, torch.float32)[2:4])
+    torch.testing.assert_close(batch.states(torch.float32)[:7], states, rtol=2**-4, atol=1e-2)

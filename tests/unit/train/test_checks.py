@@ -1,5 +1,6 @@
 """Features that are not this object's are refused before anything is trained."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from unit.train import corpus
@@ -40,6 +41,7 @@ def test_features_of_another_object_are_refused(
     [
         ({"last_norm": "none"}, "final norm"),
         ({"vocabulary_size": 151}, "vocabulary size is 151, expected 150"),
+        ({"tokenizer_digest": "0" * 64}, "tokenizer is 0000"),
     ],
 )
 def test_features_of_another_kind_are_refused(
@@ -76,6 +78,20 @@ def test_features_of_another_target_are_refused(made: corpus.Corpus, tmp_path: P
     assert refused.value.reason == Reason.FEATURE_MISMATCH
 
 
+def test_features_of_which_a_byte_was_flipped_are_refused_by_the_name_of_the_file(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    copy = corpus.Corpus(made.target, tmp_path / "features")
+    shutil.copytree(made.features, copy.features)
+    shard = copy.features / "train-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(StageError, match=r"train-00000[.]safetensors has the digest") as refused:
+        run(corpus.train_config(copy, tmp_path))
+    assert (refused.value.code, refused.value.reason) == (ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT)
+
+
 def test_a_target_that_was_changed_since_it_was_inspected_is_refused(made: corpus.Corpus, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="changed since it was inspected") as refused:
         run(corpus.train_config(made, tmp_path, target_digest="00" * 32))
@@ -94,5 +110,5 @@ def _silent(tokens: int) -> Sample:
         input_ids=torch.arange(tokens, dtype=torch.int32),
         loss_mask=torch.zeros(tokens, dtype=torch.uint8),
         hidden=torch.zeros(tokens, len(corpus.LAYERS) * corpus.HIDDEN),
-        last=torch.zeros(tokens, corpus.HIDDEN),
+        teaching=LastState.of(torch.zeros(tokens, corpus.HIDDEN), torch.zeros(tokens, corpus.VOCABULARY)),
     )

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor, Fp8Factor
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import Learning
@@ -15,6 +15,7 @@ from unit.model.test_draft import config
 
 VOCABULARY, STEPS = 96, 3
 IDS = torch.arange(0, VOCABULARY)[:64]
+HEAD = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,9 +26,8 @@ def one_rank() -> Iterator[None]:
 
 
 def new_learning(factor: type[Factor]) -> Learning:
-    torch.manual_seed(0)
-    head, embedding = torch.randn(VOCABULARY, 32), torch.randn(VOCABULARY, 32)
-    return Learning(config(), torch.device("cpu"), embedding=embedding, head=head, ids=IDS, seed=0, factor=factor)
+    embedding = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(2))
+    return Learning(config(), torch.device("cpu"), embedding=embedding, head=HEAD, ids=IDS, seed=0, factor=factor)
 
 
 def new_batch(tokens: int = 120) -> Batch:
@@ -36,7 +36,9 @@ def new_batch(tokens: int = 120) -> Batch:
     ids = torch.randint(0, 12, (tokens,), dtype=torch.int32)
     of_token = torch.randn(12, 4 * 32)[ids]
     mask = torch.ones(tokens, dtype=torch.uint8)
-    return pack([Sample(input_ids=ids, loss_mask=mask, hidden=of_token[:, :96], last=3 * of_token[:, 96:])], STEPS)
+    last = 3 * of_token[:, 96:]
+    told = LastState.of(last, last @ HEAD.T)
+    return pack([Sample(input_ids=ids, loss_mask=mask, hidden=of_token[:, :96], teaching=told)], STEPS)
 
 
 def losses(learning: Learning, batch: Batch, steps: int) -> list[float]:
@@ -54,7 +56,7 @@ def test_in_fp8_it_learns_as_much() -> None:
 def test_what_is_learned_in_fp8_is_measured_as_it_will_be_served() -> None:
     batch = new_batch()
     learning = new_learning(Fp8Factor)
-    answers, weights = learning.teacher.answer(batch.last), torch.ones(STEPS)
+    answers, weights = learning.teacher.answer(batch.teaching), torch.ones(STEPS)
     with torch.no_grad():
         rounded = learning.judge(batch, answers, weights).marks.losses
         learning.model.eval()

@@ -115,7 +115,7 @@ def test_an_early_end_is_the_same_for_a_training_that_was_interrupted(made: corp
     config = prepared(made, tmp_path, **changes)
     for _ in range(3):
         with pytest.raises(StageError, match="interrupted"):
-            trained(config, looks=2)
+            trained(config, looks=1)
     state = trained(config)
     assert (state.step, state.resumed) == (whole.step, 3)
     assert state.curve == whole.curve

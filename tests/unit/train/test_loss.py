@@ -4,21 +4,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample, TopK
 from eagle3_draft.train import loss
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import Teacher, known_rows, mark, most_likely, total_loss
+from eagle3_draft.train.loss import Teacher, known_rows, mark, total_loss
 
 VOCABULARY, HIDDEN, STEPS = 40, 6, 3
 IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
 
 
-def conversation(mask: list[int]) -> Sample:
+def conversation(mask: list[int], head: Tensor) -> Sample:
+    last = torch.randn(len(mask), HIDDEN) * 2
     return Sample(
         input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=torch.randn(len(mask), 3 * HIDDEN),
-        last=torch.randn(len(mask), HIDDEN) * 2,
+        teaching=LastState.of(last, last @ head.T),
     )
 
 
@@ -31,6 +32,7 @@ def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor]) -> Tenso
     Args:
         proposals: logits of each step, (positions, draft vocabulary).
     """
+    assert isinstance(sample.teaching, LastState)
     total = torch.zeros(())
     for step, logits in enumerate(proposals):
         losses = []
@@ -38,7 +40,7 @@ def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor]) -> Tenso
             predicted = position + 2 + step
             if predicted >= len(sample.input_ids) or not sample.loss_mask[predicted]:
                 continue
-            target_logits = head @ sample.last[predicted - 1]
+            target_logits = head @ sample.teaching.last[predicted - 1]
             if int(target_logits.argmax()) not in IDS.tolist():
                 continue
             teacher = torch.softmax(target_logits[IDS], 0)
@@ -56,12 +58,12 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_the_papers_loss_with_its_gradient(seed: int) -> None:
     torch.manual_seed(seed)
-    sample = conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 20)
     head = torch.randn(VOCABULARY, HIDDEN)
+    sample = conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 20, head)
     proposals = [torch.randn(len(sample.input_ids), len(IDS), requires_grad=True) for _ in range(STEPS)]
 
     batch = pack([sample], STEPS)
-    lesson = Teacher(head, IDS).teach(batch.last)
+    lesson = Teacher(head, IDS).teach(batch.teaching)
     logits = [of_step[rows] for of_step, rows in zip(proposals, batch.wanted, strict=True)]
     marks = mark(logits, lesson, batch.teachers, IDS)
     ours = total_loss(marks.losses, known_rows(lesson, batch.teachers))
@@ -78,7 +80,8 @@ def test_it_is_the_papers_loss_with_its_gradient(seed: int) -> None:
 def test_a_token_that_the_draft_does_not_know_gives_no_loss_and_counts_as_wrong() -> None:
     head = torch.eye(4)
     teacher = Teacher(head, torch.tensor([0, 1, 2]))
-    lesson = teacher.teach(torch.tensor([[9.0, 0, 0, 0], [0, 0, 0, 9.0]]))  # it would say 0, and 3, which is unknown
+    last = torch.tensor([[9.0, 0, 0, 0], [0, 0, 0, 9.0]])  # it would say 0, and 3, which is unknown
+    lesson = teacher.teach(LastState.of(last, last @ head.T))
     assert lesson.known.tolist() == [True, False]
     logits = torch.tensor([[5.0, 0, 0], [5.0, 0, 0]], requires_grad=True)
     marks = mark([logits], lesson, [torch.tensor([0, 1])], torch.tensor([0, 1, 2]))
@@ -88,21 +91,28 @@ def test_a_token_that_the_draft_does_not_know_gives_no_loss_and_counts_as_wrong(
     assert gradient[1].abs().sum() == 0
 
 
-def test_the_most_likely_token_does_not_depend_on_chunks_and_is_the_first_of_equals() -> None:
-    torch.manual_seed(0)
-    # Small whole numbers: products are exact, so that equal ones are equal however they are summed
-    head = torch.randint(-3, 4, (VOCABULARY, HIDDEN)).float()
-    last = torch.randint(-3, 4, (200, HIDDEN)).float()
-    scores = last @ head.T
-    assert ((scores == scores.max(-1, keepdim=True).values).sum(-1) > 1).any()
-    expected = torch.tensor([row.index(max(row)) for row in scores.tolist()])
-    for chunk in (1, 7, 16, 100):
-        assert torch.equal(most_likely(last, head, chunk), expected)
+@pytest.mark.parametrize("k", [VOCABULARY, 5])
+def test_the_most_likely_tokens_teach_what_the_state_teaches_of_them(k: int) -> None:
+    torch.manual_seed(3)
+    head = torch.randn(VOCABULARY, HIDDEN)
+    last = torch.randn(50, HIDDEN) * 2
+    state = Teacher(head, IDS).teach(LastState.of(last, last @ head.T))
+    top = Teacher(head, IDS).teach(TopK.of(last @ head.T, k))
+    assert torch.equal(top.greedy, state.greedy)
+    assert torch.equal(top.known, state.known)
+    kept = (last @ head.T).topk(k).indices
+    inside = (kept[:, :, None] == IDS).any(1)  # (rows, draft vocabulary)
+    expected = state.logits.masked_fill(~inside, float("-inf")).softmax(-1)
+    found = top.logits.float().softmax(-1)
+    told = inside.any(-1)
+    torch.testing.assert_close(found[told], expected[told], rtol=2e-2, atol=1e-4)
+    assert bool(found[~told].isfinite().all())  # nothing is known of them, and they do not count
 
 
 def test_a_rank_without_rows_has_a_loss_of_zero_that_can_be_differentiated() -> None:
     empty = torch.zeros(0, len(IDS), requires_grad=True)
-    lesson = Teacher(torch.randn(VOCABULARY, HIDDEN), IDS).teach(torch.zeros(0, HIDDEN))
+    nothing = LastState.of(torch.zeros(0, HIDDEN), torch.zeros(0, VOCABULARY))
+    lesson = Teacher(torch.randn(VOCABULARY, HIDDEN), IDS).teach(nothing)
     rows = torch.zeros(0, dtype=torch.int64)
     marks = mark([empty], lesson, [rows], IDS)
     value = total_loss(marks.losses, marks.counted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.train import loss_kernel
 from eagle3_draft.train.batches import Batch, idle, pack
@@ -14,6 +14,7 @@ from eagle3_draft.train.loss import DECAY, Lesson, Marks, Teacher, known_rows, m
 
 VOCABULARY, HIDDEN, STEPS = 40, 6, 3
 IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
+TARGET = torch.randn(VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +25,12 @@ def exact_numbers() -> Iterator[None]:
 
 
 def conversation(mask: list[int]) -> Sample:
+    last = torch.randn(len(mask), HIDDEN) * 2
     return Sample(
         input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=torch.randn(len(mask), 3 * HIDDEN),
-        last=torch.randn(len(mask), HIDDEN) * 2,
+        teaching=LastState.of(last, last @ TARGET.T),
     )
 
 
@@ -51,16 +53,16 @@ def plainly(states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson) ->
 def test_loss_gradient_and_marks_are_those_of_the_plain_loss(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_kernel, "CHUNK", chunk)
     torch.manual_seed(1)
-    target, head = torch.randn(VOCABULARY, HIDDEN), torch.randn(len(IDS), HIDDEN, requires_grad=True)
+    head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
     batch = pack([conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 9), conversation([0, 1, 1, 0]), conversation([1])], STEPS)
-    lesson = Teacher(target, IDS).teach(batch.last)
+    lesson = Teacher(TARGET, IDS).teach(batch.teaching)
     assert 0 < lesson.known.sum() < len(lesson.known)
     states = states_of(batch)
     expected, marks = plainly(states, head, batch, lesson)
     gradients = torch.autograd.grad(3 * expected, [head, *states])
 
     weights = step_weights(known_rows(lesson, batch.teachers))
-    judged = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, weights)
+    judged = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights)
     torch.testing.assert_close(judged.loss, expected)
     torch.testing.assert_close(judged.marks.losses, marks.losses)
     for name in ("counted", "right", "supervised"):
@@ -72,22 +74,22 @@ def test_loss_gradient_and_marks_are_those_of_the_plain_loss(chunk: int, monkeyp
 
 def test_without_gradient_it_measures_the_same() -> None:
     torch.manual_seed(2)
-    target, head = torch.randn(VOCABULARY, HIDDEN), torch.randn(len(IDS), HIDDEN, requires_grad=True)
+    head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
     batch = pack([conversation([0, 1, 1, 1, 0, 1, 1])], STEPS)
-    lesson = Teacher(target, IDS).teach(batch.last)
+    lesson = Teacher(TARGET, IDS).teach(batch.teaching)
     states, weights = states_of(batch), torch.ones(STEPS)
-    learnt = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, weights)
+    learnt = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights)
     with torch.no_grad():
-        measured = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, weights)
+        measured = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights)
     assert torch.equal(measured.marks.losses, learnt.marks.losses)
     assert all(torch.equal(one, other) for one, other in zip(measured.right, learnt.right, strict=True))
 
 
 def test_a_rank_without_samples_has_a_gradient_of_zero_for_every_state() -> None:
-    target, head = torch.randn(VOCABULARY, HIDDEN), torch.randn(len(IDS), HIDDEN, requires_grad=True)
+    head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
     batch = idle(conversation([1, 1]), STEPS)
-    lesson = Teacher(target, IDS).teach(batch.last)
+    lesson = Teacher(TARGET, IDS).teach(batch.teaching)
     states = states_of(batch)
-    judged = loss_kernel.judge(states, Factor(head), batch, lesson, target[IDS], IDS, torch.ones(STEPS))
+    judged = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), torch.ones(STEPS))
     for gradient in torch.autograd.grad(judged.loss, [head, *states]):
         assert gradient.abs().sum() == 0

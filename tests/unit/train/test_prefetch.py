@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import LastState, Sample
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.prefetch import AHEAD, prefetched
 
@@ -15,7 +15,8 @@ CPU = torch.device("cpu")
 
 def batch_of(number: int) -> Batch:
     ids = torch.full((4,), number, dtype=torch.int32)
-    return pack([Sample(ids, torch.ones(4, dtype=torch.uint8), torch.zeros(4, 3), torch.zeros(4, 1))], 2)
+    told = LastState.of(torch.zeros(4, 1), torch.zeros(4, 5))
+    return pack([Sample(ids, torch.ones(4, dtype=torch.uint8), torch.zeros(4, 3), told)], 2)
 
 
 def test_batches_come_in_order_each_with_its_item() -> None:

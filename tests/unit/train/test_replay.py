@@ -100,7 +100,7 @@ def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> No
         for sample in samples:
             batch = pack([sample], 4)
             logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
-            answers = Teacher(head, ids).answer(batch.last)
+            answers = Teacher(head, ids).answer(batch.teaching)
             proposed = zip(logits, batch.teachers, strict=True)
             right = right_table(batch, [right_rows(of_step, answers, rows, ids) for of_step, rows in proposed])
             walked += torch.tensor(replay(accepted(right, num_steps).tolist(), sample.loss_mask.tolist()))
@@ -115,7 +115,7 @@ def _fit(draft: Draft, samples: list[Sample], embedding: torch.Tensor, head: tor
     """Make a draft that is often right, and often wrong."""
     optimizer = torch.optim.AdamW(draft.parameters(), lr=3e-3)
     batch = pack(samples[:2], 2)
-    lesson = Teacher(head.detach(), ids).teach(batch.last)
+    lesson = Teacher(head.detach(), ids).teach(batch.teaching)
     for _ in range(20):
         logits = draft(batch.features, embedding.detach()[batch.input_ids], batch.documents, batch.wanted)
         loss = sum(

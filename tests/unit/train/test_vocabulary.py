@@ -6,7 +6,7 @@ import torch
 
 from eagle3_api.checkpoints.form import MapKind
 from eagle3_api.checkpoints.vocabulary import understand_map
-from eagle3_draft.features import Sample
+from eagle3_draft.features import Sample, TopK
 from eagle3_draft.train.vocabulary import Vocabulary, choose, count_supervised, coverage
 
 
@@ -15,7 +15,7 @@ def said(tokens: list[int], mask: list[int]) -> Sample:
         input_ids=torch.tensor(tokens, dtype=torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=torch.empty(len(tokens), 0),
-        last=torch.empty(len(tokens), 0),
+        teaching=TopK(torch.empty(len(tokens), 0), torch.empty(len(tokens), 0)),
     )
 
 

@@ -20,7 +20,6 @@ from eagle3_draft.features import Sample
 from eagle3_draft.model import Draft
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.evaluate import replayed, right_table
-from eagle3_draft.train.loss import Teacher
 
 #: Draft steps that are measured; the trainer replays as many.
 STEPS = 8
@@ -62,25 +61,24 @@ class Agreement:
 
 
 @torch.no_grad()
-def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Tensor, head: Tensor) -> Agreement:
+def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Tensor) -> Agreement:
     """Run a draft over what its target computed.
 
     Args:
         draft: on the device on which it is to run.
         ids: (draft vocabulary,), the target's ids of the tokens that it knows.
         samples: conversations with the target's states; positions of the loss mask count.
-        embedding, head: the target's, (vocabulary, hidden).
+        embedding: the target's, (vocabulary, hidden).
     """
     device, dtype = next((p.device, p.dtype) for p in draft.parameters())
     ids = ids.to(device)
-    teacher = Teacher(head.to(device, dtype), ids)
     right = torch.zeros(STEPS)
     asked = torch.zeros(STEPS)
     walked = torch.zeros(2, STEPS)
     said: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for sample in samples:
         batch = pack([sample], STEPS).to(device)
-        greedy = teacher.answer(batch.last).greedy
+        greedy = batch.teaching.greedy.long()
         embeds = embedding[sample.input_ids.long()].to(device, dtype)
         logits = draft(batch.features.to(dtype), embeds, batch.documents, batch.wanted)
         proposed = [ids[of_step.argmax(-1)] for of_step in logits]

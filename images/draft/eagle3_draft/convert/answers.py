@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, DataConfig, ExtractConfig
 from eagle3_draft.extract.engine import AnsweringEngine
 from eagle3_draft.features import Sample
@@ -22,7 +23,7 @@ PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64
 Load = Callable[[ExtractConfig], AnsweringEngine]
 
 
-def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: str, load: Load) -> list[Sample]:
+def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: FeatureDtype, load: Load) -> list[Sample]:
     """Have the target answer, and take down what it computes.
 
     Args:
@@ -49,12 +50,12 @@ def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: str, lo
         for number, (prompt, text, states) in enumerate(zip(asked, texts, engine.states(texts), strict=True), 1):
             mask = torch.zeros(len(text), dtype=torch.uint8)
             mask[len(prompt) :] = 1
-            samples.append(Sample(torch.tensor(text, dtype=torch.int32), mask, states.hidden, states.last))
+            samples.append(Sample(torch.tensor(text, dtype=torch.int32), mask, states.hidden, states.teaching))
             progress.update(number)
-    return [one for one in samples if bool(one.hidden.isfinite().all()) and bool(one.last.isfinite().all())]
+    return [one for one in samples if one.is_finite()]
 
 
-def _extraction(config: ConvertConfig, dtype: str) -> ExtractConfig:
+def _extraction(config: ConvertConfig, dtype: FeatureDtype) -> ExtractConfig:
     """The configuration of an extraction that would run the target as this one must be run."""
     return ExtractConfig(
         owner=config.owner,

@@ -1,7 +1,8 @@
 """The converted draft against the trained one, on held-out features: same forward, same proposals."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import read_folder, read_form
-from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_draft import artifacts
-from eagle3_draft.features import Header, Sample, read_shard
+from eagle3_draft.features import Sample, sample_of
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import config_of
 from eagle3_draft.train.batches import pack
@@ -60,8 +60,7 @@ def compare(
     error = squares = 0.0
     agreed = rows = values = 0
     for sample in held_out:
-        everywhere = Sample(sample.input_ids, torch.ones_like(sample.loss_mask), sample.hidden, sample.last)
-        batch = pack([everywhere], STEPS)
+        batch = pack([replace(sample, loss_mask=torch.ones_like(sample.loss_mask))], STEPS)
         features, embeds = batch.features.float(), embedding[batch.input_ids].float()
         for one, other in zip(
             ours(features, embeds, batch.documents, batch.wanted),
@@ -82,19 +81,10 @@ def compare(
 
 
 def read_held_out(trained: Path) -> list[Sample]:
-    """The held-out features that travel with Train's artifact."""
-    path = artifacts.verified(trained, HELD_OUT)
-    draft = DraftConfig.model_validate_json((trained / CONFIG).read_bytes())
-    stored = read_header(path).tensors["hidden"].dtype
-    header = Header(
-        layers=draft.layers,
-        hidden_size=draft.target_hidden_size,
-        dtype="fp32" if stored == "F32" else "bf16",
-        vocabulary_size=draft.vocabulary_size,
-        tokenizer_digest="",
-        chat_template_digest="",
-    )
-    return read_shard(path, header)
+    """The held-out features that travel with Train's artifact; of what the target says, its most likely token alone."""
+    columns = load_file(artifacts.verified(trained, HELD_OUT))
+    bounds = columns.pop("offsets").tolist()
+    return [sample_of({name: rows[start:end] for name, rows in columns.items()}) for start, end in pairwise(bounds)]
 
 
 def read_trained(folder: Path) -> tuple[Draft, Tensor]:

@@ -15,6 +15,7 @@ from eagle3_api.artifacts import PROMPTS
 from eagle3_api.checkpoints import Finding, Form, Level
 from eagle3_api.checkpoints.rules import Rule
 from eagle3_api.conditions import Reason
+from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, ExitCode, TrainResult
 from eagle3_draft.convert import parity
 from eagle3_draft.convert.agreement import AGREEMENT, Agreement, judge, measure
@@ -82,7 +83,7 @@ def prove_trained(config: ConvertConfig, trained: Path, result: TrainResult, tar
             f"{same.error:.3g} apart (their size is {same.scale:.3g}), and {same.agreement:.1%} of its proposals are the "
             "same. This is a fault of the conversion, or of the disk",
         )
-    agreement = measure(*parity.read_converted(folder, config.layers), samples, embedding, target.head())
+    agreement = measure(*parity.read_converted(folder, config.layers), samples, embedding)
     return Proof(same, agreement, list(_against_the_trainer(agreement, result, samples)))
 
 
@@ -102,11 +103,11 @@ def prove_adopted(config: ConvertConfig, form: Form, target_dtype: str, load: Lo
         return Proof(findings=[Finding(AGREEMENT, Level.UNKNOWN, why)])
     folder, target = Path(config.folder), Target(Path(config.target))
     prompts = [json.loads(line)["input_ids"] for line in (folder / PROMPTS).read_bytes().splitlines()]
-    stored = "fp32" if weight_type(target_dtype) is torch.float32 else "bf16"
+    stored: FeatureDtype = "fp32" if weight_type(target_dtype) is torch.float32 else "bf16"
     samples = hear(config, prompts, stored, load)
     draft, ids = parity.read_converted(folder, config.layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    agreement = measure(draft.to(device), ids, samples, target.embedding(), target.head())
+    agreement = measure(draft.to(device), ids, samples, target.embedding())
     return Proof(agreement=agreement, findings=list(judge(agreement)))
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.jobs import DataConfig
 
 #: Before the names of an extraction's inputs, in the manifest of a training from it: the features may be gone by then.
@@ -21,7 +22,8 @@ def extraction_inputs(
     data_digest: str,
     chat_template_digest: str,
     layers: Sequence[int],
-    dtype: str,
+    dtype: FeatureDtype,
+    teacher: TeacherKind,
     end_tokens: Sequence[int] = (),
 ) -> dict[str, str]:
     """By name, as text; two extractions with the same inputs have the same output."""
@@ -32,6 +34,7 @@ def extraction_inputs(
         "chatTemplate": chat_template_digest,
         "layers": json.dumps(list(layers)),
         "dtype": dtype,
+        "teacher": teacher,
         "maxLength": str(data.max_length),
         "maxSamples": str(data.max_samples),
         "holdout": str(data.holdout),

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from eagle3_draft.data.dialogue import Dialogue
+from eagle3_draft.features import Teaching
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,11 @@ class States:
 
     Attributes:
         hidden: (tokens, layers x hidden), outputs of the layers side by side, in their order.
-        last: (tokens, hidden), what lm_head multiplies.
+        teaching: what the target says after each token.
     """
 
     hidden: torch.Tensor
-    last: torch.Tensor
+    teaching: Teaching
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,23 @@ import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
+from sglang.srt.layers.logits_processor import LogitsMetadata
 from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
 from sglang.srt.managers.scheduler import run_scheduler_process
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel
 
 from eagle3_api.conditions import Reason
+from eagle3_api.features import TeacherKind
 from eagle3_api.sglang import CapturePoints
+from eagle3_draft.features import Teaching, teach
 
 FAILURE = "failure.json"
 
@@ -41,12 +45,14 @@ class Plan:
         points: where to take it from.
         ids: the layers, in SGLang's notation.
         dtype: in which the states are handed over.
+        teacher: in which form the target's answers are.
         folder: for the files; emptied by whoever reads them.
     """
 
     points: CapturePoints
     ids: tuple[int, ...]
     dtype: torch.dtype
+    teacher: TeacherKind
     folder: Path
 
 
@@ -56,7 +62,7 @@ def request_id(number: int, tokens: int) -> str:
 
 
 def states_file(folder: Path, number: int) -> Path:
-    """The file of one conversation: ``input_ids``, ``hidden``, ``last``."""
+    """The file of one conversation: ``input_ids``, ``hidden`` and what the target says."""
     return folder / f"{number}.safetensors"
 
 
@@ -88,11 +94,9 @@ class CaptureError(Exception):
 
 @dataclass
 class _Rows:
-    """A conversation of which some tokens were computed."""
+    """A conversation of which some tokens were computed: its tensors, chunk by chunk."""
 
-    input_ids: list[torch.Tensor] = field(default_factory=list)
-    hidden: list[torch.Tensor] = field(default_factory=list)
-    last: list[torch.Tensor] = field(default_factory=list)
+    chunks: list[dict[str, torch.Tensor]] = field(default_factory=list)
     count: int = 0
 
 
@@ -144,16 +148,22 @@ class Capture:
         **kwargs: Any,
     ) -> None:
         requests = getattr(batch, "rids", None) or []
-        if self._failed or not any(_is_ours(request) for request in requests):
+        if not any(_is_ours(request) for request in requests) or batch.forward_mode.is_idle():
             return
         try:
-            self._take(processor, input_ids, hidden, batch, aux_hidden_states)
+            self._check(processor, hidden, batch)
+            # Every rank computes this, whatever it has failed in: the head is divided among them, and they would wait
+            teaching = teach(
+                self._plan.teacher, hidden, partial(_logits, processor, lm_head, batch), processor.config.vocab_size
+            )
+            if not self._failed:
+                self._take(input_ids, hidden, teaching, batch, aux_hidden_states)
         except Exception as error:
             self._note(error)
 
-    def _take(self, processor: Any, input_ids: Any, hidden: Any, batch: Any, aux: Any) -> None:
-        if batch.forward_mode.is_idle():
-            return
+    @staticmethod
+    def _check(processor: Any, hidden: Any, batch: Any) -> None:
+        """The same on every rank."""
         if not batch.forward_mode.is_extend_without_speculative():
             raise CaptureError(
                 Reason.FEATURES_MISALIGNED, f"a forward of mode {batch.forward_mode.name} has other rows"
@@ -165,6 +175,8 @@ class Capture:
                 Reason.FEATURE_MISMATCH,
                 "the target's logits are changed after its head. A draft cannot be trained on it",
             )
+
+    def _take(self, input_ids: Any, hidden: Any, teaching: Teaching, batch: Any, aux: Any) -> None:
         aux = pack_aux_hidden_states(aux) if aux is not None else hidden[:, :0]
         expected = len(self._plan.ids) * hidden.shape[-1]
         if aux.shape != (hidden.shape[0], expected):
@@ -176,17 +188,18 @@ class Capture:
         if get_parallel().attn_tp_rank != 0:  # every rank of the attention's group has all rows whole; one writes them
             return
         # Copies: the engine uses its buffers again
-        ids = input_ids.to("cpu", copy=True)
-        states, last = aux.to("cpu", self._plan.dtype, copy=True), hidden.to("cpu", self._plan.dtype, copy=True)
+        columns = {"input_ids": input_ids, "hidden": aux, **vars(teaching)}
+        kinds = {"hidden": self._plan.dtype, "last": self._plan.dtype}
+        taken = {name: column.to("cpu", kinds.get(name, column.dtype), copy=True) for name, column in columns.items()}
         end = 0
         for request, start, count in zip(
             batch.rids, batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True
         ):
             rows, end = slice(end, end + count), end + count
             if _is_ours(request):
-                self._add(request, start, ids[rows], states[rows], last[rows])
+                self._add(request, start, count, {name: column[rows] for name, column in taken.items()})
 
-    def _add(self, request: str, start: int, ids: torch.Tensor, hidden: torch.Tensor, last: torch.Tensor) -> None:
+    def _add(self, request: str, start: int, count: int, chunk: dict[str, torch.Tensor]) -> None:
         _, number, tokens = request.split(":")
         if start == 0:  # the first chunk, also of a request that was put back and begins anew
             self._open[request] = _Rows()
@@ -196,20 +209,11 @@ class Capture:
                 Reason.FEATURES_MISALIGNED,
                 f"rows from token {start} on, after {rows.count} tokens: the engine took the others from its prefix cache",
             )
-        rows.input_ids.append(ids)
-        rows.hidden.append(hidden)
-        rows.last.append(last)
-        rows.count += len(ids)
+        rows.chunks.append(chunk)
+        rows.count += count
         if rows.count == int(tokens):
             path = states_file(self._plan.folder, int(number))
-            save_file(
-                {
-                    "input_ids": torch.cat(rows.input_ids),
-                    "hidden": torch.cat(rows.hidden),
-                    "last": torch.cat(rows.last),
-                },
-                path,
-            )
+            save_file({name: torch.cat([one[name] for one in rows.chunks]) for name in chunk}, path)
             del self._open[request]
 
     def _note(self, error: Exception) -> None:
@@ -226,6 +230,12 @@ class Capture:
             "message": str(error) if known else f"{type(error).__name__}: {error}",
         }
         path.write_text(json.dumps(note))
+
+
+def _logits(processor: Any, lm_head: Any, batch: Any, rows: torch.Tensor) -> torch.Tensor:
+    """The server's own logits of some rows, (rows, vocabulary), whole on every rank."""
+    logits: torch.Tensor = processor._get_logits(rows, lm_head, LogitsMetadata.from_forward_batch(batch))
+    return logits
 
 
 def _is_ours(request: Sequence[str] | str) -> bool:

@@ -33,7 +33,7 @@ from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture
 from eagle3_draft.data.dialogue import Answer, Dialogue
 from eagle3_draft.extract.engine import Sampling, States
 from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler, states_file
-from eagle3_draft.features import TORCH_DTYPES
+from eagle3_draft.features import TORCH_DTYPES, teaching_of
 from eagle3_draft.inspect.target import read_target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
@@ -71,11 +71,11 @@ class SGLangEngine:
         arguments = _server_arguments(config)
         self.hidden_size = target.hidden_size
         self.vocabulary_size = target.vocabulary_size
-        self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype)
+        self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype, config.teacher)
         self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
         self._handed_over = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
-        plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], self._folder)
+        plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], config.teacher, self._folder)
         try:
             starting = self._thread.submit(_engine, plan, arguments)
             self._engine = _awaited(starting, startup_seconds(target.weight_bytes))
@@ -201,7 +201,7 @@ class SGLangEngine:
         path.unlink()
         if tensors["input_ids"].tolist() != list(ids):
             raise _misaligned(f"SGLang's rows of a conversation of {len(ids)} tokens are of other tokens")
-        return States(hidden=tensors["hidden"], last=tensors["last"])
+        return States(hidden=tensors["hidden"], teaching=teaching_of(tensors))
 
     def _raise_failure(self) -> None:
         try:

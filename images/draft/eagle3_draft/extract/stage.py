@@ -5,6 +5,7 @@ finds them all finished publishes the whole, which moves no byte.
 """
 
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +18,11 @@ from platform import node
 
 import torch
 
-from eagle3_api.artifacts import PROMPTS, REPORT, Manifest
+from eagle3_api.artifacts import MANIFEST, PROMPTS, REPORT, Manifest
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, readable_bytes
-from eagle3_api.jobs import ExitCode, ExtractConfig, ExtractResult
+from eagle3_api.jobs import ExitCode, ExtractConfig, ExtractResult, StageName
 from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
 from eagle3_draft.data.conversations import Conversation, Conversations
@@ -65,6 +66,7 @@ def load_engine(config: ExtractConfig) -> AnsweringEngine:
     return TransformersEngine.load(
         Path(config.target),
         config.layers,
+        teacher=config.teacher,
         arguments=config.arguments,
         trust_remote_code=config.trust_remote_code,
     )
@@ -102,9 +104,22 @@ def run(
     folder = Path(config.folder)
     if artifacts.finished(folder, config.key) is not None:
         return _published(folder)
+    _remove_abandoned(folder)
     with interruptible() as interruption:
         extraction = _Extraction(config, folder, interruption, shard_bytes, part_conversations, free_bytes)
         return extraction.run(load)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove this object's extractions under other keys that were never finished: its spec has changed since.
+
+    Inspect counts their bytes as free. What is finished stays: it may be retained, and Clean removes it otherwise.
+    """
+    if folder.parent.name != StageName.EXTRACT:  # not laid out as artifacts are: what lies there is somebody's
+        return
+    for other in folder.parent.iterdir() if folder.parent.exists() else ():
+        if other != folder and other.is_dir() and not (other / MANIFEST).exists():
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _published(folder: Path) -> ExtractResult:
@@ -294,6 +309,9 @@ class _Extraction:
             f"out: {why or 'none'}",
         )
 
+    def _bytes_per_token(self, hidden: int) -> int:
+        return bytes_per_token(hidden, len(self.config.layers), self.config.dtype, self.config.teacher)
+
     def _check_space(self, texts: Sequence[Rendered], sampled: int) -> None:
         """Estimate anew what is still to be stored, from the conversations of one part as they were rendered.
 
@@ -301,7 +319,7 @@ class _Extraction:
         """
         tokens = sum(len(text.input_ids) for text in texts)
         left = sum(len(part.conversations) for part in self.parts if self._manifest(part) is None)
-        per_token = bytes_per_token(hidden_size(self.target), len(self.config.layers), self.config.dtype)
+        per_token = self._bytes_per_token(hidden_size(self.target))
         needed = tokens * per_token * left // max(1, sampled)
         self.folder.mkdir(parents=True, exist_ok=True)
         free = self.free_bytes(self.folder)
@@ -335,6 +353,7 @@ class _Extraction:
             layers=self.config.layers,
             hidden_size=engine.hidden_size,
             dtype=self.config.dtype,
+            teacher=self.config.teacher,
             vocabulary_size=engine.vocabulary_size,
             tokenizer_digest=tokenizer_digest(self.target),
             chat_template_digest=self.template_digest,
@@ -371,7 +390,7 @@ class _Extraction:
         done: int,
     ) -> tuple[dict[Split, list[ShardRecord]], int]:
         """Write all shards of a part; returns their records and the tokens that were computed."""
-        per_token = bytes_per_token(engine.hidden_size, len(self.config.layers), self.config.dtype)
+        per_token = self._bytes_per_token(engine.hidden_size)
         plan = [
             _Shard(split, number, [part[index] for index in shard])
             for split, part in texts.items()
@@ -403,10 +422,11 @@ class _Extraction:
         for count, text in enumerate(texts, start=1):
             self.interruption.check()
             states = next(every)
-            if bool(states.hidden.isfinite().all()) and bool(states.last.isfinite().all()):
-                ids = torch.tensor(text.input_ids.tolist(), dtype=torch.int32)
-                mask = torch.tensor(text.loss_mask.tolist(), dtype=torch.uint8)
-                samples.append(Sample(ids, mask, states.hidden, states.last))
+            ids = torch.tensor(text.input_ids.tolist(), dtype=torch.int32)
+            mask = torch.tensor(text.loss_mask.tolist(), dtype=torch.uint8)
+            sample = Sample(ids, mask, states.hidden, states.teaching)
+            if sample.is_finite():
+                samples.append(sample)
             progress.update(done + count)
         return samples
 
@@ -485,6 +505,7 @@ class _Extraction:
             layers=config.layers,
             dtype=config.dtype,
             end_tokens=config.end_tokens or (),
+            teacher=config.teacher,
         )
 
     def _provenance(self, engine: Engine) -> dict[str, str]:

@@ -12,9 +12,11 @@ import torch
 import transformers
 
 from eagle3_api.conditions import Reason
+from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.dialogue import Answer, Dialogue
 from eagle3_draft.extract.engine import Sampling, States
+from eagle3_draft.features import mapped, teach
 from eagle3_draft.stage import StageError
 
 #: What ``--dtype`` of SGLang is called in torch.
@@ -38,9 +40,10 @@ class TransformersEngine:
     Args:
         model: a causal language model of transformers.
         layers: whose outputs are taken, 0-based; -1 is the embedding.
+        teacher: in which form the target's answers are taken.
     """
 
-    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+    def __init__(self, model: Any, layers: Sequence[int], teacher: TeacherKind = "LastState") -> None:
         config = model.config.get_text_config()
         self.hidden_size: int = config.hidden_size
         self.vocabulary_size: int = config.vocab_size
@@ -53,7 +56,7 @@ class TransformersEngine:
         # Its own may penalise, or draw from the top few, where the object says otherwise; where it ends stays
         model.generation_config = _GENERATION(eos_token_id=model.generation_config.eos_token_id)
         self._model = model
-        self._layers = list(layers)
+        self._teacher = teacher
         # hidden_states[0] is the embedding's output, hidden_states[i + 1] that of layer i; the very last may be normed
         self._taken = [layer + 1 for layer in layers]
         self._short_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -61,13 +64,20 @@ class TransformersEngine:
 
     @classmethod
     def load(
-        cls, target: Path, layers: Sequence[int], *, arguments: Sequence[str] = (), trust_remote_code: bool = False
+        cls,
+        target: Path,
+        layers: Sequence[int],
+        *,
+        teacher: TeacherKind = "LastState",
+        arguments: Sequence[str] = (),
+        trust_remote_code: bool = False,
     ) -> "TransformersEngine":
         """Load the target in a folder, on a GPU if there is one.
 
         Args:
             target: the folder.
             layers: whose outputs are taken.
+            teacher: in which form the target's answers are taken.
             arguments: of the server; ``--dtype`` is followed, so that the states are computed as they will be served.
             trust_remote_code: let the target's own code run.
 
@@ -89,7 +99,7 @@ class TransformersEngine:
         if absent:
             raise _unreadable(target, f"has no fitting weights for {', '.join(absent[:3])}; they would be random")
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(model.to(device).eval(), layers)
+        return cls(model.to(device).eval(), layers, teacher)
 
     def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
         """The states over each conversation.
@@ -152,8 +162,11 @@ class TransformersEngine:
             self._head_tried = True
         output = self._forward(input_ids, **({"logits_to_keep": 1} if self._short_logits else {}))
         states = output.hidden_states
+        head = self._model.get_output_embeddings()
+        teaching = teach(self._teacher, states[-1][0], head, self.vocabulary_size)
         return States(
-            hidden=torch.cat([states[index][0] for index in self._taken], dim=-1).cpu(), last=states[-1][0].cpu()
+            hidden=torch.cat([states[index][0] for index in self._taken], dim=-1).cpu(),
+            teaching=mapped(teaching, torch.Tensor.cpu),
         )
 
     def _forward(self, input_ids: Sequence[int], **options: Any) -> Any:

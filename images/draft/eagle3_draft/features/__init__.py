@@ -6,24 +6,20 @@ to end, and ``lengths.safetensors`` with the tokens of each conversation:
     train-00000.safetensors     input_ids  int32  (tokens,)
     held_out-00000.safetensors  loss_mask  uint8  (tokens,)                    1 where the token is the assistant's
     ...                         hidden     dtype  (tokens, layers x hidden)    outputs of the layers, in their order
-                                last       dtype  (tokens, hidden)             after the final norm: what lm_head reads
                                 offsets    int64  (conversations + 1,)         conversation i is offsets[i]:offsets[i+1]
+                                and the tensors of ``LastState`` or ``TopK``   what the target says after each token
 
 ``loss_mask`` is not shifted: it marks the token itself, as one to be predicted. The manifest's numbers say what the
 states are (``Header``). ``FeatureWriter`` writes a store so that an interrupted run loses one shard at most;
 ``Features.open`` reads it, memory-mapped.
 """
 
-from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split
-from eagle3_draft.features.reader import Features, Samples, read_shard
-from eagle3_draft.features.writer import (
-    SHARD_BYTES,
-    FeatureWriter,
-    ShardRecord,
-    plan_shards,
-    publish_store,
-    write_shard,
-)
+from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split, sample_of, tensors
+from eagle3_draft.features.reader import Features, Samples
+from eagle3_draft.features.scaled import restored
+from eagle3_draft.features.shard import write_shard
+from eagle3_draft.features.teaching import LastState, Teaching, TopK, joined, mapped, teach, teaching_of
+from eagle3_draft.features.writer import SHARD_BYTES, FeatureWriter, ShardRecord, plan_shards, publish_store
 
 __all__ = [
     "SHARD_BYTES",
@@ -31,12 +27,21 @@ __all__ = [
     "FeatureWriter",
     "Features",
     "Header",
+    "LastState",
     "Sample",
     "Samples",
     "ShardRecord",
     "Split",
+    "Teaching",
+    "TopK",
+    "joined",
+    "mapped",
     "plan_shards",
     "publish_store",
-    "read_shard",
+    "restored",
+    "sample_of",
+    "teach",
+    "teaching_of",
+    "tensors",
     "write_shard",
 ]

@@ -1,20 +1,25 @@
 """Names, types and values that the writer and the reader of features share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
 import torch
 from pydantic import Field
 
 from eagle3_api.base import Model
+from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
+from eagle3_draft.features import teaching
+from eagle3_draft.features.scaled import FP8, restored
+from eagle3_draft.features.teaching import Teaching
 
 LENGTHS = "lengths.safetensors"
 
-#: In which readers get the states. FP8 is stored with scales and read as bf16.
+#: In which an engine hands states over. FP8 is stored with scales and made of bf16.
 TORCH_DTYPES = {"fp8": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
-FP8 = torch.float8_e4m3fn
+#: What ``fp8`` stores scaled, of what there is of it.
+STATES = frozenset({"hidden", "last"})
 
 
 class Split(StrEnum):
@@ -32,16 +37,31 @@ class Sample:
         input_ids: int32 (tokens,).
         loss_mask: uint8 (tokens,), 1 where the token is the assistant's.
         hidden: (tokens, layers x hidden), outputs of the layers side by side, in increasing order of the layers.
-        last: (tokens, hidden), the last layer's output after the final norm.
+        teaching: what the target says after each token.
+        hidden_scale: (tokens, layers) float32, where ``hidden`` is stored in FP8.
     """
 
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     hidden: torch.Tensor
-    last: torch.Tensor
+    teaching: Teaching
+    hidden_scale: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    def states(self, dtype: torch.dtype) -> torch.Tensor:
+        """(tokens, layers x hidden), the layers' outputs as numbers of this type."""
+        return restored(self.hidden, self.hidden_scale, dtype)
+
+    def rows(self, which: slice) -> "Sample":
+        """Some of its tokens."""
+        return sample_of({name: tensor[which] for name, tensor in tensors(self).items()})
+
+    def is_finite(self) -> bool:
+        """Whether all its numbers are."""
+        numbers = [tensor for tensor in tensors(self).values() if tensor.is_floating_point() and tensor.dtype != FP8]
+        return all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
 class Header(Model):
@@ -50,8 +70,9 @@ class Header(Model):
     Attributes:
         layers: whose outputs ``hidden`` holds; 0-based, -1 is the embedding.
         hidden_size: of the target.
-        dtype: of the stored states, ``fp8``, ``bf16`` or ``fp32``.
-        last_norm: ``final``: the final norm is applied to ``last``. Engines differ in it, and a draft trained on the
+        dtype: of the stored states.
+        teacher: in which form the target's answers are stored.
+        last_norm: ``final``: the answers were made after the final norm. Engines differ in it, and a draft trained on the
             other kind loses a third of its acceptance, so it is written down and checked.
         vocabulary_size: of the target.
         tokenizer_digest: of the tokenizer's files.
@@ -60,7 +81,8 @@ class Header(Model):
 
     layers: list[int]
     hidden_size: int
-    dtype: Literal["fp8", "bf16", "fp32"]
+    dtype: FeatureDtype
+    teacher: TeacherKind
     last_norm: str = "final"
     vocabulary_size: int
     tokenizer_digest: str
@@ -68,8 +90,34 @@ class Header(Model):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The type in which readers get the states."""
+        """The type in which an engine hands the states over."""
         return TORCH_DTYPES[self.dtype]
+
+    def columns(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The tensors of a conversation as an engine computed it, with one row a token: types and shapes of a row."""
+        always: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+            "input_ids": (torch.int32, ()),
+            "loss_mask": (torch.uint8, ()),
+            "hidden": (self.torch_dtype, (len(self.layers) * self.hidden_size,)),
+        }
+        if self.teacher == "TopK":
+            kept = (min(TOP_K, self.vocabulary_size),)
+            return always | {"top_tokens": (torch.int32, kept), "top_log_probabilities": (torch.float16, kept)}
+        return always | {
+            "last": (self.torch_dtype, (self.hidden_size,)),
+            "greedy": (torch.int32, ()),
+            "log_normaliser": (torch.float32, ()),
+        }
+
+    def stored(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The same as they lie in a shard: with ``fp8`` states have scales beside them."""
+        columns = self.columns()
+        if self.dtype == "fp8":
+            for name in STATES & columns.keys():
+                (width,) = columns[name][1]
+                columns[name] = (FP8, (width,))
+                columns[f"{name}_scale"] = (torch.float32, (width // self.hidden_size,))
+        return columns
 
 
 class ShardEntry(Model):
@@ -84,27 +132,18 @@ class ShardEntry(Model):
     conversations: int = Field(ge=0)
 
 
-def quantised(states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """States in FP8 (E4M3), each row of each layer scaled to the whole range of the type.
-
-    Args:
-        states: (tokens, layers x width), finite.
-        width: hidden size.
-
-    Returns:
-        (tokens, layers x width) in FP8 and (tokens, layers) fp32: stored x scale is the state.
-    """
-    rows = states.float().reshape(len(states), states.shape[-1] // width, width)
-    scale = rows.abs().amax(-1) / torch.finfo(FP8).max
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return (rows / scale[..., None]).to(FP8).flatten(-2), scale
+def tensors(sample: Sample) -> dict[str, torch.Tensor]:
+    """A conversation's tensors by their names in a shard."""
+    own = {"input_ids": sample.input_ids, "loss_mask": sample.loss_mask, "hidden": sample.hidden}
+    if sample.hidden_scale is not None:
+        own["hidden_scale"] = sample.hidden_scale
+    return own | teaching.tensors(sample.teaching)
 
 
-def restored(stored: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The inverse of ``quantised``, up to its rounding."""
-    layers = scale.shape[-1]
-    rows = stored.float().reshape(len(stored), layers, stored.shape[-1] // layers)
-    return (rows * scale[..., None]).flatten(-2).to(dtype)
+def sample_of(columns: Mapping[str, torch.Tensor]) -> Sample:
+    """The conversation of these tensors: the inverse of ``tensors``."""
+    told = teaching.teaching_of(columns)
+    return Sample(columns["input_ids"], columns["loss_mask"], columns["hidden"], told, columns.get("hidden_scale"))
 
 
 def shard_name(split: Split, number: int) -> str:

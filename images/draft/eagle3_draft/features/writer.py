@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, quantised, shard_name
+from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.features.shard import write_shard
 from eagle3_draft.stage import StageError
 
 #: Large enough to be read in one piece, small enough that losing one costs seconds.
@@ -81,11 +82,10 @@ class FeatureWriter:
         Raises:
             StageError: a sample's parts do not have one row a token (FeaturesMisaligned).
         """
-        path = self.folder / shard_name(split, number)
-        write_shard(path, samples, self.header)
+        digest = write_shard(self.folder / shard_name(split, number), samples, self.header)
         record = ShardRecord(
             plan=self._plan(token_ids),
-            sha256=artifacts.file_digest(path),
+            sha256=digest,
             lengths=[len(sample) for sample in samples],
             supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in samples),
             skipped=len(token_ids) - len(samples),
@@ -211,49 +211,3 @@ def plan_shards(lengths: Sequence[int], bytes_per_token: int, shard_bytes: int =
     if start < len(lengths):
         shards.append(range(start, len(lengths)))
     return shards
-
-
-def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> None:
-    """Write conversations as one shard, atomically.
-
-    Args:
-        path: of the file.
-        samples: may be none at all.
-        header: says the width and the dtype of the states.
-
-    Raises:
-        StageError: a sample's parts do not have one row a token, or not the header's width (FeaturesMisaligned).
-    """
-    width, dtype = header.hidden_size, header.torch_dtype
-    for sample in samples:
-        _check(sample, len(header.layers), width)
-    offsets = torch.zeros(len(samples) + 1, dtype=torch.int64)
-    offsets[1:] = torch.tensor([len(sample) for sample in samples], dtype=torch.int64).cumsum(0)
-    tensors = {
-        "input_ids": _joined((sample.input_ids for sample in samples), (0,), torch.int32),
-        "loss_mask": _joined((sample.loss_mask for sample in samples), (0,), torch.uint8),
-        "hidden": _joined((sample.hidden for sample in samples), (0, len(header.layers) * width), dtype),
-        "last": _joined((sample.last for sample in samples), (0, width), dtype),
-        "offsets": offsets,
-    }
-    if header.dtype == "fp8":
-        for name in ("hidden", "last"):
-            tensors[name], tensors[f"{name}_scale"] = quantised(tensors[name], width)
-    artifacts.write_atomic(path, save(tensors))
-
-
-def _joined(parts: Iterable[torch.Tensor], empty: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.cat([torch.empty(empty, dtype=dtype), *(part.to("cpu", dtype) for part in parts)])
-
-
-def _check(sample: Sample, layers: int, width: int) -> None:
-    tokens = len(sample.input_ids)
-    shapes = (tuple(sample.loss_mask.shape), tuple(sample.hidden.shape), tuple(sample.last.shape))
-    expected = ((tokens,), (tokens, layers * width), (tokens, width))
-    if shapes != expected:
-        raise StageError(
-            ExitCode.REFUSED,
-            Reason.FEATURES_MISALIGNED,
-            f"a conversation of {tokens} tokens has a mask, hidden and last states of the shapes {shapes}, not {expected}: "
-            "the engine dropped or split rows. Switch off its prefix cache and chunked prefill",
-        )

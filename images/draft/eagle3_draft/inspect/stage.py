@@ -205,7 +205,7 @@ def _space(
     config: InspectConfig, data: _Data, target: TargetFacts, layers: list[int], features: Path, drafts: Path
 ) -> tuple[int, int]:
     """Bytes of a token's features and of all, which fit, or which a draft was trained from already."""
-    owner, dtype = config.owner, config.feature_dtype
+    owner, dtype, teacher = config.owner, config.feature_dtype, config.feature_teacher
     extractions = Path(folder(PurePosixPath(features), owner.namespace, owner.name, StageName.EXTRACT, ""))
     trainings = Path(folder(PurePosixPath(drafts), owner.namespace, owner.name, StageName.TRAIN, ""))
     made_from = extraction_inputs(
@@ -216,6 +216,7 @@ def _space(
         layers=layers,
         dtype=dtype,
         end_tokens=data.end_tokens or (),
+        teacher=teacher,
     )
     return check_space(
         tokens=data.expected_tokens,
@@ -223,6 +224,7 @@ def _space(
         layers=len(layers),
         hidden_size=target.hidden_size,
         dtype=dtype,
+        teacher=teacher,
         free=None
         if any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*"))
         else free_bytes(features, config.features_capacity, extractions, made_from),

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import DTYPE_BYTES, bytes_per_token, readable_bytes
+from eagle3_api.estimate import bytes_per_token, readable_bytes, ways_to_store
+from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
 from eagle3_draft.stage import StageError
@@ -67,7 +68,14 @@ def held_bytes(folder: Path) -> int:
 
 
 def check_space(
-    *, tokens: int, conversations: int, layers: int, hidden_size: int, dtype: str, free: int | None
+    *,
+    tokens: int,
+    conversations: int,
+    layers: int,
+    hidden_size: int,
+    dtype: FeatureDtype,
+    teacher: TeacherKind,
+    free: int | None,
 ) -> tuple[int, int]:
     """Set the features' size against the free space.
 
@@ -77,6 +85,7 @@ def check_space(
         layers: how many auxiliary layers.
         hidden_size: of the target.
         dtype: of the stored states.
+        teacher: in which form the target's answers are stored.
         free: bytes; None where no space is needed, because the work is done.
 
     Returns:
@@ -85,22 +94,24 @@ def check_space(
     Raises:
         StageError: they do not fit; the message says what would (StorageTooSmall).
     """
-    per_token = bytes_per_token(hidden_size, layers, dtype)
+    per_token = bytes_per_token(hidden_size, layers, dtype, teacher)
     needed = tokens * per_token
     if free is None or needed <= free:
         return per_token, needed
     ways = [f"a claim of {readable_bytes(needed * 1.05)}"]
-    for smaller in sorted(DTYPE_BYTES, key=DTYPE_BYTES.__getitem__, reverse=True):
-        size = tokens * bytes_per_token(hidden_size, layers, smaller)
-        if size < needed:
-            ways.append(f"extract.dtype {smaller} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
+    smallest = needed
+    for way in ways_to_store(dtype, teacher):
+        size = tokens * bytes_per_token(hidden_size, layers, way.dtype, way.teacher)
+        if size < smallest:
+            smallest = size
+            ways.append(f"{way.change} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
     if samples := int(conversations * free / needed * 0.95):
         ways.append(f"data.maxSamples {samples} (about {_millions(free // per_token)} tokens)")
     raise StageError(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
-        f"at most {_millions(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and the last, hidden "
-        f"{hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free. Use "
+        f"at most {_millions(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
+        f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free. Use "
         f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}",
     )
 

@@ -3,7 +3,6 @@
 ``launch.run`` checks the features against the object, chooses the draft's vocabulary, starts one process per GPU through
 torch's elastic launcher and publishes what they made. ``worker`` is what each of them does, and reads top to bottom:
 
-    answers                                        (what the target would say, taken down once)
     prefetch -> batches -> learning                (one optimizer step: unroll, loss, FSDP2's gradients, AdamW)
             -> checkpoints                         (resumable, atomic)
             -> evaluate -> replay                  (on the held-out conversations, after each epoch)

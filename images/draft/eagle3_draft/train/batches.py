@@ -8,11 +8,12 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import Sample, Teaching, joined, mapped, restored
 from eagle3_draft.model.rows import Rows, needed
 
 
@@ -61,23 +62,28 @@ class Batch:
     documents: list[int]  # tokens of each document
     input_ids: Tensor  # (tokens,) int64
     features: Tensor  # (tokens, layers x hidden)
-    last: Tensor  # (taught, hidden), the target's final-normed state at the taught positions
+    teaching: Teaching  # (taught, ...), what the target says after the taught positions
     taught: Tensor  # (taught,), the taught positions
     wanted: list[Tensor]  # per step (wanted_i,), positions whose proposal counts
-    teachers: list[Tensor]  # per step (wanted_i,), the row of ``last`` that each is compared with, ascending
+    teachers: list[Tensor]  # per step (wanted_i,), the row of ``teaching`` that each is compared with, ascending
     bounds: list[list[int]]  # ``teachers``, as the host knows them
     rows: Rows  # those of the pack that the wanted proposals need
-    greedy: Tensor | None = None  # (taught,), the target's most likely tokens, where they are known beforehand
+    scale: Tensor | None = None  # (tokens, layers), of the features where they are stored in FP8
+
+    def states(self, dtype: torch.dtype) -> Tensor:
+        """(tokens, layers x hidden), the features as numbers of this type."""
+        return restored(self.features, self.scale, dtype)
 
     def between(self, step: int, first: int, end: int) -> slice:
-        """Which of a step's wanted positions are compared with rows ``first`` to ``end`` of ``last``."""
+        """Which of a step's wanted positions are compared with rows ``first`` to ``end`` of ``teaching``."""
         return slice(bisect_left(self.bounds[step], first), bisect_left(self.bounds[step], end))
 
     def tensors(self) -> list[Tensor]:
         """All of them."""
         rows = self.rows
-        known = [] if self.greedy is None else [self.greedy]
-        own = [self.input_ids, self.features, self.last, self.taught, *self.wanted, *self.teachers, *known]
+        told = [tensor for tensor in vars(self.teaching).values() if tensor is not None]
+        scales = [] if self.scale is None else [self.scale]
+        own = [self.input_ids, self.features, *scales, *told, self.taught, *self.wanted, *self.teachers]
         return [*own, rows.positions, rows.starts, rows.cells, rows.rows, *rows.spots]
 
     def to(self, device: torch.device) -> "Batch":
@@ -90,30 +96,22 @@ class Batch:
             documents=self.documents,
             input_ids=moved(self.input_ids),
             features=moved(self.features),
-            last=moved(self.last),
+            teaching=mapped(self.teaching, moved),
             taught=moved(self.taught),
             wanted=[moved(rows) for rows in self.wanted],
             teachers=[moved(rows) for rows in self.teachers],
             bounds=self.bounds,
             rows=self.rows.to(device),
-            greedy=None if self.greedy is None else moved(self.greedy),
+            scale=None if self.scale is None else moved(self.scale),
         )
 
 
-def pack(
-    samples: Sequence[Sample],
-    steps: int,
-    *,
-    greedy: Sequence[Tensor] | None = None,
-    multiple: int = 1,
-    pin: bool = False,
-) -> Batch:
+def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool = False) -> Batch:
     """Lay out conversations for ``steps`` unroll steps. At least one.
 
     Args:
         samples: the conversations.
         steps: unroll steps.
-        greedy: of each conversation, (tokens,), the target's most likely token after each of its tokens.
         multiple: of which tokens and rows are one: a document that nobody wants fills the pack up.
         pin: whether to put the large tensors where a GPU can copy them from while it computes.
     """
@@ -138,20 +136,24 @@ def pack(
         documents=documents,
         input_ids=_joined([sample.input_ids for sample in samples], filler, pin).long(),
         features=_joined([sample.hidden for sample in samples], filler, pin),
-        last=_joined(
-            [sample.last[:-1][sample.loss_mask[1:].bool()] for sample in samples],
-            0,
-            pin,
+        teaching=joined(
+            [mapped(sample.teaching, partial(_taught, sample.loss_mask)) for sample in samples],
+            partial(_joined, filler=0, pin=pin),
         ),
         taught=taught_rows,
         wanted=wanted,
         teachers=teachers,
         bounds=[rows.tolist() for rows in teachers],
         rows=needed(documents, wanted, multiple),
-        greedy=None
-        if greedy is None
-        else torch.cat([of[:-1][sample.loss_mask[1:].bool()] for of, sample in zip(greedy, samples, strict=True)]),
+        scale=_joined(scales, filler, pin)
+        if (scales := [s.hidden_scale for s in samples if s.hidden_scale is not None])
+        else None,
     )
+
+
+def _taught(loss_mask: Tensor, rows: Tensor) -> Tensor:
+    """Those of a conversation's rows whose next token is the assistant's."""
+    return rows[:-1][loss_mask[1:].bool()]
 
 
 def _joined(parts: Sequence[Tensor], filler: int, pin: bool) -> Tensor:
@@ -165,5 +167,4 @@ def _joined(parts: Sequence[Tensor], filler: int, pin: bool) -> Tensor:
 
 def idle(like: Sample, steps: int, *, multiple: int = 1) -> Batch:
     """A batch that counts nothing: for a rank without samples, which takes part in the collectives all the same."""
-    one = Sample(like.input_ids[:1], like.loss_mask[:1], like.hidden[:1], like.last[:1])
-    return pack([one], steps, multiple=multiple)
+    return pack([like.rows(slice(1))], steps, multiple=multiple)

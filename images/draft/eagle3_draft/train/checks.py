@@ -4,6 +4,7 @@ import torch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import fp8
@@ -57,6 +58,7 @@ def check_features(features: Features, target: Target, config: TrainConfig) -> N
         "layers": (header.layers, config.layers),
         "target digest": (features.manifest.made_from.get("target"), config.target_digest),
         "hidden size": (header.hidden_size, text.get("hidden_size")),
+        "tokenizer": (header.tokenizer_digest, tokenizer_digest(target.folder)),
         "vocabulary size": (header.vocabulary_size, text.get("vocab_size")),
         "norm of the last state": (header.last_norm, "final"),
     }

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from eagle3_draft.features import Sample
+from eagle3_draft.features import Sample, Samples
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.loss import total_loss
 from eagle3_draft.train.loss_kernel import Judged
@@ -22,14 +22,15 @@ class Evaluation:
     accuracy: list[float]  # per step: share of proposals that are the target's most likely token
     prefix_survival: list[float]  # per step: share of chains whose proposals are right up to and with this one
     accept_length: list[float]  # by replay with 1, 2, ... draft steps; the target's own token counted
+    #: The target's probability, by mean, of the tokens that the draft can propose. None in checkpoints that are older than it
+    vocabulary_mass: float | None = None
 
 
 @torch.no_grad()
 def evaluate(
     judge: Callable[[Batch], Judged],
     model: nn.Module,
-    samples: Sequence[Sample],
-    lengths: Sequence[int],
+    samples: Samples,
     *,
     tokens_per_step: int,
     unroll_steps: int,
@@ -43,7 +44,7 @@ def evaluate(
     Args:
         judge: unrolls the draft on a batch.
         model: put into evaluation mode meanwhile.
-        samples, lengths: the held-out conversations and their tokens.
+        samples: the held-out conversations.
         tokens_per_step: of one batch of all ranks.
         unroll_steps: steps of the loss and of the accuracies.
         replay_steps: draft steps of the longest replay.
@@ -51,20 +52,25 @@ def evaluate(
         device: where the ranks' numbers are added up.
         progress: is told the share that is done.
     """
+    lengths = samples.lengths.tolist()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     columns = max(unroll_steps, replay_steps)
     sums = torch.zeros(4, columns, device=device)
     walked = torch.zeros(2, columns, device=device)
     chains = torch.zeros(2, columns, device=device)
+    mass = torch.zeros(2, device=device)
     model.eval()
     rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
     for number, chosen in enumerate(rounds):
-        mine = [samples[sample] for sample in share(chosen, lengths, ranks)[rank]]
+        mine = samples.read(share(chosen, lengths, ranks)[rank])
         packed = pack(mine, columns, multiple=multiple) if mine else idle(samples[0], columns, multiple=multiple)
         batch = packed.to(device)
-        _, marks, right = judge(batch)
+        judged = judge(batch)
+        marks = judged.marks
         sums += torch.stack([marks.losses, marks.counted, marks.right, marks.supervised])
+        mass += torch.stack([judged.mass, judged.mass.new_tensor(len(batch.taught))])
         if mine:
+            right = judged.right
             table = right_table(batch, right)
             walked += replayed(mine, table, columns).to(device)
             chains += survivors(table, right_table(batch, [torch.ones_like(of_step) for of_step in right])).to(device)
@@ -73,6 +79,7 @@ def evaluate(
     dist.all_reduce(sums)
     dist.all_reduce(walked)
     dist.all_reduce(chains)
+    dist.all_reduce(mass)
     losses, counted, right, supervised = sums[:, :unroll_steps]
     tokens, steps = walked.tolist()
     alive, begun = chains[:, :unroll_steps]
@@ -81,6 +88,7 @@ def evaluate(
         accuracy=(right / supervised.clamp(min=1)).tolist(),
         prefix_survival=(alive / begun.clamp(min=1)).tolist(),
         accept_length=[made / taken if taken else 0.0 for made, taken in zip(tokens, steps, strict=True)],
+        vocabulary_mass=(mass[0] / mass[1].clamp(min=1)).item(),
     )
 
 

@@ -52,9 +52,8 @@ class Learning:
         self.dtype = torch.bfloat16 if on_gpu else torch.float32
         self.multiple = GPU_MULTIPLE if on_gpu else 1
         self.ranks = dist.get_world_size()
-        self.ids = ids.to(device)
         self.embedding = embedding.to(device, self.dtype)
-        self.teacher = Teacher(head.to(device, self.dtype), self.ids)
+        self.teacher = Teacher(head, ids).to(device, self.dtype)
         self.model = FastDraft(config)
         self.model.initialise(seed)
         self.model.to(device)
@@ -80,7 +79,7 @@ class Learning:
             (3 + n,) float32 on the device: the loss, the gradient's norm before it was cut, the first step's accuracy, and
             the notes.
         """
-        answers = self.teacher.answer(batch.last, batch.greedy)
+        answers = self.teacher.answer(batch.teaching)
         steps = len(batch.wanted)
         shared = torch.cat([known_rows(answers, batch.teachers), notes])
         dist.all_reduce(shared)
@@ -104,15 +103,14 @@ class Learning:
         """Unroll a batch and judge it; a counted row of each step has these weights, (steps,)."""
         embeds = F.embedding(batch.input_ids, self.embedding)
         judged: Judged = self.model.taught(
-            batch.features.to(self.dtype),
+            batch.states(self.dtype),
             embeds,
             batch.rows,
             partial(
                 judge,
                 batch=batch,
                 answers=answers,
-                draft_rows=self.teacher.draft_rows,
-                ids=self.ids,
+                teacher=self.teacher,
                 weights=weights,
             ),
             # What is measured is what will be served, and that multiplies exactly

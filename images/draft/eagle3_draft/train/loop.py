@@ -22,7 +22,6 @@ from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.train.answers import GreedyTokens
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
@@ -113,7 +112,6 @@ class Training:
             seed=config.seed,
             factor=FACTORS[config.precision],
         )
-        self.greedy = GreedyTokens(scratch / ".greedy", self.lengths)
         self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
         self.best = BestWeights(folder)
         self.telemetry = Telemetry(config, len(self.plan)) if self.rank == 0 else None
@@ -143,7 +141,6 @@ class Training:
         return state
 
     def _train(self, state: TrainingState) -> None:
-        self.greedy.settle(self.train, self.learning.teacher, self.device, self._taken_down)
         self._evaluate_if_due(state)  # the run before may have ended while it did so
         self.saved = time.monotonic()
         if self._is_over(state):
@@ -177,9 +174,8 @@ class Training:
         if not mine:
             return idle(self.train[0], unroll, multiple=multiple)
         return pack(
-            [self.train[sample] for sample in mine],
+            self.train.read(mine),
             unroll,
-            greedy=[self.greedy.of(sample) for sample in mine],
             multiple=multiple,
             pin=self.device.type == "cuda",
         )
@@ -306,14 +302,13 @@ class Training:
 
     def _evaluate(self, step: int, epoch: int) -> Evaluation:
         def judge(batch: Batch) -> Judged:
-            answers = self.learning.teacher.answer(batch.last)
+            answers = self.learning.teacher.answer(batch.teaching)
             return self.learning.judge(batch, answers, torch.ones(len(batch.wanted), device=self.device))
 
         return evaluate(
             judge,
             self.learning.model,
             self.held_out,
-            self.held_out.lengths.tolist(),
             tokens_per_step=self.config.tokens_per_step,
             unroll_steps=self.config.unroll_steps,
             replay_steps=REPLAY_STEPS,
@@ -330,11 +325,6 @@ class Training:
         return lengths[self.config.unroll_steps - 1]
 
     # -------------------------------------------------------------------------------------------------- bad endings
-
-    def _taken_down(self, share_done: float) -> None:
-        if self.stop.received:
-            raise self._interrupted("before the first step; the next try begins anew")
-        self._say(0, f"{share_done:.0%} of the target's answers taken down")
 
     @staticmethod
     def _interrupted(when: str) -> StageError:
@@ -370,11 +360,7 @@ class Training:
 
     def _not_finite(self, samples: Samples, mine: Sequence[int]) -> str:
         """Which conversations have features that are not finite, on any rank, and where they lie. All ranks call it."""
-        found = [
-            (number, samples.place(number))
-            for number in mine
-            if not (samples[number].hidden.isfinite().all() and samples[number].last.isfinite().all())
-        ]
+        found = [(number, samples.place(number)) for number in mine if not samples[number].is_finite()]
         of_all: list[list[tuple[int, str]]] = [[] for _ in range(self.ranks)]
         dist.all_gather_object(of_all, found)
         named = sorted({one for some in of_all for one in some})

@@ -5,9 +5,11 @@ its cross-entropy with the draft's. A position whose most likely token the draft
 draft can only be wrong. Source: arXiv 2503.01840 and its implementation (SafeAILab/EAGLE, ``traineagle3/cnets.py``),
 except that the loss mask is that of the *predicted* token, and that a step's loss is the mean over its counted rows.
 
-A row of the target's head is a token, 128 thousand and more; tensors of (positions, target vocabulary) never exist.
+What needs the target's whole vocabulary was found when the features were extracted; nothing here multiplies with its head
+beyond the tokens that the draft knows.
 """
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +17,13 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from eagle3_draft.features import LastState, Teaching
+
 #: What a step counts less than the one before.
 DECAY = 0.8
 
-#: Rows of the target's head that are multiplied together when its most likely token is looked for.
-VOCABULARY_CHUNK = 16384
+#: The logit of a token of which ``TopK`` says nothing: its probability is 0 in float32, whatever the others'.
+NEVER = -1e4
 
 #: Rows of logits whose loss is computed together, in float32.
 ROW_CHUNK = 2048
@@ -37,48 +41,54 @@ class Answers:
 class Lesson(Answers):
     """And how likely it finds what."""
 
-    logits: Tensor  # (taught, draft vocabulary), its logits of the tokens that the draft knows
+    logits: Tensor  # (taught, draft vocabulary), of the tokens that the draft knows, up to a constant in each row
 
 
 class Teacher:
-    """The target's head.
+    """Reads what the target says in the draft's vocabulary.
 
     Args:
-        head: (target vocabulary, hidden).
+        head: the target's, (target vocabulary, hidden), of which the rows that the draft knows are kept.
         ids: (draft vocabulary,), the target's ids of the tokens that the draft knows.
     """
 
     def __init__(self, head: Tensor, ids: Tensor) -> None:
-        self._head = head
-        self.draft_rows = head[ids]
-        self._members = torch.zeros(len(head), dtype=torch.bool, device=head.device)
-        self._members[ids] = True
+        self.ids = ids
+        self._head = head[ids]
+        self._places = torch.full((len(head),), -1, dtype=torch.int64, device=head.device)
+        self._places[ids] = torch.arange(len(ids), device=head.device)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Teacher":
+        """The same on a device, with a head of this type."""
+        moved = copy(self)
+        moved.ids, moved._places = self.ids.to(device), self._places.to(device)
+        moved._head = self._head.to(device, dtype)
+        return moved
 
     @torch.no_grad()
-    def teach(self, last: Tensor) -> Lesson:
-        """The lesson of final-normed hidden states: (taught, hidden)."""
-        answers = self.answer(last)
-        logits = last.to(self._head.dtype) @ self.draft_rows.T
-        return Lesson(greedy=answers.greedy, known=answers.known, logits=logits)
+    def teach(self, teaching: Teaching) -> Lesson:
+        """The lesson of what the target says at the taught positions."""
+        answers = self.answer(teaching)
+        return Lesson(greedy=answers.greedy, known=answers.known, logits=self.logits(teaching))
 
     @torch.no_grad()
-    def answer(self, last: Tensor, greedy: Tensor | None = None) -> Answers:
-        """The lesson without its logits; if ``greedy`` was taken down before, without the head's whole vocabulary."""
-        if greedy is None:
-            greedy = most_likely(last.to(self._head.dtype), self._head)
-        return Answers(greedy=greedy, known=self._members[greedy])
+    def answer(self, teaching: Teaching) -> Answers:
+        """The lesson without its logits."""
+        greedy = teaching.greedy.long()
+        return Answers(greedy=greedy, known=self._places[greedy] >= 0)
 
+    @torch.no_grad()
+    def logits(self, teaching: Teaching) -> Tensor:
+        """(rows, draft vocabulary), up to a constant in each row.
 
-def most_likely(last: Tensor, head: Tensor, chunk: int = VOCABULARY_CHUNK) -> Tensor:
-    """Arg-max of ``last @ head.T`` over the vocabulary: (rows,) int64. Of equal ones the lowest id, as the server takes."""
-    best = torch.full((len(last),), float("-inf"), dtype=last.dtype, device=last.device)
-    token = torch.zeros(len(last), dtype=torch.int64, device=last.device)
-    for start in range(0, len(head), chunk):
-        value, index = (last @ head[start : start + chunk].T).max(-1)
-        better = value > best
-        best = torch.where(better, value, best)
-        token = torch.where(better, index + start, token)
-    return token
+        ``TopK`` tells those of its tokens; the others never come.
+        """
+        if isinstance(teaching, LastState):
+            return teaching.state(self._head.dtype) @ self._head.T
+        places = self._places[teaching.top_tokens.long()]
+        told = teaching.top_log_probabilities.masked_fill(places < 0, NEVER)
+        logits = torch.full((len(told), len(self.ids)), NEVER, dtype=told.dtype, device=told.device)
+        return logits.scatter_reduce_(1, places.clamp(min=0), told, "amax")
 
 
 def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:

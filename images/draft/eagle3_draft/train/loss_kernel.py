@@ -7,15 +7,17 @@ draft's logits were; the products with the head's weight and with the states fol
 gradients, and the backward hands them on.
 """
 
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from eagle3_draft.features import mapped
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rowwise import put_rows, scale
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import Answers, Marks, known_rows, wide
+from eagle3_draft.train.loss import Answers, Marks, Teacher, known_rows, wide
 
 try:
     import triton
@@ -36,10 +38,11 @@ class Judged(NamedTuple):
     loss: Tensor  # (), the weighted sum of the steps' losses; carries the gradient
     marks: Marks  # without one
     right: list[Tensor]  # per step (wanted_i,) bool, whether the proposal is the target's most likely token
+    mass: Tensor  # (), sum over the taught positions of the target's probability of the tokens that the draft knows
 
 
 def judge(
-    states: list[Tensor], head: Factor, batch: Batch, answers: Answers, draft_rows: Tensor, ids: Tensor, weights: Tensor
+    states: list[Tensor], head: Factor, batch: Batch, answers: Answers, teacher: Teacher, weights: Tensor
 ) -> Judged:
     """Judge an unroll by the target's answers.
 
@@ -48,19 +51,18 @@ def judge(
         head: the draft's, (draft vocabulary, hidden).
         batch: whose positions the states are of.
         answers: of the target at the taught positions.
-        draft_rows: the target's head, of the tokens that the draft knows: (draft vocabulary, target hidden).
-        ids: the target's ids of these tokens.
+        teacher: reads what it says.
         weights: (steps,) float32, what a counted row of each step counts in ``Judged.loss``.
     """
-    loss, losses, *best = _Judge.apply(head.weight, head, batch, answers.known, draft_rows, weights, *states)
-    right = [ids[said] == answers.greedy[teachers] for said, teachers in zip(best, batch.teachers, strict=True)]
+    loss, losses, mass, *best = _Judge.apply(head.weight, head, batch, answers.known, teacher, weights, *states)
+    right = [teacher.ids[said] == answers.greedy[teachers] for said, teachers in zip(best, batch.teachers, strict=True)]
     marks = Marks(
         losses=losses,
         counted=known_rows(answers, batch.teachers),
         right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
         supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.teachers]),
     )
-    return Judged(loss=loss, marks=marks, right=right)
+    return Judged(loss=loss, marks=marks, right=right, mass=mass)
 
 
 class _Judge(torch.autograd.Function):
@@ -71,7 +73,7 @@ class _Judge(torch.autograd.Function):
         head: Factor,
         batch: Batch,
         known: Tensor,
-        draft_rows: Tensor,
+        teacher: Teacher,
         weights: Tensor,
         *states: Tensor,
     ) -> tuple[Tensor, ...]:
@@ -80,10 +82,12 @@ class _Judge(torch.autograd.Function):
         of_states = [torch.zeros_like(state) for state in states] if learning else []
         losses = [[weights.new_zeros(())] for _ in states]
         best: list[list[Tensor]] = [[rows[:0]] for rows in batch.teachers]
-        last = batch.last.to(draft_rows.dtype)
-        for first in range(0, len(last), CHUNK):
-            teacher = last[first : first + CHUNK] @ draft_rows.T
-            normaliser = log_sum_exp(teacher)
+        mass = weights.new_zeros(())
+        for first in range(0, len(known), CHUNK):
+            teaching = mapped(batch.teaching, itemgetter(slice(first, first + CHUNK)))
+            target = teacher.logits(teaching)
+            normaliser = log_sum_exp(target)
+            mass += (normaliser - teaching.log_normaliser).exp().clamp(max=1).sum()
             for step, state in enumerate(states):
                 part = batch.between(step, first, first + CHUNK)
                 rows, spots = batch.teachers[step][part], batch.rows.spots[step][part]
@@ -92,7 +96,7 @@ class _Judge(torch.autograd.Function):
                 x = state.index_select(0, spots)
                 logits = head.forward(x)
                 loss, proposals = compare(
-                    logits, teacher, normaliser, rows - first, known[rows] * weights[step], gradient=learning
+                    logits, target, normaliser, rows - first, known[rows] * weights[step], gradient=learning
                 )
                 losses[step].append((loss * known[rows]).sum())
                 best[step].append(proposals)
@@ -102,8 +106,8 @@ class _Judge(torch.autograd.Function):
         summed = torch.stack([torch.stack(of_step).sum() for of_step in losses])
         proposed = [torch.cat(of_step) for of_step in best]
         ctx.of_head, ctx.of_states = of_head, of_states
-        ctx.mark_non_differentiable(summed, *proposed)
-        return (weights * summed).sum(), summed, *proposed
+        ctx.mark_non_differentiable(summed, mass, *proposed)
+        return (weights * summed).sum(), summed, mass, *proposed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -5,7 +5,7 @@ import platform
 import shutil
 import socket
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
     artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
     shutil.copyfile(artifacts.verified(Path(config.features), PROMPTS), folder / PROMPTS)
-    save_sample(folder / HELD_OUT, list(islice(features.held_out, SAMPLE_CONVERSATIONS)))
+    save_sample(folder / HELD_OUT, list(islice(features.held_out, SAMPLE_CONVERSATIONS)), features.header.torch_dtype)
     artifacts.publish(
         folder,
         stage=config.stage,
@@ -94,21 +94,23 @@ def _report(config: TrainConfig, state: TrainingState, result: TrainResult) -> d
     }
 
 
-def save_sample(path: Path, samples: list[Sample]) -> None:
-    """Keep the beginnings of a few held-out conversations, laid out as in a shard of the feature store."""
-    cut = [
-        Sample(*(part[:SAMPLE_TOKENS] for part in (one.input_ids, one.loss_mask, one.hidden, one.last)))
-        for one in samples
-    ]
-    offsets = torch.zeros(len(cut) + 1, dtype=torch.int64)
-    offsets[1:] = torch.tensor([len(one) for one in cut]).cumsum(0)
+def save_sample(path: Path, samples: list[Sample], dtype: torch.dtype) -> None:
+    """Keep the beginnings of a few held-out conversations as a shard would: what a draft reads, and the most likely tokens.
+
+    Args:
+        path: of the file.
+        samples: the conversations.
+        dtype: in which states are kept.
+    """
+    cut = [one.rows(slice(SAMPLE_TOKENS)) for one in samples]
     save_file(
         {
             "input_ids": torch.cat([one.input_ids for one in cut]),
             "loss_mask": torch.cat([one.loss_mask for one in cut]),
-            "hidden": torch.cat([one.hidden for one in cut]),
-            "last": torch.cat([one.last for one in cut]),
-            "offsets": offsets,
+            "top_tokens": torch.cat([one.teaching.greedy for one in cut])[:, None].contiguous(),
+            "top_log_probabilities": torch.zeros(sum(map(len, cut)), 1, dtype=torch.float16),
+            "hidden": torch.cat([one.states(dtype) for one in cut]),
+            "offsets": torch.tensor([0, *accumulate(map(len, cut))]),
         },
         path,
     )

@@ -1,0 +1,196 @@
+"""One shard: a safetensors file in which every tensor begins on a page, written in one pass and read as a mapping."""
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eagle3_api.checkpoints.safetensors import HeaderError, read_header
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft import artifacts
+from eagle3_draft.features.format import STATES, Header, Sample, sample_of, tensors
+from eagle3_draft.features.scaled import quantised
+from eagle3_draft.stage import StageError
+
+#: Where a tensor may begin. What lies between two is a tensor of bytes of its own, for safetensors allows no gap.
+PAGE = 4096
+PADDING = "padding."
+
+OFFSETS = "offsets"
+
+_NAMES = {
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+# -------------------------------------------------------------------------------------------------------------- write
+
+
+def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> str:
+    """Write conversations as one shard, atomically. Their tensors go to the file as they are, without being joined.
+
+    Args:
+        path: of the file.
+        samples: may be none at all.
+        header: says the width and the dtype of the states.
+
+    Returns:
+        sha256 of the file.
+
+    Raises:
+        StageError: a sample's parts do not have one row a token, or not the header's width (FeaturesMisaligned).
+    """
+    rows = [_stored(sample, header) for sample in samples]
+    offsets = torch.tensor([0, *accumulate(len(sample) for sample in samples)], dtype=torch.int64)
+    columns = {name: [row[name] for row in rows] for name in header.stored()}
+    shapes = {name: (dtype, (int(offsets[-1]), *row)) for name, (dtype, row) in header.stored().items()}
+    return artifacts.write_pieces(
+        path, _pieces(shapes | {OFFSETS: (torch.int64, (len(offsets),))}, columns | {OFFSETS: [offsets]})
+    )
+
+
+def _stored(sample: Sample, header: Header) -> dict[str, Tensor]:
+    """A conversation's tensors as they are stored."""
+    found, expected = tensors(sample), header.columns()
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    wanted = {name: (len(sample), *row) for name, (_, row) in expected.items()}
+    if shapes != wanted:
+        raise StageError(
+            ExitCode.REFUSED,
+            Reason.FEATURES_MISALIGNED,
+            f"a conversation of {len(sample)} tokens has tensors of the shapes {shapes}, not {wanted}: the engine dropped or "
+            "split rows. Switch off its prefix cache and chunked prefill",
+        )
+    stored = {name: tensor.to("cpu", expected[name][0]) for name, tensor in found.items()}
+    if header.dtype == "fp8":
+        for name in STATES & stored.keys():
+            stored[name], stored[f"{name}_scale"] = quantised(stored[name], header.hidden_size)
+    return stored
+
+
+def _pieces(
+    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], columns: Mapping[str, Sequence[Tensor]]
+) -> Iterator[memoryview]:
+    """The bytes of a safetensors file, each tensor given as the parts of it that follow each other."""
+    entries: dict[str, object] = {}
+    begin = 0
+    for number, (name, (dtype, shape)) in enumerate(shapes.items()):
+        end = begin + torch.Size(shape).numel() * dtype.itemsize
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end + -end % PAGE
+        if begin > end:
+            entries[f"{PADDING}{number}"] = {"dtype": "U8", "shape": [begin - end], "data_offsets": [end, begin]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % PAGE)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for name in shapes:
+        size = 0
+        for part in columns[name]:
+            piece = part.contiguous().flatten().view(torch.uint8).numpy().data
+            size += len(piece)
+            yield piece
+        yield memoryview(bytes(-size % PAGE))
+
+
+# --------------------------------------------------------------------------------------------------------------- read
+
+
+class Shard:
+    """A shard that is mapped into memory, and where in it its conversations lie.
+
+    Attributes:
+        lengths: tokens of each conversation.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Map a shard.
+
+        Args:
+            path: of the file, which the caller has verified.
+            header: what it must hold.
+
+        Raises:
+            StageError: the file is none of this header (CorruptArtifact).
+        """
+        try:
+            found = read_header(path)
+        except HeaderError as error:
+            raise corrupt(path, str(error)) from None
+        with path.open("rb") as file:
+            # Private, not read-only: torch shares writable buffers alone. Nobody writes
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._map.madvise(mmap.MADV_RANDOM)  # what is wanted is announced
+        self._header = header
+        self._begins = {name: tensor.begin for name, tensor in found.tensors.items()}
+        self._tensors = {
+            name: self._mapped(tensor.dtype, tensor.shape, tensor.begin)
+            for name, tensor in found.tensors.items()
+            if not name.startswith(PADDING)
+        }
+        self._bounds = self._checked(path)
+        self.lengths = [end - start for start, end in pairwise(self._bounds)]
+
+    def announce(self, index: int) -> None:
+        """Have the kernel read a conversation, without waiting for it."""
+        start, end = self._bounds[index], self._bounds[index + 1]
+        for name in self._header.stored():
+            tensor = self._tensors[name]
+            row = tensor[:1].nbytes
+            first = self._begins[name] + start * row
+            page = first - first % PAGE
+            self._map.madvise(mmap.MADV_WILLNEED, page, max(1, self._begins[name] + end * row - page))
+
+    def sample(self, index: int) -> Sample:
+        """One conversation; its tensors are views into the file."""
+        rows = slice(self._bounds[index], self._bounds[index + 1])
+        return sample_of({name: self._tensors[name][rows] for name in self._header.stored()})
+
+    def _mapped(self, dtype: str, shape: tuple[int, ...], begin: int) -> Tensor:
+        kind = _DTYPES.get(dtype, torch.uint8)  # another kind is refused by its name
+        count = torch.Size(shape).numel()
+        if not count:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(self._map, dtype=kind, count=count, offset=begin).reshape(shape)
+
+    def _checked(self, path: Path) -> list[int]:
+        """Where conversations begin and end; the tensors must be those of the header."""
+        found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._tensors.items()}
+        offsets = self._tensors.get(OFFSETS, torch.empty(0, dtype=torch.int64))
+        tokens = len(self._tensors.get("input_ids", ()))
+        expected = {name: (dtype, (tokens, *row)) for name, (dtype, row) in self._header.stored().items()}
+        expected[OFFSETS] = (torch.int64, (len(offsets),))
+        if found != expected:
+            raise corrupt(path, f"it holds {found}, not {expected}")
+        bounds: list[int] = offsets.tolist()
+        if not bounds or bounds[0] != 0 or bounds[-1] != tokens or bounds != sorted(bounds):
+            raise corrupt(path, "its offsets do not divide its tokens into conversations")
+        return bounds
+
+
+def announce(path: Path) -> None:
+    """Have the kernel read a file, without waiting for it. One that is not there is missed by who opens it."""
+    with suppress(OSError), path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
+def corrupt(path: Path, what: str) -> StageError:
+    """Features that cannot be what was published."""
+    return StageError(
+        ExitCode.BAD_INPUT,
+        Reason.CORRUPT_ARTIFACT,
+        f"the features in {path} are corrupt: {what}. Delete their folder and set eagle3.dev/retry to have them made again",
+    )

@@ -1,0 +1,172 @@
+"""How fast features are written and read, beside dd: the tables of docs/benchmarks/store.md.
+
+    python tests/bench/bench_store.py [--folder DIR] [--mebibytes 2048]
+
+Features of Llama-3.1-8B's shape (hidden 4096, three layers) with random states are written as Extract writes them and read as
+Train reads them: conversations in shuffled order, several a step, packed. dd moves the same bytes on the same disk, in pieces of
+64 MiB; both are over when the disk has it all, and both read what the kernel was told to forget. They take turns, and the best of
+each counts: a virtual disk is several times faster in one minute than in the next. Everything runs on one core, the hashing too.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from eagle3_api.estimate import bytes_per_token
+from eagle3_api.features import FeatureDtype
+from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, plan_shards
+from eagle3_draft.train.batches import epoch_steps, pack
+
+HIDDEN, LAYERS, DOCUMENT, STEP = 4096, [1, 15, 28], 1024, 8192
+KEY = "ab" * 32
+ROUNDS = 3
+
+#: Of dd's speed; and what a consumer takes, MB/s.
+SHARE, CONSUMER = 0.8, 200.0
+
+
+def header(dtype: FeatureDtype) -> Header:
+    """Of what is written."""
+    return Header(
+        layers=LAYERS,
+        hidden_size=HIDDEN,
+        dtype=dtype,
+        teacher="LastState",
+        vocabulary_size=128_256,
+        tokenizer_digest="t" * 64,
+        chat_template_digest="c" * 64,
+    )
+
+
+def new_sample(header: Header) -> Sample:
+    """A conversation of random states; what it says does not matter to a disk."""
+    kind = header.torch_dtype
+    return Sample(
+        input_ids=torch.zeros(DOCUMENT, dtype=torch.int32),
+        loss_mask=torch.ones(DOCUMENT, dtype=torch.uint8),
+        hidden=torch.randn(DOCUMENT, len(LAYERS) * HIDDEN).to(kind),
+        teaching=LastState(
+            torch.randn(DOCUMENT, HIDDEN).to(kind), torch.zeros(DOCUMENT, dtype=torch.int32), torch.zeros(DOCUMENT)
+        ),
+    )
+
+
+def write(folder: Path, header: Header, size: int) -> float:
+    """Write a store of about so many bytes; seconds."""
+    one, per_token = new_sample(header), bytes_per_token(HIDDEN, len(LAYERS), header.dtype, header.teacher)
+    lengths = [DOCUMENT] * (size // (DOCUMENT * per_token))
+    ids = one.input_ids.tolist()
+    began = time.perf_counter()
+    writer = FeatureWriter(folder, header)
+    for number, shard in enumerate(plan_shards(lengths, per_token)):
+        writer.write(Split.TRAIN, number, [ids] * len(shard), [one] * len(shard))
+    writer.publish(key=KEY, made_from={}, numbers={}, provenance={})
+    return time.perf_counter() - began
+
+
+def copied(source: Path, target: Path) -> float:
+    """dd's seconds for a file from memory onto the disk."""
+    return _seconds("dd", f"if={source}", f"of={target}", "bs=64M", "conv=fsync")
+
+
+def dumped(folder: Path) -> float:
+    """dd's seconds for reading all shards of a store."""
+    return sum(_seconds("dd", f"if={path}", "of=/dev/null", "bs=64M") for path in sorted(folder.glob("*.safetensors")))
+
+
+def read(folder: Path, epochs: int, *, forget_between: bool) -> list[float]:
+    """Read a store as the trainer's reader does; seconds of each epoch, of which the first verifies every shard."""
+    features = Features.open(folder)
+    lengths = features.train.lengths.tolist()
+    seconds = []
+    for epoch in range(epochs):
+        if forget_between:
+            forget(folder)
+        began = time.perf_counter()
+        for step in epoch_steps(lengths, STEP, seed=0, epoch=epoch):
+            pack(features.train.read(step), 7)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def forget(folder: Path) -> None:
+    """Have the kernel drop what it keeps of the files."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _seconds(*command: str) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def against_dd(root: Path, size: int) -> dict[str, float]:
+    """Writing and reading, by turns with dd."""
+    found: dict[str, list[float]] = {name: [] for name in ("write", "dd write", "first", "later", "dd read")}
+    store, source = root / "store", Path("/dev/shm") / f"bench-store-{os.getpid()}"
+    for _ in range(ROUNDS):
+        shutil.rmtree(store, ignore_errors=True)
+        found["write"].append(write(store, header("bf16"), size))
+        stored = sum(path.stat().st_size for path in store.iterdir())
+        with source.open("wb") as file:
+            for path in sorted(store.glob("*.safetensors")):
+                file.write(path.read_bytes())
+        try:
+            found["dd write"].append(copied(source, root / "copy"))
+        finally:
+            source.unlink()
+        (root / "copy").unlink()
+        forget(store)
+        found["dd read"].append(dumped(store))
+        first, later = read(store, 2, forget_between=True)
+        found["first"].append(first)
+        found["later"].append(later)
+    return {name: stored / min(seconds) / 1e6 for name, seconds in found.items()}
+
+
+def fed(root: Path, dtype: FeatureDtype, size: int) -> dict[str, float]:
+    """What one core packs of features that the kernel has in memory: MB/s as stored, and tokens/s."""
+    store = root / dtype
+    write(store, header(dtype), size)
+    stored = sum(path.stat().st_size for path in store.iterdir())
+    _, *later = read(store, 1 + ROUNDS, forget_between=False)
+    tokens = int(Features.open(store).train.lengths.sum())
+    return {"MB/s": round(stored / min(later) / 1e6), "tokens/s": round(tokens / min(later))}
+
+
+def main() -> int:
+    """Measure, print, and hold against the bars."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
+    parser.add_argument("--mebibytes", type=int, default=2048, help="of a store")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    size = given.mebibytes * 2**20
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        disk = against_dd(Path(name), size)
+        shutil.rmtree(Path(name) / "store")
+        consumers = {dtype: fed(Path(name), dtype, size // 4) for dtype in ("bf16", "fp8")}
+    shares = {
+        "write": disk["write"] / disk["dd write"],
+        "first epoch": disk["first"] / disk["dd read"],
+        "later epochs": disk["later"] / disk["dd read"],
+    }
+    print(json.dumps({f"{name} MB/s": round(rate) for name, rate in disk.items()}))
+    print(json.dumps({f"{name}, share of dd": round(share, 2) for name, share in shares.items()}))
+    print(json.dumps({"from memory, one core": consumers}))
+    reached = min(shares["write"], shares["later epochs"]) >= SHARE
+    return 0 if reached and all(one["MB/s"] >= CONSUMER for one in consumers.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
