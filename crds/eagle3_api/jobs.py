@@ -23,6 +23,8 @@ CONFIG_ANNOTATION = "eagle3.dev/config"
 CONFIG_FILE = "/eagle3/config/config.json"
 LIBRARY = "/eagle3/lib"
 TERMINATION_LOG = "/dev/termination-log"
+#: Credentials of registries, as docker writes them down, in the pod of a Publish.
+REGISTRY_LOGIN = "/eagle3/registry/config.json"
 REPORT_LIMIT = 3 * 1024
 PROGRESS_MARK = "EAGLE3-PROGRESS "
 
@@ -38,6 +40,7 @@ class StageName(StrEnum):
     TRAIN = "train"
     CLEAN = "clean"
     CONVERT = "convert"
+    PUBLISH = "publish"
     PROBE = "probe"
 
 
@@ -203,6 +206,21 @@ class ConvertConfig(Model):
     tensor_parallel_size: int = Field(1, description="Of that engine.")
 
 
+class PublishConfig(Model):
+    """Publish: a converted draft to an OCI registry."""
+
+    stage: Literal["publish"] = "publish"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the drafts root: what was pushed, and where.")
+    converted: str = Field(description="Convert's artifact.")
+    converted_key: str
+    draft: str = Field(description="Digest of the draft.")
+    reference: str = Field(description="registry/repository, with or without a tag.")
+    login: bool = Field(False, description="Credentials lie at REGISTRY_LOGIN.")
+    plain_http: bool = False
+
+
 class ProbeConfig(Model):
     """Probe: measure one revision's server before it gets traffic."""
 
@@ -227,7 +245,7 @@ class ProbeConfig(Model):
 
 
 JobConfig = Annotated[
-    InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | ProbeConfig,
+    InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | PublishConfig | ProbeConfig,
     Field(discriminator="stage"),
 ]
 
@@ -350,6 +368,17 @@ class ConvertResult(Model):
     warnings: list[str] = Field(default_factory=list, max_length=4)
 
 
+class PublishResult(Model):
+    """What Publish pushed: ``status.artifact.published``."""
+
+    reference: str = Field(description="registry/repository@digest: what others pull, verify and sign.")
+    digest: str = Field(description="Of the manifest.")
+    provenance: str = Field(
+        description="Digest of the manifest that says where the draft comes from; it refers to the other one."
+    )
+    bytes: int
+
+
 class ProbeResult(Model):
     """What Probe measured: stored with the revision and judged by policy, as often as the policy changes."""
 
@@ -386,13 +415,16 @@ class ProbeResult(Model):
     foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
 
 
-Result = Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | ProbeResult
-RESULTS: dict[StageName, type[Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | ProbeResult]] = {
+Result = Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult
+RESULTS: dict[
+    StageName, type[Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult]
+] = {
     StageName.INSPECT: Facts,
     StageName.EXTRACT: ExtractResult,
     StageName.TRAIN: TrainResult,
     StageName.CLEAN: CleanResult,
     StageName.CONVERT: ConvertResult,
+    StageName.PUBLISH: PublishResult,
     StageName.PROBE: ProbeResult,
 }
 

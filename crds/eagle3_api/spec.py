@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 from eagle3_api.affinity import Affinity
 from eagle3_api.base import Model
 from eagle3_api.features import FeatureDtype, TeacherKind
+from eagle3_api.references import PATTERN
 from eagle3_api.schema import BY_NAME, Label, Name, Text, rule, rules, section
 from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
 
@@ -572,6 +573,26 @@ class Watch(Model):
     mode: Literal["Enforce", "Observe"] = Field("Enforce", description="Observe reports and never rolls back.")
 
 
+class OciArtifact(Model):
+    """A place in an OCI registry."""
+
+    reference: Annotated[str, StringConstraints(pattern=PATTERN, max_length=512)] = Field(
+        description="registry/repository or registry/repository:tag. Without a tag the draft's digest makes one (draft-9f2c…), which "
+        "another draft never takes over."
+    )
+    secret: Name | None = Field(
+        None,
+        description="A Secret of type kubernetes.io/dockerconfigjson in the object's namespace, whose user may push there.",
+    )
+    plain_http: bool = Field(False, description="Speak HTTP: for a registry inside of the cluster.")
+
+
+class Publish(Model):
+    """Where the converted draft goes, besides the drafts volume: for servers elsewhere, and for those who verify what they run."""
+
+    oci: OciArtifact
+
+
 class Root(Model):
     """Where artifacts lie: a claim of yours, or one that the operator makes."""
 
@@ -656,6 +677,10 @@ class Eagle3DraftSpec(Model):
     )
     probe: Probe = section(Probe)
     watch: Watch | None = None
+    publish: Publish | None = Field(
+        None,
+        description="Push the converted draft as an OCI artifact, with its provenance beside it. Roll-outs do not wait for that.",
+    )
     storage: Storage
     placement: Placement = section(Placement, "For all pods; a stage's own placement goes on top.")
     queue_name: QueueName | None = Field(

@@ -121,6 +121,10 @@ class ArtifactStatus(Model):
     folder: str
     claim: str
     digest: str
+    published: str | None = Field(
+        None,
+        description="registry/repository@digest of the OCI artifact, once it is pushed: what others pull, verify and sign.",
+    )
     result: ConvertResult
 
 
@@ -132,6 +136,7 @@ class Phase(StrEnum):
     EXTRACTING = "Extracting"
     TRAINING = "Training"
     CONVERTING = "Converting"
+    PUBLISHING = "Publishing"
     ROLLING_OUT = "RollingOut"
     PROBING = "Probing"
     SERVING = "Serving"

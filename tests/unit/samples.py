@@ -17,6 +17,7 @@ from eagle3_api.jobs import (
     ObjectReference,
     ProbeConfig,
     ProbeResult,
+    PublishConfig,
     StageName,
     TrainConfig,
     TrainResult,
@@ -196,6 +197,15 @@ def config(
             layers=[1, 15, 28],
             sglang_version="0.5.23",
             context_length=FACTS.context_length,
+        ),
+        StageName.PUBLISH: PublishConfig(
+            **common,
+            folder=f"{drafts}/publish/{key}",
+            converted=DRAFT,
+            converted_key="cccc",
+            draft="sha256:4444",
+            reference="registry.example.com/llm/llama-8b-eagle3",
+            login=True,
         ),
         StageName.PROBE: ProbeConfig(
             **common,

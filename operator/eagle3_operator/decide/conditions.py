@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from eagle3_api.conditions import ORDER, Condition, Reason, Status, Type
-from eagle3_api.jobs import StageName
+from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import StageState, StageStatus
 from eagle3_operator.decide import times
@@ -58,6 +58,7 @@ _WORKING = {
     StageName.EXTRACT: Reason.EXTRACTING,
     StageName.TRAIN: Reason.TRAINING,
     StageName.CONVERT: Reason.CONVERTING,
+    StageName.PUBLISH: Reason.PUBLISHING,
 }
 
 
@@ -105,6 +106,18 @@ def draft_trained(at: Situation) -> Said | None:
 def draft_converted(at: Situation) -> Said | None:
     """Convert's artifact."""
     return _of_stage(at.stages.get(StageName.CONVERT), StageName.CONVERT)
+
+
+def draft_published(at: Situation) -> Said | None:
+    """What Publish pushed; absent where the object names no registry. Servers do not wait for it."""
+    if at.spec.publish is None:
+        return None
+    stage = at.stages.get(StageName.PUBLISH)
+    said = _of_stage(stage, StageName.PUBLISH)
+    if said.status != "True" or stage is None:
+        return said
+    pushed = PublishResult.model_validate(stage.result)
+    return Said("True", Reason.ARTIFACT_PUBLISHED, f"{pushed.reference}, its provenance {pushed.provenance} beside it")
 
 
 def revision_proven(at: Situation) -> Said | None:
@@ -185,7 +198,7 @@ def draft_healthy(at: Situation) -> Said | None:
 def ready(at: Situation) -> Said:
     """The whole: the newest desired revision proven and serving; without serve, the draft converted."""
     chain = (accepted, features_ready, draft_trained, draft_converted)
-    for check in (*chain, revision_proven, server_available):
+    for check in (*chain, revision_proven, server_available, draft_published):
         said = check(at)
         if said is not None and said.status != "True":
             return Said("False", said.reason, said.message)
@@ -205,7 +218,8 @@ def ready(at: Situation) -> Said:
 def stalled(at: Situation) -> Said:
     """Whether nothing more happens without a person (kstatus)."""
     whole = ready(at)
-    failing = [check(at) for check in (accepted, features_ready, draft_trained, draft_converted, revision_proven)]
+    checks = (accepted, features_ready, draft_trained, draft_converted, revision_proven, draft_published)
+    failing = [check(at) for check in checks]
     stuck = next((said for said in failing if said is not None and said.status == "False"), None)
     if whole.status == "False" and stuck is not None:
         return Said("True", stuck.reason, stuck.message)
@@ -228,6 +242,7 @@ _TABLE: dict[Type, Callable[[Situation], Said | None]] = {
     Type.FEATURES_READY: features_ready,
     Type.DRAFT_TRAINED: draft_trained,
     Type.DRAFT_CONVERTED: draft_converted,
+    Type.DRAFT_PUBLISHED: draft_published,
     Type.REVISION_PROVEN: revision_proven,
     Type.SERVER_AVAILABLE: server_available,
     Type.SPECULATION_ACTIVE: speculation_active,

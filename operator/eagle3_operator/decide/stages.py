@@ -14,12 +14,14 @@ from eagle3_api.jobs import (
     METRICS_PORT,
     CleanConfig,
     ConvertConfig,
+    ConvertResult,
     DataConfig,
     ExtractConfig,
     Facts,
     InspectConfig,
     ObjectReference,
     ProbeConfig,
+    PublishConfig,
     StageName,
     TrainConfig,
 )
@@ -28,7 +30,7 @@ from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, Logging, seconds
 from eagle3_operator.decide.keys import changed, key_of
 from eagle3_operator.manifests.jobs import stage_grace
 
-JobConfig = InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | ProbeConfig
+JobConfig = InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | PublishConfig | ProbeConfig
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,37 @@ def _convert_config(context: Context, key: str) -> ConvertConfig:
         arguments=_engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,
     )
+
+
+# ------------------------------------------------------------------------------------------------------ publish
+
+
+def publish(obj: Eagle3Draft, convert: Link, result: ConvertResult, attempt: str | None) -> Link:
+    """Publish belongs to no chain: servers do not wait for it. It pushes what Convert made, to where the object says.
+
+    Args:
+        obj: the object, which says where.
+        convert: the finished stage.
+        result: what it made.
+        attempt: the token of a retry that made a finished stage run again.
+    """
+    if obj.spec.publish is None:
+        raise ValueError("an object without publish publishes nothing")
+    oci, metadata = obj.spec.publish.oci, obj.metadata
+    key = key_of("publish/1", {"converted": convert.key, "reference": oci.reference, "attempt": attempt})
+    place = str(folder(DRAFTS_ROOT, metadata.namespace, metadata.name, StageName.PUBLISH, key))
+    config = PublishConfig(
+        owner=_owner(obj),
+        key=key,
+        folder=place,
+        converted=convert.artifact or "",
+        converted_key=convert.key,
+        draft=result.digest,
+        reference=oci.reference,
+        login=oci.secret is not None,
+        plain_http=oci.plain_http,
+    )
+    return Link(StageName.PUBLISH, key, config, place)
 
 
 # -------------------------------------------------------------------------------------------------------- clean

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import Condition, Reason, Type
 from eagle3_api.estimate import readable_bytes
-from eagle3_api.jobs import CleanResult, ConvertResult, ExtractResult, Facts, StageName, TrainResult
+from eagle3_api.jobs import CleanResult, ConvertResult, ExtractResult, Facts, PublishResult, StageName, TrainResult
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import (
     Eagle3DraftStatus,
@@ -25,6 +25,7 @@ _STAGE_PHASE = {
     StageName.EXTRACT: Phase.EXTRACTING,
     StageName.TRAIN: Phase.TRAINING,
     StageName.CONVERT: Phase.CONVERTING,
+    StageName.PUBLISH: Phase.PUBLISHING,
 }
 _MEASURING = (Reason.PROBING, Reason.MEASURING_BASELINE)
 
@@ -167,6 +168,11 @@ def _outcome(stage: StageStatus) -> str:
     if stage.name is StageName.CLEAN:
         cleaned = CleanResult.model_validate(stage.result)
         return f"{readable_bytes(cleaned.bytes)} removed, {stage.artifact} and the checkpoints of its training"
+    if stage.name is StageName.PUBLISH:
+        pushed = PublishResult.model_validate(stage.result)
+        return (
+            f"{pushed.reference}, {readable_bytes(pushed.bytes)}; its provenance {pushed.provenance[:19]}… refers to it"
+        )
     converted = ConvertResult.model_validate(stage.result)
     return f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
 

@@ -1,9 +1,10 @@
 """One decision, from one look: the stages, then the revisions, then what to say of both."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ConvertResult, Facts, StageName
+from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, retention, retries, stages, summary, times
@@ -126,9 +127,30 @@ def _advance_chain(
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:
             break
+    links += _publish(links, chain, former, view, actions)
     links += retention.clean(links, chain, former, view, actions)
     actions.delete += stale(view, _named(view, [first, *links]))
     return chain, facts, room
+
+
+def _publish(
+    links: list[Link],
+    chain: dict[StageName, StageStatus],
+    former: Mapping[StageName, StageStatus],
+    view: View,
+    actions: Actions,
+) -> list[Link]:
+    """Publish, one step further, where Convert is finished and the object says where to; puts its status into ``chain``."""
+    converted = chain.get(StageName.CONVERT)
+    if view.obj.spec.publish is None or converted is None or converted.state is not StageState.SUCCEEDED:
+        return []
+    result = ConvertResult.model_validate(converted.result)
+    before = former.get(StageName.PUBLISH)
+    link = stages.publish(view.obj, links[-1], result, before.attempt if before is not None else None)
+    step = advance(link, before, view)
+    actions.add(step)
+    chain[StageName.PUBLISH] = step.status
+    return [link]
 
 
 def _named(view: View, links: list[Link]) -> dict[str, Link]:
@@ -204,8 +226,17 @@ def _artifact(view: View, chain: dict[StageName, StageStatus]) -> ArtifactStatus
     if convert is None or convert.state is not StageState.SUCCEEDED:
         return None
     result = ConvertResult.model_validate(convert.result)
-    claim = names.claim_name(view.obj, "drafts")
-    return ArtifactStatus(folder=convert.artifact or "", claim=claim, digest=result.digest, result=result)
+    published = chain.get(StageName.PUBLISH)
+    pushed = None
+    if published is not None and published.state is StageState.SUCCEEDED:
+        pushed = PublishResult.model_validate(published.result).reference
+    return ArtifactStatus(
+        folder=convert.artifact or "",
+        claim=names.claim_name(view.obj, "drafts"),
+        digest=result.digest,
+        published=pushed,
+        result=result,
+    )
 
 
 def _selector(obj: Eagle3Draft, serving: Revision | None) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle3_api.jobs import (
@@ -10,6 +10,7 @@ from eagle3_api.jobs import (
     FATAL_EXIT_CODES,
     LIBRARY,
     METRICS_PORT,
+    REGISTRY_LOGIN,
     JobConfig,
     JobEnvelope,
     ProbeConfig,
@@ -37,8 +38,7 @@ METRICS_PORT_NAME = "metrics"
 BACKOFF_LIMIT = 6
 
 #: Stages in our own image: they need neither torch nor the engine.
-OWN_IMAGE = frozenset({StageName.INSPECT, StageName.CLEAN, StageName.PROBE})
-
+OWN_IMAGE = frozenset({StageName.INSPECT, StageName.CLEAN, StageName.PUBLISH, StageName.PROBE})
 
 _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
@@ -46,6 +46,7 @@ _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.TRAIN: {},
     StageName.CLEAN: {"cpu": "50m", "memory": "64Mi"},
     StageName.CONVERT: {"cpu": "200m", "memory": "1Gi"},
+    StageName.PUBLISH: {"cpu": "100m", "memory": "256Mi"},
     StageName.PROBE: {"cpu": "100m", "memory": "256Mi"},
 }
 
@@ -218,7 +219,17 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
         root_mount(obj, "drafts"),
         *user_mounts(placement, read_only=stage is StageName.INSPECT),
         *((shared_memory(placement),) if is_large(obj.spec, stage) else ()),
+        *(_login(obj) if stage is StageName.PUBLISH else ()),
     )
+
+
+def _login(obj: Eagle3Draft) -> Iterator[Mount]:
+    """The credentials of the registry, which the kubelet reads and the operator does not."""
+    secret = obj.spec.publish.oci.secret if obj.spec.publish is not None else None
+    if secret is not None:
+        folder, _, file = REGISTRY_LOGIN.rpartition("/")
+        items = [{"key": ".dockerconfigjson", "path": file}]
+        yield Mount("eagle3-registry", folder, {"secret": {"secretName": secret, "items": items}}, read_only=True)
 
 
 def _failure_rules() -> list[Manifest]:
