@@ -47,6 +47,7 @@ PROGRAMS = {
     program.name: program
     for program in (
         Program("pause", "pause", (1, 24), "the first process of every pod"),
+        Program("registry", "registry", (1, 25), "an OCI registry"),
         Program("dns", "dns", (1, 24), "CoreDNS"),
         Program("helm", HELM, (1, 26), "Helm"),
         Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),

@@ -1,7 +1,6 @@
 """Credentials of registries, as docker writes them down and Kubernetes keeps them (``kubernetes.io/dockerconfigjson``)."""
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,12 +54,12 @@ def _place(name: str) -> str:
 
 
 def _login(entry: Mapping[str, Any]) -> Login:
-    user, password = entry.get("username"), entry.get("password")
-    if isinstance(user, str) and isinstance(password, str):
-        return Login(user, password)
     try:
+        user, password = entry.get("username"), entry.get("password")
+        if isinstance(user, str) and isinstance(password, str):
+            return Login(user, password)
         user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
-    except (KeyError, TypeError, ValueError, binascii.Error):
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise _unusable("its entry has neither auth nor username and password") from None
     return Login(user, password)
 

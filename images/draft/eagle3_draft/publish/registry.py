@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from email.message import Message
 from http.client import HTTPException
 from io import BytesIO
 from typing import Any
@@ -40,7 +41,7 @@ Body = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a registry said."""
+    """What a registry said; the headers' names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -71,7 +72,7 @@ class Registry:
     def push_blob(self, digest: str, size: int, body: Body) -> None:
         """Push a blob; the registry checks its digest."""
         started = self._send("POST", "blobs/uploads/")
-        place = urllib.parse.urljoin(self._base, started.headers.get("Location", ""))
+        place = urllib.parse.urljoin(self._base, started.headers.get("location", ""))
         joint = "&" if urllib.parse.urlsplit(place).query else "?"
         headers = {"Content-Type": _OCTETS, "Content-Length": str(size)}
         self._send("PUT", f"{place}{joint}digest={urllib.parse.quote(digest)}", headers, body)
@@ -82,7 +83,7 @@ class Registry:
             self.push_blob(document.digest, len(document.data), lambda: BytesIO(document.data))
 
     def push_manifest(self, manifest: Document, reference: str) -> Mapping[str, str]:
-        """Push a manifest under a tag, or under its own digest; returns the answer's headers."""
+        """Push a manifest under a tag, or under its own digest; returns the answer's headers, by names in lower case."""
         headers = {"Content-Type": manifest.media_type, "Content-Length": str(len(manifest.data))}
         return self._send("PUT", f"manifests/{reference}", headers, lambda: BytesIO(manifest.data)).headers
 
@@ -115,14 +116,17 @@ class Registry:
         url = urllib.parse.urljoin(self._base, place)
         answer = self._once(method, url, headers or {}, body)
         if answer.status == 401:
-            self._log_in(answer.headers.get("WWW-Authenticate", ""))
+            self._log_in(answer.headers.get("www-authenticate", ""))
             answer = self._once(method, url, headers or {}, body)
         if answer.status < 400 or (missing and answer.status == 404):
             return answer
         raise self._refusal(method, answer)
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> Answer:
-        whole = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
+        whole = dict(headers)
+        # A registry may send an upload elsewhere, where its token is nobody's business
+        if self._authorization is not None and url.startswith(self._base):
+            whole["Authorization"] = self._authorization
         if body is None:
             return self._exchange(urllib.request.Request(url, None, whole, method=method))  # noqa: S310
         with body() as data:
@@ -131,10 +135,10 @@ class Registry:
     def _exchange(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
-                return Answer(answer.status, dict(answer.headers), answer.read(_LIMIT))
+                return Answer(answer.status, _lower(answer.headers), answer.read(_LIMIT))
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, dict(error.headers), error.read(_LIMIT))
+                return Answer(error.code, _lower(error.headers), error.read(_LIMIT))
         except (urllib.error.URLError, HTTPException, OSError) as error:
             raise self._unreachable(error) from error
 
@@ -182,6 +186,10 @@ class Registry:
                 "(placement.env), or set plainHttp"
             )
         return _unavailable(f"{self._host} cannot be reached: {why}")
+
+
+def _lower(headers: Message) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _said(data: bytes) -> str:

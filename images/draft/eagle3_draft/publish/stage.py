@@ -128,7 +128,7 @@ def _push_provenance(registry: Registry, bundle: Bundle, converted: Path, reposi
     for blob in said.blobs:
         registry.push_document(blob)
     headers = registry.push_manifest(said.manifest, said.manifest.digest)
-    if "OCI-Subject" not in headers:
+    if "oci-subject" not in headers:
         tag = fallback_tag(bundle.manifest)
         registry.push_manifest(referrers(registry.manifest(tag, INDEX_TYPE), said.manifest), tag)
     return said.manifest.digest
