@@ -6,6 +6,7 @@ what to do. Values that depend on the target (layers, digests, estimates) have n
 reports them in ``status.resolved``.
 """
 
+import json
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -576,9 +577,18 @@ class Watch(Model):
 class OciArtifact(Model):
     """A place in an OCI registry."""
 
-    reference: Annotated[str, StringConstraints(pattern=PATTERN, max_length=512)] = Field(
+    reference: Text = Field(
         description="registry/repository or registry/repository:tag. Without a tag the draft's digest makes one (draft-9f2c…), which "
-        "another draft never takes over."
+        "another draft never takes over.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    f"self.matches({json.dumps(PATTERN)})",
+                    "reference: name the registry too, in lower case and without https://, as in "
+                    "registry.example.com/llm/kimi-draft or registry.example.com/llm/kimi-draft:v1",
+                )
+            ]
+        },
     )
     secret: Name | None = Field(
         None,

@@ -269,6 +269,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a queue that is no label": ({"queueName": "Team A"}, "spec.queueName"),
     "a host path": ({"placement.hostPath": "/"}, 'unknown field "spec.placement.hostPath"'),
     "a privileged pod": ({"placement.privileged": True}, 'unknown field "spec.placement.privileged"'),
+    "a repository without its registry": (
+        {"publish": {"oci": {"reference": "llm/kimi-draft"}}},
+        "reference: name the registry too, in lower case and without https://, as in registry.example.com/llm/kimi-draft",
+    ),
     "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),
 }
 

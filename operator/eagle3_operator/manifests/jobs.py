@@ -114,6 +114,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
     }
     if stage not in OWN_IMAGE:
         wish["image"] = obj.spec.image
+    if stage is StageName.PUBLISH and obj.spec.publish is not None:
+        wish["publish"] = obj.spec.publish.to_json()
     if (shards := stage_shards(obj.spec, stage)) > 1:
         wish["shards"] = shards
     if queue := stage_queue(obj.spec, stage):

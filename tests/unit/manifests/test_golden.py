@@ -93,6 +93,13 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "convert sees no GPU and leaves the memory to the servers": lambda: stage(
         StageName.CONVERT, draft(placement=full_placement())
     ),
+    "convert runs the target where it brought no features": lambda: stage(
+        StageName.CONVERT, draft(placement=full_placement(), draft={"checkpoint": "/data/draft"}, extract={"gpus": 4})
+    ),
+    "publish has the registry's login from the kubelet": lambda: stage(
+        StageName.PUBLISH,
+        draft(publish={"oci": {"reference": "registry.example.com/llm/llama-8b-eagle3", "secret": "registry"}}),
+    ),
     "probe measures one revision": lambda: stage(StageName.PROBE),
     "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
     "a Job in a queue is made suspended and Kueue resumes it": lambda: stage(StageName.TRAIN, draft(queueName="gpus")),

@@ -1,0 +1,97 @@
+"""A converted draft is published beside everything else: nobody waits for it, and its failure is told."""
+
+from typing import Any
+
+import pytest
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import PublishResult
+from unit.decide.world import World, converted, serving_draft, trained
+
+PUSHED = PublishResult(
+    reference="registry.example.com/llm/kimi@sha256:" + "a" * 64,
+    digest="sha256:" + "a" * 64,
+    provenance="sha256:" + "b" * 64,
+    bytes=850_000_000,
+)
+
+
+def publishing(**oci: Any) -> World:
+    return World().edit(publish={"oci": {"reference": "registry.example.com/llm/kimi", **oci}})
+
+
+def test_an_object_without_publish_says_and_does_nothing_of_it() -> None:
+    world = trained()
+    assert not world.jobs("publish")
+    assert "DraftPublished" not in {condition.type for condition in world.told.conditions}
+
+
+def test_the_draft_is_published_once_it_is_converted_and_servers_start_meanwhile() -> None:
+    world = trained(publishing(secret="registry"))
+    assert world.reason("DraftPublished") == ("Unknown", Reason.PUBLISHING)
+    assert world.seen.deployments, "the roll-out does not wait"
+    world.finish("publish", PUSHED)
+    assert world.reason("DraftPublished") == ("True", Reason.ARTIFACT_PUBLISHED)
+    assert world.told.artifact is not None
+    assert world.told.artifact.published == PUSHED.reference
+    assert world.told.artifact.digest == "d" * 64
+
+
+def test_without_serve_the_object_is_ready_when_its_draft_is_published() -> None:
+    world = trained(publishing().edit(serve=None, watch=None))
+    assert world.told.phase == "Publishing"
+    assert world.reason() == ("False", Reason.PUBLISHING)
+    world.finish("publish", PUSHED)
+    assert world.reason() == ("True", Reason.ARTIFACT_PUBLISHED)
+    assert world.told.phase == "Published"
+
+
+def test_a_registry_that_refuses_is_told_and_touches_no_server() -> None:
+    world = publishing()
+    serving_draft(world)
+    world.fail("publish", Reason.REGISTRY_DENIED, "publish.oci: registry.example.com does not take llm/kimi")
+    assert world.serving == 1
+    assert world.reason("DraftPublished") == ("False", Reason.REGISTRY_DENIED)
+    assert world.reason("RevisionProven")[0] == "True"
+    assert world.reason() == ("False", Reason.REGISTRY_DENIED)
+    assert world.reason("Stalled") == ("True", Reason.REGISTRY_DENIED)
+    assert "eagle3.dev/retry=publish@" in world.condition("DraftPublished").message
+
+
+def test_a_corrected_secret_publishes_without_another_word() -> None:
+    world = trained(publishing(secret="wrong"))
+    world.fail("publish", Reason.REGISTRY_DENIED, "publish.oci: 401")
+    key = world.job("publish").name
+    world.edit(publish={"oci": {"secret": "right"}}).settle()
+    assert world.job("publish").name == key
+    world.finish("publish", PUSHED)
+    assert world.reason("DraftPublished") == ("True", Reason.ARTIFACT_PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ({"publish": {"oci": {"reference": "registry.example.com/llm/other"}}}, True),
+        ({"publish": {"oci": {"secret": "another"}}}, False),
+        ({"probe": {"minSpeedup": 1.3}}, False),
+    ],
+)
+def test_another_place_is_pushed_to_and_nothing_is_converted_again(change: dict[str, Any], again: bool) -> None:
+    world = trained(publishing())
+    world.finish("publish", PUSHED)
+    before = len(world.created)
+    world.edit(**change).settle()
+    assert [name.split("-")[1] for name in world.created[before:]] == ["publish"] * again
+
+
+def test_another_draft_is_published_too() -> None:
+    world = trained(publishing())
+    world.finish("publish", PUSHED)
+    world.annotations["eagle3.dev/retry"] = "convert@again"
+    world.settle().finish("inspect")
+    world.finish("convert", converted("e" * 64))
+    assert world.told.artifact is not None
+    assert (world.told.artifact.digest, world.told.artifact.published) == ("e" * 64, None)
+    world.finish("publish", PUSHED)
+    assert world.told.artifact.published == PUSHED.reference
+    assert [name.split("-")[1] for name in world.created].count("publish") == 2
