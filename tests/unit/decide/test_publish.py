@@ -6,7 +6,8 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import PublishResult
-from unit.decide.world import World, converted, serving_draft, trained
+from unit.decide.world import World, serving_draft, trained
+from unit.samples import converted
 
 PUSHED = PublishResult(
     reference="registry.example.com/llm/kimi@sha256:" + "a" * 64,
