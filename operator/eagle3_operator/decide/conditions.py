@@ -140,7 +140,9 @@ def _aftermath(at: Situation, newest: Revision) -> str:
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
     retry = f"eagle3.dev/retry={newest.name}@<any new word>"
-    return f"{serving}; {newest.name} is tried again in an hour, when the spec changes, or on {retry}."
+    alone = newest.displaces(at.serving.number if at.serving else None)
+    soon = "" if alone else "in an hour, "
+    return f"{serving}; {newest.name} is tried again {soon}when the spec changes, or on {retry}."
 
 
 def server_available(at: Situation) -> Said | None:

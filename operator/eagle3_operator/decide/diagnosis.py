@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.chain import PULL_TROUBLE, kubelet_says
+from eagle3_operator.decide.chain import BAD_START, PULL_TROUBLE, kubelet_says
 from eagle3_operator.observation import Deployment, Pod
 
 _MEMORY_ADVICE = (
@@ -58,9 +58,13 @@ def diagnose(deployment: Deployment) -> tuple[Reason, str]:
     return Reason.START_FAILED, f"the server ended with {ending}" + (f'; last line: "{line[:300]}"' if line else "")
 
 
-def image_trouble(pods: tuple[Pod, ...]) -> str | None:
-    """The kubelet's words when an image cannot be pulled."""
-    return next((kubelet_says(pod) for pod in pods if pod.waiting_reason in PULL_TROUBLE), None)
+def held_up(pods: tuple[Pod, ...]) -> tuple[Reason, str] | None:
+    """What keeps a pod from being started at all: its image, what its container is to be made of, or no place for it."""
+    for troubles, reason in ((PULL_TROUBLE, Reason.IMAGE_PULL), (BAD_START, Reason.INVALID_CONFIGURATION)):
+        if waiting := next((pod for pod in pods if pod.waiting_reason in troubles), None):
+            return reason, kubelet_says(waiting)
+    unplaced = without_place(pods)
+    return None if unplaced is None else wants_place(unplaced)
 
 
 def without_place(pods: tuple[Pod, ...]) -> Pod | None:

@@ -129,6 +129,11 @@ class Revision:
         """It has not failed to start more often than the object allows."""
         return self.status.start_failures <= self.serve.start_retries
 
+    def displaces(self, serving: int | None) -> bool:
+        """Whether it can only start in the place of what serves."""
+        others = serving is not None and serving != self.number
+        return others and (self.status.displaces or self.serve.surge == "Never")
+
     @property
     def standing(self) -> Standing:
         verdict = self.probe_verdict

@@ -20,7 +20,7 @@ from eagle3_operator.decide import capacity, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
 from eagle3_operator.decide.chain import Actions, View
-from eagle3_operator.decide.diagnosis import image_trouble, wants_place, without_place
+from eagle3_operator.decide.diagnosis import held_up, without_place
 from eagle3_operator.decide.preference import best
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
@@ -28,6 +28,7 @@ from eagle3_operator.decide.room import Room
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
+from eagle3_operator.observation import Pod
 
 #: Windows of the watch that a revision keeps.
 WINDOWS_KEPT = 10
@@ -127,8 +128,7 @@ class Rollout:
     def _take_starts(self) -> None:
         budget = start_budget(self.view.obj.spec, self.facts)
         for number, revision in list(self.revisions.items()):
-            serving = number == self.serving
-            self._update(number, **starts.counted(revision, serving=serving, budget=budget, now=self.view.now))
+            self._update(number, **starts.counted(revision, serving=self.serving, budget=budget, now=self.view.now))
 
     # ------------------------------------------------------------------------------------------- the candidate
 
@@ -196,19 +196,22 @@ class Rollout:
         deployment = candidate.deployment
         if deployment is None:
             return
-        if trouble := image_trouble(deployment.pods):
-            self.reason, self.message = Reason.IMAGE_PULL, trouble
-        elif waiting := without_place(deployment.pods):
-            self.reason, self.message = wants_place(waiting)
-            since = waiting.unschedulable_since or waiting.created_at
-            patience = self.view.settings.surge_patience_seconds
-            if self._end_bakes():
-                self.wake.append(0.5)
-            elif self.serving is not None and (self.view.now - since).total_seconds() >= patience:
-                self._update(candidate.number, displaces=True)
-                self.wake.append(0.5)
+        if trouble := held_up(deployment.pods):
+            self.reason, self.message = trouble
         elif candidate.status.start_failures:
             self.message += f"; it failed {candidate.status.start_failures} times: {candidate.status.start_problem}"
+        if waiting := without_place(deployment.pods):
+            self._find_place(candidate, waiting)
+
+    def _find_place(self, candidate: Revision, waiting: Pod) -> None:
+        """What is only kept warm goes first; if that does not help, the candidate is to displace what serves."""
+        since = waiting.unschedulable_since or waiting.created_at
+        patient = (self.view.now - since).total_seconds() < self.view.settings.surge_patience_seconds
+        if self._end_bakes():
+            self.wake.append(0.5)
+        elif self.serving is not None and not patient and not candidate.status.displaces:
+            self._update(candidate.number, displaces=True)
+            self.wake.append(0.5)
 
     def _end_bakes(self) -> bool:
         """What is only kept warm gives way to a candidate that finds no GPU. Whether any of it still holds one."""
@@ -234,10 +237,6 @@ class Rollout:
             if revision.status.covered and number != self.candidate:
                 self._update(number, covered=False)
 
-    def _displaces(self, candidate: Revision) -> bool:
-        others = self.serving is not None and self.serving != candidate.number
-        return others and (candidate.status.displaces or self.serve.surge == "Never")
-
     def _blocked(self) -> bool:
         """Whether the candidate has to wait for a person: an outage, once the object has been Ready."""
         if self.candidate is None:
@@ -246,7 +245,7 @@ class Rollout:
         if candidate.replicas == 0 and spec.suspend:
             self.reason, self.message = Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
             return True
-        outage = self._displaces(candidate)
+        outage = candidate.displaces(self.serving)
         approvals = Approvals(self.view.obj, self.before.ready_once)
         if not approvals.needed(outage=outage) or candidate.status.covered or self._approved(candidate, approvals):
             return False
@@ -296,7 +295,9 @@ class Rollout:
                 serving=self.serving,
                 baking=self._baking(),
                 goal=Claimant(goal, self._takes_over(goal)) if goal is not None else None,
-                candidate=Claimant(candidate, self._displaces(candidate)) if candidate is not None and tried else None,
+                candidate=Claimant(candidate, candidate.displaces(self.serving))
+                if candidate is not None and tried
+                else None,
             )
         for number, count in want.items():
             if count > 0 and self.revisions[number].replicas == 0:

@@ -430,3 +430,41 @@ def test_a_server_that_adapts_and_verifies_nothing_is_inactive_under_any_load() 
 def test_of_a_server_that_adapts_no_more_is_expected_than_a_single_step_gives() -> None:
     assert adapting().told.revisions[1].expected_accept_length == 1.75
     assert serving_draft().told.revisions[1].expected_accept_length == 2.74
+
+
+HELD_UP = {
+    "no node": ({"unschedulable": "0/1 nodes match the node selector"}, Reason.UNSCHEDULABLE),
+    "no image": ({"waiting_reason": "ErrImagePull", "waiting_message": "not found"}, Reason.IMAGE_PULL),
+    "no container": (
+        {"waiting_reason": "CreateContainerConfigError", "waiting_message": 'secret "hub" not found'},
+        Reason.INVALID_CONFIGURATION,
+    ),
+    "no quota": ({"queue": "gpus"}, Reason.QUEUED),
+}
+
+
+@pytest.mark.parametrize("case", HELD_UP)
+def test_what_took_the_place_of_the_serving_revision_and_never_starts_gives_it_back(case: str) -> None:
+    """An approved mistake costs one start's budget, not the Service."""
+    changes, reason = HELD_UP[case]
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never", "startTimeout": "20m"})).later(700).settle()
+    world.edit(autoApply="Always", serve={"maxRunningRequests": 7}).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.pods(2, Pod("kimi-r2-x", world.now, **changes))  # type: ignore[arg-type]
+    assert world.reason() == ("False", reason)
+    world.later(1100).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.later(101).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.reason("RevisionProven") == ("False", reason)
+    assert "for 20 min in the place of r1" in world.condition("RevisionProven").message
+    world.ready(1).later(86400).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}, "nor is it tried again by itself"
+
+
+def test_a_candidate_that_waits_beside_the_serving_revision_is_not_given_up() -> None:
+    world = serving_plain(World().edit(serve={"startTimeout": "20m"}))
+    world.pods(1, Pod("kimi-r1-x", world.now, waiting_reason="ErrImagePull", waiting_message="not found"))
+    world.later(86400).settle()
+    assert world.replicas == {0: 1, 1: 1}
+    assert world.reason() == ("False", Reason.IMAGE_PULL)

@@ -125,17 +125,23 @@ def test_a_draft_that_is_not_proven_gives_the_room_back_to_the_old_revision() ->
     assert world.reason("ServerAvailable")[0] == "True"
 
 
-def test_a_new_revision_that_could_not_start_is_not_tried_again_in_an_hour_without_approval() -> None:
+def test_a_new_revision_that_could_not_start_is_not_tried_again_by_itself_at_the_cost_of_another_outage() -> None:
     world = retrained(by_turns(startRetries=0))
     for stage in ("extract", "train"):
         world.finish(stage)
     world.finish("convert", converted("e" * 64))
     world.pods(2, Pod("p", world.now, "Running", started=True, restarts=1, exit_code=1), log=("boom",))
     assert world.replicas == {0: 0, 1: 1, 2: 0}
-    world.ready(1).later(3700).settle()
+    outages = world.outages
+    world.ready(1).later(3700).settle().later(86400).settle()
+    assert world.reason() == ("False", Reason.START_FAILED)
+    assert "r2 is tried again when the spec changes, or on eagle3.dev/retry=r2@" in world.condition("Ready").message
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    world.annotations["eagle3.dev/retry"] = "r2@again"
+    world.settle().finish("inspect")
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert "eagle3.dev/approve=r2@" in world.condition("Ready").message
-    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.outages == outages
 
 
 @pytest.mark.parametrize("stage", ["extract", "train", "convert"])
