@@ -116,8 +116,8 @@ class Reason(StrEnum):
     LOW_TRAFFIC = "LowTraffic"
     OTHER_LOAD = "OtherLoad"
     METRICS_UNAVAILABLE = "MetricsUnavailable"
-    NOT_WATCHED = "NotWatched"
     WARMING_UP = "WarmingUp"
+    DRIFTING = "Drifting"
 
 
 Status = Literal["True", "False", "Unknown"]

@@ -271,18 +271,6 @@ class Draft(Model):
             "draft.checkpoint brings its own architecture: leave depth, variant and attention out",
         ),
         rule(
-            "!(has(self.checkpoint) && has(self.initFrom))",
-            "draft.checkpoint is served as it is, draft.initFrom is trained further: give one of the two",
-        ),
-        rule(
-            "!has(self.initFrom) || !has(self.vocabularySize)",
-            "draft.initFrom brings its own vocabulary, in the order of its head's rows: leave vocabularySize out",
-        ),
-        rule(
-            "!has(self.initFrom) || (self.depth == 1 && self.variant == 'EAGLE-3' && self.attention == 'Heads')",
-            "draft.initFrom brings its own architecture: leave depth, variant and attention out",
-        ),
-        rule(
             "self.attention != 'Latent' || self.depth == 1",
             "SGLang serves drafts with latent attention of one layer only: set draft.depth to 1, or draft.attention to Heads",
         ),
@@ -325,11 +313,6 @@ class Draft(Model):
         "Heads",
         description="Heads are Llama's. Latent is the target's own, where that is DeepSeek's or Kimi's: its keys and values take "
         "a tenth of the memory, and it runs on the target's attention backend.",
-    )
-    init_from: Path | None = Field(
-        None,
-        description="Begin training with an existing draft of this target, a folder on a volume, in any layout that "
-        "draft.checkpoint takes. Its architecture, its vocabulary and, unless auxiliaryLayers says otherwise, its layers are kept.",
     )
     checkpoint: Path | None = Field(
         None,
@@ -580,15 +563,39 @@ class Failures(Model):
 
 
 class Watch(Model):
-    """Judgement of the serving revision from its Prometheus metrics."""
+    """Judgement of the serving revision from what its servers count."""
 
-    prometheus: PrometheusReference
+    prometheus: PrometheusReference | None = Field(
+        None,
+        description="Where the counters are asked for. Without it the operator reads them from the serving pods themselves.",
+    )
     window: Period = Field("5m", description="Length of one window; windows do not overlap.")
     min_tokens: int = Field(
         1000, ge=1, le=1_000_000_000, description="Generated tokens that a window needs to be judged."
     )
     failures: Failures = section(Failures)
     mode: Literal["Enforce", "Observe"] = Field("Enforce", description="Observe reports and never rolls back.")
+    cooldown: Duration = Field(
+        "10m",
+        description="After the watch has acted, by a rollback or by looking for new data, it does not act again for so long.",
+    )
+    on_no_data: Literal["Ignore", "Report"] = Field(
+        "Ignore",
+        description="Report makes DraftHealthy False, not Unknown, while metrics cannot be read or none of the last windows "
+        "had enough traffic. Nothing is rolled back for it.",
+    )
+    drift_band: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="How far the accept length may fall below that of the revision's first windows, as a share of it, "
+        "before the draft is said to drift.",
+    )
+    on_drift: Literal["Report", "Retrain"] = Field(
+        "Report",
+        description="A draft that drifts is still faster than none, and serves on. Retrain looks at the data again, and "
+        "trains on it if it has changed.",
+    )
 
 
 class OciArtifact(Model):
@@ -703,7 +710,11 @@ class Eagle3DraftSpec(Model):
         "train only: status.artifact names the result.",
     )
     probe: Probe = section(Probe)
-    watch: Watch | None = None
+    watch: Watch | None = Field(
+        None,
+        description="Judgement of the serving revision from what its servers count. What serves is watched, with the "
+        "defaults of these fields where they are left out.",
+    )
     publish: Publish | None = Field(
         None,
         description="Push the converted draft as an OCI artifact, with its provenance beside it. Roll-outs do not wait for that.",
@@ -726,6 +737,11 @@ class Eagle3DraftSpec(Model):
         description="Once the object has been Ready: whether a roll-out, or a training, that leaves the Service without a "
         "pod for a while starts by itself. Rollbacks never wait.",
     )
+
+    @property
+    def watched(self) -> Watch | None:
+        """How what serves is watched; None for an object that does not serve."""
+        return (self.watch or Watch()) if self.serve else None
 
 
 class Metadata(Model):

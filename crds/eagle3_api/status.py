@@ -13,6 +13,12 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Condition, Reason
 from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
 
+#: Windows of the watch that a revision keeps.
+WINDOWS_KEPT = 10
+
+#: Servers of a revision whose counters are read, where no Prometheus does it.
+PODS_READ = 64
+
 
 class StageState(StrEnum):
     WAITING = "Waiting"
@@ -72,6 +78,23 @@ class Window(Model):
     accept_length: float | None = Field(None, description="(tokens - requests) / verify calls.")
 
 
+class PodReading(Model):
+    """What one server had counted since its container started."""
+
+    pod: str
+    restarts: int = Field(0, description="Of its container.")
+    tokens: float
+    requests: float
+    verify_calls: float
+
+
+class Reading(Model):
+    """What the servers of a revision had counted at one time, as they say themselves."""
+
+    time: str
+    pods: list[PodReading] = Field(max_length=PODS_READ)
+
+
 class RevisionStatus(Model):
     """A way of serving: a converted draft or none, and how."""
 
@@ -102,17 +125,25 @@ class RevisionStatus(Model):
     probe_problem: str = ""
     promoted_at: str | None = None
     bakes_until: str | None = Field(None, description="Kept warm until then, after another was promoted over it.")
-    windows: list[Window] = Field(default_factory=list, max_length=10)
+    windows: list[Window] = Field(default_factory=list, max_length=WINDOWS_KEPT)
+    reading: Reading | None = Field(
+        None, description="The servers' counters where the next window begins, if no Prometheus is asked for them."
+    )
+    early_accept_length: float | None = Field(
+        None, description="Accept length of its first windows with enough traffic; later ones may drift away from it."
+    )
     watch_problem: str = Field("", description="Why the metrics could not be read, as of the last try.")
     watched_at: str | None = None
     retried: str | None = Field(None, description="Token of the retry annotation that gave it another chance.")
 
 
 class Handled(Model):
-    """Annotations that were acted on."""
+    """What was acted on: annotations, and what the watch saw."""
 
     retry: str | None = None
     approve: str | None = None
+    rollback: str | None = Field(None, description="When the watch last moved the Service back.")
+    drift: str | None = Field(None, description="When the data was last looked at again because the draft drifts.")
 
 
 class ArtifactStatus(Model):

@@ -64,7 +64,7 @@ class Decision:
 class Verdict:
     """A judgement of a revision, by the probe or by the watch."""
 
-    outcome: str  # "Pass", "Fail", "Inconclusive" or "Error"
+    outcome: str  # "Pass", "Fail", "Inconclusive" or "Error"; of the watch also "Drift"
     reason: Reason
     message: str
     numbers: dict[str, float] = field(default_factory=dict)
@@ -76,5 +76,5 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """The opposite was measured. Inconclusive and Error are neither."""
+        """The opposite was measured. Inconclusive, Error and Drift are neither."""
         return self.outcome == "Fail"

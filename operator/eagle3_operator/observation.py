@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from eagle3_api.jobs import Progress, Report
-from eagle3_api.status import Window
+from eagle3_api.status import Reading, Window
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Pod:
     name: str
     created_at: datetime
     phase: str = "Pending"
+    #: Its IP address.
+    address: str | None = None
     ready: bool = False
     terminating: bool = False
     #: The main container has run, or runs.
@@ -116,11 +118,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The answer to this reconcile's question to Prometheus."""
+    """What this reconcile heard of the serving revision's counters."""
 
     revision: int
     window: Window | None = None
-    #: Why there is none: Prometheus's or the network's words.
+    #: The counters themselves, where they were read from the servers: the next window begins there.
+    reading: Reading | None = None
+    #: Why there is neither: Prometheus's, the servers' or the network's words.
     problem: str = ""
 
 

@@ -159,18 +159,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"draft": {"checkpoint": "/models/draft", "depth": 2}},
         "draft.checkpoint brings its own architecture: leave depth, variant and attention out",
     ),
-    "a draft that is adopted and gone on from": (
-        {"draft": {"checkpoint": "/models/draft", "initFrom": "/models/draft"}},
-        "draft.checkpoint is served as it is, draft.initFrom is trained further: give one of the two",
-    ),
-    "a draft that is gone on from with another vocabulary": (
-        {"draft": {"initFrom": "/models/draft", "vocabularySize": 32000}},
-        "draft.initFrom brings its own vocabulary, in the order of its head's rows: leave vocabularySize out",
-    ),
-    "a draft that is gone on from with another architecture": (
-        {"draft": {"initFrom": "/models/draft", "variant": "EAGLE-3.1"}},
-        "draft.initFrom brings its own architecture: leave depth, variant and attention out",
-    ),
     "a deep draft with latent attention": (
         {"draft": {"attention": "Latent", "depth": 2}},
         "SGLang serves drafts with latent attention of one layer only: set draft.depth to 1, or draft.attention to Heads",
@@ -247,6 +235,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         'spec.serve.surge: Unsupported value: "Maybe": supported values: "IfFree", "Never"',
     ),
     "a duration in words": ({"serve.bakeTime": "ten minutes"}, "spec.serve.bakeTime"),
+    "a drift that any fall is": ({"watch": {"driftBand": 0}}, "spec.watch.driftBand"),
     "a window of no length": ({"watch": {"prometheus": {"name": "default"}, "window": "0s"}}, "spec.watch.window"),
     "root inside the pods": ({"placement.runAsUser": 0}, "spec.placement.runAsUser"),
     "a requirement of nodes without values": (

@@ -10,7 +10,7 @@ import pytest
 from eagle3_api import PLURAL
 from eagle3_api.jobs import StageName
 from eagle3_operator.manifests.names import FIELD_MANAGER
-from operating import NotYetError, OperatorProcess, Site, condition
+from operating import NotYetError, OperatorProcess, Site, condition, counting
 from operating.kubelet import MERGE_PATCH
 from testcluster import AnyCluster, wait_for
 from testcluster.api import FIELD_MANAGER as USER
@@ -64,6 +64,26 @@ def test_an_object_is_brought_all_the_way_to_serving_and_each_step_is_told_once(
     assert {one["involvedObject"]["uid"] for one in events} == {obj["metadata"]["uid"]}
     assert len({(one["reason"], one["message"]) for one in events}) == len(events)
     assert operator.metric('objects{phase="Serving"}') >= 1
+
+
+def test_without_a_prometheus_the_servers_own_counters_decide_whether_the_draft_goes_on_serving(site: Site) -> None:
+    with counting() as (servers, port):
+        site.kubelet.address = "127.0.0.1"
+        watch = {"window": "2s", "minTokens": 100}
+        site.create("kimi", merged(SERVING, {"serve": {"port": port}, "watch": watch}))
+        site.until_ready("kimi")
+
+        def after_traffic(accept_length: float) -> Json:
+            servers.traffic(requests=20, accept_length=accept_length)
+            return site.object("kimi")
+
+        site.until("a verdict", lambda: condition(after_traffic(2.5), "DraftHealthy").get("status") == "True")
+        said = condition(site.object("kimi"), "DraftHealthy")["message"]
+        assert said.startswith("accept length 2.50")
+        assert said.endswith("Read from its pods themselves: spec.watch names no Prometheus")
+        site.until("the roll-back", lambda: after_traffic(1.0)["status"]["servingRevision"] == 0)
+        proven = condition(site.object("kimi"), "RevisionProven")
+        assert (proven["status"], proven["reason"]) == ("False", "SlowerThanBaseline")
 
 
 def test_every_line_of_the_log_about_an_object_names_it(site: Site, operator: OperatorProcess) -> None:

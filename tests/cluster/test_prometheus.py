@@ -4,18 +4,14 @@ import http.server
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
-import prometheus_client
 import pytest
 import yaml
 from kubernetes.client import Configuration
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
@@ -25,73 +21,24 @@ from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Promethe
 from eagle3_operator.decide import times
 from eagle3_operator.observation import Metrics
 from eagle3_operator.settings import PrometheusServer
+from operating import CountingServer, counting, serving_http
 from testcluster import wait_for
 from unit.samples import SPEC, merged
 
 TOKEN = "only the test knows"
 
-#: What the operator has SGLang's servers stamp on their metrics.
-LABELS = {"eagle3_namespace": "llm", "eagle3_name": "kimi", "eagle3_revision": "r1"}
 WINDOW = timedelta(seconds=5)
 
 
-class Servers:
-    """What the servers of revision r1 of llm/kimi count, and things that no query should get as an answer."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        names = list(LABELS)
-        answers = Histogram("sglang:generation_tokens_histogram", "Tokens.", names, registry=self.registry)
-        calls = Counter("sglang:spec_verify_calls", "Verify calls.", names, registry=self.registry)
-        self._answers, self._calls = answers.labels(**LABELS), calls.labels(**LABELS)
-        Gauge("sglang:num_running_reqs", "Running.", names, registry=self.registry).labels(**LABELS).set(3)
-        Gauge("not_a_number", "NaN.", registry=self.registry).set(float("nan"))
-        pods = Gauge("of_each_pod", "Two series.", ["pod"], registry=self.registry)
-        for pod in ("a", "b"):
-            pods.labels(pod).set(1)
-        self.traffic(requests=1000)
-
-    def traffic(self, *, requests: int) -> None:
-        """Answers of 20 tokens each, at accept length 2: the first token comes from prefill, the rest from 9.5 steps."""
-        for _ in range(requests):
-            self._answers.observe(20)
-        self._calls.inc(9.5 * requests)
-
-
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[Servers, int]]:
+def servers() -> Iterator[tuple[CountingServer, int]]:
     """The counters and the port on which they are scraped."""
-    counted = Servers()
-
-    class Exporter(http.server.BaseHTTPRequestHandler):
-        """The plain text format whatever is asked for: prometheus_client 0.26's OpenMetrics spells ':' as '_'."""
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(prometheus_client.generate_latest(counted.registry))
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    with serving(Exporter) as port:
-        yield counted, port
-
-
-@contextmanager
-def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[int]:
-    """A server in a thread; its port."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
+    with counting() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def url(servers: tuple[Servers, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(servers: tuple[CountingServer, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that scrapes them five times a second."""
     program = shutil.which("prometheus")
     assert program is not None, "there is no prometheus: apt-get install prometheus"
@@ -182,7 +129,7 @@ class Guard(http.server.BaseHTTPRequestHandler):
 def test_the_token_is_read_anew_for_each_question(url: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("an old one\n")
-    with serving(type("GuardOfThisPrometheus", (Guard,), {"upstream": url})) as port:
+    with serving_http(type("GuardOfThisPrometheus", (Guard,), {"upstream": url})) as port:
         asked = Prometheus(PrometheusServer(url=f"http://127.0.0.1:{port}", token_file=str(token)))
         with pytest.raises(MetricsUnavailableError, match="status 401"):
             ask(asked, "vector(1)")
@@ -193,14 +140,16 @@ def test_the_token_is_read_anew_for_each_question(url: str, tmp_path: Path) -> N
             ask(asked, "vector(1)")
 
 
-def test_the_window_of_a_serving_revision_is_read_when_it_has_ended(servers: tuple[Servers, int], url: str) -> None:
+def test_the_window_of_a_serving_revision_is_read_when_it_has_ended(
+    servers: tuple[CountingServer, int], url: str
+) -> None:
     counted, _ = servers
     obj, promoted = watching(), datetime.now(UTC).replace(microsecond=0)
     observer = Observer(Client(Configuration()), {"default": Prometheus(PrometheusServer(url=url))}, poll_seconds=10)
     status = serving_since(promoted)
-    assert observer.metrics(obj, status, promoted + WINDOW / 2) is None
+    assert observer.metrics(obj, status, {}, promoted + WINDOW / 2) is None
     counted.traffic(requests=200)
-    seen = wait_for("the end of the window", 30, lambda: observer.metrics(obj, status, datetime.now(UTC)))
+    seen = wait_for("the end of the window", 30, lambda: observer.metrics(obj, status, {}, datetime.now(UTC)))
     assert seen is not None
     assert (seen.revision, seen.problem) == (1, "")
     assert seen.window is not None
@@ -212,7 +161,7 @@ def test_the_window_of_a_serving_revision_is_read_when_it_has_ended(servers: tup
 
 def test_a_prometheus_that_the_settings_do_not_know_is_a_problem_and_no_crash(url: str) -> None:
     observer = Observer(Client(Configuration()), {}, poll_seconds=10)
-    seen = observer.metrics(watching(), serving_since(datetime.now(UTC) - WINDOW), datetime.now(UTC))
+    seen = observer.metrics(watching(), serving_since(datetime.now(UTC) - WINDOW), {}, datetime.now(UTC))
     assert seen == Metrics(1, problem='the chart\'s values name no Prometheus "default"')
 
 

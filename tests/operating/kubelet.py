@@ -22,6 +22,8 @@ class StandInKubelet:
 
     def __init__(self, cluster: AnyCluster, namespace: str) -> None:
         self._cluster = cluster
+        #: Where the servers of all pods are reached; nowhere without.
+        self.address: str | None = None
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         #: UIDs of the Jobs that ran, by what they were made for.
         self._jobs: dict[str, set[str]] = {}
@@ -33,7 +35,7 @@ class StandInKubelet:
             if pod["status"]["phase"] != "Pending" or "deletionTimestamp" in metadata:
                 continue
             if names.STAGE_LABEL not in labels:
-                self._say(pod, _running())
+                self._say(pod, _running(self.address))
             elif labels[names.STAGE_LABEL] not in hold:
                 config = JobEnvelope.model_validate_json(metadata["annotations"][CONFIG_ANNOTATION]).config
                 self._say(pod, _ended(config))
@@ -50,10 +52,11 @@ class StandInKubelet:
         self._cluster.request("PATCH", f"{self._pods}/{pod['metadata']['name']}/status", {"status": made}, MERGE_PATCH)
 
 
-def _running() -> dict[str, Any]:
+def _running(address: str | None) -> dict[str, Any]:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": WHEN}
     running = {"ready": True, "state": {"running": {"startedAt": WHEN}}}
-    return {"phase": "Running", "conditions": [ready], "containerStatuses": [running]}
+    reached = {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
+    return {"phase": "Running", "conditions": [ready], "containerStatuses": [running], **reached}
 
 
 def _ended(config: JobConfig) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def pod_from(pod: Json) -> Pod:
         name=metadata["name"],
         created_at=times.parse(metadata["creationTimestamp"]),
         phase=status.get("phase", "Pending"),
+        address=status.get("podIP"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
         started=bool(_ending(main) or (main.get("state") or {}).get("running")),

@@ -5,20 +5,21 @@ so a Job that is read as Complete has its pods' reports in the later answer. Cac
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from eagle3_api.jobs import Progress
-from eagle3_api.spec import Eagle3Draft, seconds
-from eagle3_api.status import Eagle3DraftStatus, StageState, Window
+from eagle3_api.spec import Eagle3Draft, Metadata, Watch, seconds
+from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
 from eagle3_operator.cluster import convert
 from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
+from eagle3_operator.cluster.servers import Servers
 from eagle3_operator.decide import times
-from eagle3_operator.judge import watch
-from eagle3_operator.manifests import names
-from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation
+from eagle3_operator.judge import counters, watch
+from eagle3_operator.manifests import flags, names
+from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Observer:
     def __init__(self, client: Client, prometheus: Mapping[str, Prometheus], *, poll_seconds: float) -> None:
         self._client = client
         self._prometheus = prometheus
+        self._servers = Servers()
         self._poll_seconds = poll_seconds
 
     def observe(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Seen:
@@ -60,39 +62,64 @@ class Observer:
         services = self._find(obj, "Service", metadata) if obj.spec.serve else []
         told = all(_remembered(job, status) for job in jobs)
         pods = self._find(obj, "Pod", {}) if deployments or not told else []
+        revisions = {
+            made.revision: made
+            for made in (self._deployment(obj, deployment, pods) for deployment in deployments)
+            if made is not None
+        }
         observation = Observation(
             jobs={made.name: made for made in (self._job(obj, job, pods, status, now) for job in jobs)},
-            deployments={
-                made.revision: made
-                for made in (self._deployment(obj, deployment, pods) for deployment in deployments)
-                if made is not None
-            },
+            deployments=revisions,
             services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
             claims={made.name: made for made in self._claims(obj, metadata)},
-            metrics=self.metrics(obj, status, now),
+            metrics=self.metrics(obj, status, revisions, now),
         )
         return Seen(observation, metadata)
 
-    def metrics(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Metrics | None:
-        """The answer of Prometheus for the next window of the serving revision; None where no window has ended."""
-        policy = obj.spec.watch if status.room_for is None else None  # servers that make room have no traffic
+    def metrics(
+        self, obj: Eagle3Draft, status: Eagle3DraftStatus, deployments: Mapping[int, Deployment], now: datetime
+    ) -> Metrics | None:
+        """What is heard of the serving revision's counters; None where no window has ended, or nothing serves."""
+        policy = obj.spec.watched if status.room_for is None else None  # servers that make room have no traffic
         serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
-        span = watch.due(serving, policy, now) if policy and serving else None
-        if policy is None or serving is None or span is None:
+        if policy is None or serving is None:
             return None
-        server = self._prometheus.get(policy.prometheus.name)
-        if server is None:
-            return Metrics(serving.number, problem=f'the chart\'s values name no Prometheus "{policy.prometheus.name}"')
-        questions = watch.queries(obj.metadata.namespace, obj.metadata.name, serving.number, seconds(policy.window))
         try:
-            answer = watch.window(server.values(questions, span[1].astimezone(UTC)), *span)
+            if policy.prometheus is None:
+                deployment = deployments.get(serving.number)
+                pods = deployment.pods if deployment else ()
+                return self._read(serving, policy, pods, flags.serving(obj.spec).port, now)
+            return self._ask(obj.metadata, serving, policy, policy.prometheus.name, now)
         except MetricsUnavailableError as error:
             return Metrics(serving.number, problem=str(error))
-        return (
-            Metrics(serving.number, window=answer)
-            if isinstance(answer, Window)
-            else Metrics(serving.number, problem=answer)
-        )
+
+    def _ask(
+        self, metadata: Metadata, serving: RevisionStatus, policy: Watch, prometheus: str, now: datetime
+    ) -> Metrics | None:
+        """The answer of Prometheus for the next window."""
+        span = watch.due(serving, policy, now)
+        if span is None:
+            return None
+        server = self._prometheus.get(prometheus)
+        if server is None:
+            raise MetricsUnavailableError(f'the chart\'s values name no Prometheus "{prometheus}"')
+        questions = watch.queries(metadata.namespace, metadata.name, serving.number, seconds(policy.window))
+        answer = watch.window(server.values(questions, span[1].astimezone(UTC)), *span)
+        if isinstance(answer, str):
+            raise MetricsUnavailableError(answer)
+        return Metrics(serving.number, window=answer)
+
+    def _read(
+        self, serving: RevisionStatus, policy: Watch, pods: Sequence[Pod], port: int, now: datetime
+    ) -> Metrics | None:
+        """What the serving pods themselves say, where a window begins or ends; None too while none of them is ready."""
+        ready = [pod for pod in pods if pod.ready and pod.address and not pod.terminating]
+        if not ready or not counters.due(serving, policy, now):
+            return None
+        reading, running = self._servers.read(ready, port, now)
+        born = {pod.name: pod.created_at for pod in ready}
+        window = counters.window(counters.last(serving), reading, born, running=running)
+        return Metrics(serving.number, window=window, reading=reading)
 
     def _find(self, obj: Eagle3Draft, kind: str, metadata: dict[tuple[str, str], Json]) -> list[Json]:
         found = self._client.find(kind, obj.metadata.namespace, f"{names.NAME_LABEL}={obj.metadata.name}")

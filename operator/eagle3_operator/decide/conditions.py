@@ -15,6 +15,7 @@ from eagle3_api.status import StageState, StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.judge.watch import blind
 
 
 @dataclass(frozen=True)
@@ -187,14 +188,14 @@ def draft_healthy(at: Situation) -> Said | None:
         return Said("Unknown", Reason.PENDING, "nothing is serving yet")
     if serving.plain:
         return Said("Unknown", Reason.SERVED_WITHOUT_SPECULATION, f"{serving.name} serves without speculation")
-    verdict = serving.watch_verdict
-    if verdict is None:
-        return Said(
-            "Unknown", Reason.NOT_WATCHED, "spec.watch names no Prometheus: only the probe has judged the draft"
-        )
-    if verdict.failed:
-        return Said("False", verdict.reason, verdict.message)
-    return Said("True" if verdict.passed else "Unknown", verdict.reason, verdict.message)
+    verdict, watch = serving.watch_verdict, at.spec.watched
+    if verdict is None or watch is None:
+        return None
+    source = "" if watch.prometheus else ". Read from its pods themselves: spec.watch names no Prometheus"
+    unseen = watch.on_no_data == "Report" and blind(verdict, serving.status.windows, watch)
+    unwell = verdict.failed or verdict.reason is Reason.DRIFTING or unseen
+    status: Status = "True" if verdict.passed else "False" if unwell else "Unknown"
+    return Said(status, verdict.reason, f"{verdict.message}{source}")
 
 
 def ready(at: Situation) -> Said:
@@ -225,6 +226,13 @@ def stalled(at: Situation) -> Said:
     stuck = next((said for said in failing if said is not None and said.status == "False"), None)
     if whole.status == "False" and stuck is not None:
         return Said("True", stuck.reason, stuck.message)
+    health = draft_healthy(at)
+    if (
+        whole.status == "False"
+        and health is not None
+        and (whole.reason, whole.message) == (health.reason, health.message)
+    ):
+        return Said("True", whole.reason, whole.message)
     if whole.status == "False" and whole.reason in (Reason.AWAITING_APPROVAL, Reason.SUSPENDED):
         return Said("True", whole.reason, whole.message)
     return Said("False", Reason.SETTLED if whole.status == "True" else whole.reason)

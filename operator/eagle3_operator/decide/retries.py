@@ -20,6 +20,8 @@ _FORGOTTEN: dict[str, object] = {
     "start_failures": 0,
     "start_problem": "",
     "windows": [],
+    "reading": None,
+    "early_accept_length": None,
     "reason": None,
     "message": "",
 }

@@ -97,12 +97,19 @@ class Revision:
 
     @property
     def watch_verdict(self) -> Verdict | None:
-        """The judgement of the stored windows; None for a plain revision and where nothing is watched."""
-        if self.plain or self.spec.watch is None:
+        """The judgement of the stored windows; None for a plain revision."""
+        watch = self.spec.watched
+        if self.plain or watch is None:
             return None
         status, spec = self.status, self.spec
-        windows = [window for window in status.windows if self._comparable(window)]
-        verdict = judge_watch(windows, self.spec.watch, spec.probe, status.probe, problem=status.watch_problem)
+        verdict = judge_watch(
+            self.comparable,
+            watch,
+            spec.probe,
+            status.probe,
+            early=status.early_accept_length,
+            problem=status.watch_problem,
+        )
         if verdict.failed or status.watch_problem or not status.windows or self._comparable(status.windows[-1]):
             return verdict
         newest = status.windows[-1]
@@ -111,6 +118,11 @@ class Revision:
             f"they were probed, at concurrency {spec.probe.concurrency}; only windows of about that load are judged"
         )
         return Verdict("Inconclusive", Reason.OTHER_LOAD, text)
+
+    @property
+    def comparable(self) -> list[Window]:
+        """The windows that can be judged."""
+        return [window for window in self.status.windows if self._comparable(window)]
 
     def _comparable(self, window: Window) -> bool:
         """Whether a window can be judged by the probe: servers that adapt their steps must have had about its load."""
@@ -121,7 +133,7 @@ class Revision:
     @property
     def dropped(self) -> bool:
         """The watch has failed it, and is to be obeyed."""
-        verdict, watch = self.watch_verdict, self.spec.watch
+        verdict, watch = self.watch_verdict, self.spec.watched
         return verdict is not None and verdict.failed and watch is not None and watch.mode == "Enforce"
 
     @property

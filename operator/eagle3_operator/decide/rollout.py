@@ -14,8 +14,8 @@ from datetime import timedelta
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
-from eagle3_api.spec import Serve, seconds
-from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
+from eagle3_api.spec import Serve, Watch, seconds
+from eagle3_api.status import WINDOWS_KEPT, Eagle3DraftStatus, RevisionStatus
 from eagle3_operator.decide import capacity, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
@@ -26,12 +26,10 @@ from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
 from eagle3_operator.decide.room import Room
 from eagle3_operator.decision import Delete, Event, Scale
+from eagle3_operator.judge.watch import early_accept_length
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
 from eagle3_operator.observation import Pod
-
-#: Windows of the watch that a revision keeps.
-WINDOWS_KEPT = 10
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,8 @@ class Outcome:
     message: str
     #: Key of the training that the servers are scaled to zero for.
     room_for: str | None
+    #: When the watch last moved the Service back.
+    rolled_back: str | None
     events: list[Event]
     requeue_after: float | None
 
@@ -68,16 +68,23 @@ class Rollout:
     events: list[Event] = field(default_factory=list)
     scale: list[Scale] = field(default_factory=list)
     wake: list[float] = field(default_factory=list)
+    #: When the watch last moved the Service back.
+    rolled_back: str | None = None
 
     @property
     def serve(self) -> Serve:
         return self.view.obj.spec.serve or Serve()
 
     @property
+    def watch(self) -> Watch:
+        return self.view.obj.spec.watched or Watch()
+
+    @property
     def name(self) -> str:
         return self.view.obj.metadata.name
 
     def run(self) -> Outcome:
+        self.rolled_back = self.before.handled.rollback
         self.revisions = {r.number: r for r in known(self.before.revisions, self.view.seen, self.view.obj.spec)}
         public = self.view.seen.services.get(self.name)
         self.serving = public.selected_revision if public and public.owned else None
@@ -103,6 +110,7 @@ class Rollout:
             reason=self.reason,
             message=self.message,
             room_for=self.room.training if self._makes_room else None,
+            rolled_back=self.rolled_back,
             events=self.events,
             requeue_after=min(self.wake, default=None),
         )
@@ -118,12 +126,15 @@ class Rollout:
         metrics = self.view.seen.metrics
         if metrics is None or metrics.revision not in self.revisions:
             return
-        revision = self.revisions[metrics.revision]
-        if metrics.window is None:
-            self._update(metrics.revision, watch_problem=metrics.problem)
-            return
-        windows = [*revision.status.windows, metrics.window][-WINDOWS_KEPT:]
-        self._update(metrics.revision, windows=windows, watch_problem="", watched_at=metrics.window.end)
+        status = self._update(metrics.revision, watch_problem=metrics.problem).status
+        if metrics.reading is not None:
+            self._update(metrics.revision, reading=metrics.reading)
+        if metrics.window is not None:
+            windows = [*status.windows, metrics.window][-WINDOWS_KEPT:]
+            revision = self._update(metrics.revision, windows=windows, watched_at=metrics.window.end)
+            if status.early_accept_length is None:
+                early = early_accept_length(revision.comparable, self.watch)
+                self._update(metrics.revision, early_accept_length=early)
 
     def _take_starts(self) -> None:
         budget = start_budget(self.view.obj.spec, self.facts)
@@ -279,7 +290,19 @@ class Rollout:
         current = self.revisions.get(self.serving) if self.serving is not None else None
         undecided = self.candidate is not None and self.revisions[self.candidate].standing is Standing.UNTRIED
         kept = current is not None and current.standing is Standing.PROVEN and current.deployment is not None
-        return current if undecided and kept else self._best()
+        if undecided and kept:
+            return current
+        goal = self._best()
+        return current if current is not None and self._rests(current, goal) else goal
+
+    def _rests(self, current: Revision, goal: Revision | None) -> bool:
+        """Whether the watch, which would move the Service back from here, has done so too recently."""
+        back = current.dropped and current.ready > 0 and (goal is None or goal.number < current.number)
+        left = seconds(self.watch.cooldown) - times.age(self.rolled_back, self.view.now)
+        if not back or self.rolled_back is None or left <= 0:
+            return False
+        self.wake.append(left + 1)
+        return True
 
     def _set_replicas(self, goal: Revision | None, *, blocked: bool) -> None:
         if self._makes_room:
@@ -355,6 +378,8 @@ class Rollout:
         warm = not bad and former.replicas > 0 and seconds(self.serve.bake_time) > 0
         until = self.view.now + timedelta(seconds=seconds(self.serve.bake_time))
         self._update(former.number, bakes_until=times.text(until) if warm else None)
+        if former.dropped:
+            self.rolled_back = times.text(self.view.now)
         if bad:
             reason, message = former.judgement()
             text = f"Service {self.name} moved back from {former.name} to {goal.name}: {reason}: {message}"

@@ -27,6 +27,7 @@ from eagle3_api.jobs import (
 )
 from eagle3_api.sglang import Version
 from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, Logging, seconds
+from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import changed, key_of
 from eagle3_operator.manifests.jobs import stage_grace
 
@@ -113,12 +114,12 @@ def _given(data: Data | None) -> Data:
 # ------------------------------------------------------------------------------------------------------ inspect
 
 
-def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) -> Link:
+def inspect(obj: Eagle3Draft, handled: Handled, features_capacity: int | None) -> Link:
     """Inspect has no artifact and is never finished: it runs again when what it reads changes, or on request.
 
     Args:
         obj: the object.
-        token: the last handled retry token.
+        handled: what was asked for last, of the user or of drift.
         features_capacity: bytes of the features claim. Not in the key: a claim that is bound when its first pod comes
             has another size then, which is no news.
     """
@@ -133,7 +134,8 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
         "contextLength": spec.serve.context_length if spec.serve else None,
         "storage": changed(spec.storage),
         "volumes": [v.to_json() for v in spec.placement.volumes or []],
-        "token": token,
+        "token": handled.retry,
+        "drift": handled.drift,
     }
     key = key_of("inspect/1", reads)
     config = InspectConfig(
@@ -143,7 +145,6 @@ def inspect(obj: Eagle3Draft, token: str | None, features_capacity: int | None) 
         trust_remote_code=spec.target.trust_remote_code,
         data=_data(spec.data) if spec.data else None,
         checkpoint=spec.draft.checkpoint,
-        init_from=spec.draft.init_from,
         auxiliary_layers=spec.draft.auxiliary_layers,
         vocabulary_size=spec.draft.vocabulary_size,
         attention=spec.draft.attention,
@@ -210,7 +211,6 @@ def _train_inputs(context: Context) -> dict[str, Any]:
         "depth": draft.depth if draft.depth != 1 else None,
         "variant": draft.variant if draft.variant != "EAGLE-3" else None,
         "attention": draft.attention if draft.attention != "Heads" else None,
-        "initFrom": context.facts.init_digest,
         "epochs": train.epochs,
         "tokensPerStep": train.tokens_per_step,
         "learningRate": train.learning_rate,
@@ -240,8 +240,6 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         depth=spec.draft.depth,
         variant=spec.draft.variant,
         attention=spec.draft.attention,
-        init_from=spec.draft.init_from,
-        init_digest=facts.init_digest,
         epochs=spec.train.epochs,
         tokens_per_step=spec.train.tokens_per_step,
         learning_rate=spec.train.learning_rate,

@@ -7,7 +7,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import conditions, retention, retries, stages, summary, times
+from eagle3_operator.decide import conditions, drift, retention, retries, stages, summary, times
 from eagle3_operator.decide.approval import APPROVE_ANNOTATION
 from eagle3_operator.decide.chain import Actions, View, advance, stale
 from eagle3_operator.decide.conditions import Said, Situation
@@ -17,6 +17,8 @@ from eagle3_operator.decide.rollout import Outcome, Rollout
 from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.judge import counters
+from eagle3_operator.judge.watch import begins
 from eagle3_operator.manifests import claims, names
 from eagle3_operator.manifests.jobs import is_large
 from eagle3_operator.observation import Observation
@@ -39,20 +41,21 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     """
     before = Eagle3DraftStatus.model_validate(obj.status)
     retried = retries.act_on(obj.metadata.annotations, before, seen)
+    known = drift.act_on(obj.spec, retried.status, now)
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
     refusal = _refused(obj, settings)
     obstacle = refusal or _claims(view, actions)
-    chain = {stage.name: stage for stage in retried.status.stages}
-    facts, room = retried.status.resolved, unchanged(retried.status, view, under_way=False)
+    chain = {stage.name: stage for stage in known.stages}
+    facts, room = known.resolved, unchanged(known, view, under_way=False)
     if obstacle is None:
-        chain, facts, room = _advance_chain(view, retried.status, actions)
+        chain, facts, room = _advance_chain(view, known, actions)
     wanted = _wanted(obj, chain, facts) if refusal is None else None
     outcome, scale = None, []
     if obj.spec.serve is not None and facts is not None:
-        rollout = Rollout(view, facts, wanted, retried.status, actions, room)
+        rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
-    status = _status(view, retried.status, chain, facts, Situation(obj.spec, chain, obstacle, wanted, outcome))
+    status = _status(view, known, chain, facts, Situation(obj.spec, chain, obstacle, wanted, outcome))
     told = summary.events(before, status, obj.spec) + (outcome.events if outcome else [])
     return Decision(
         status=status,
@@ -103,7 +106,7 @@ def _advance_chain(
     """All stages, in order, as far as they can go. What was finished stays while a new inspection runs."""
     former = {stage.name: stage for stage in before.stages}
     claim = view.seen.claims[names.claim_name(view.obj, "features")]
-    first = stages.inspect(view.obj, before.handled.retry, claim.capacity)
+    first = stages.inspect(view.obj, before.handled, claim.capacity)
     step = advance(first, former.get(StageName.INSPECT), view)
     actions.add(step)
     if step.status.state is not StageState.SUCCEEDED:
@@ -204,7 +207,12 @@ def _status(
             "ready_once": before.ready_once or is_ready,
             "took": before.took | _took(obj.spec, chain),
             "artifact": _artifact(view, chain) or before.artifact,
-            "handled": before.handled.model_copy(update={"approve": approve or before.handled.approve}),
+            "handled": before.handled.model_copy(
+                update={
+                    "approve": approve or before.handled.approve,
+                    "rollback": at.rollout.rolled_back if at.rollout else before.handled.rollback,
+                }
+            ),
             "replicas": at.serving.ready if at.serving else 0,
             "selector": _selector(obj, at.serving),
             **summary.columns(at),
@@ -266,10 +274,12 @@ def _wake(
 
 
 def _next_window(view: View, serving: Revision) -> float | None:
-    watch, status = view.obj.spec.watch, serving.status
-    if watch is None or serving.plain:
+    watch, status = view.obj.spec.watched, serving.status
+    if watch is None or serving.plain or serving.ready == 0:
         return None
     if status.watch_problem:
         return RETRY_SECONDS
-    since = status.windows[-1].end if status.windows else status.promoted_at
-    return max(1.0, seconds(watch.window) - times.age(since, view.now) + 1.0)
+    former = counters.last(status) if watch.prometheus is None else None
+    since = times.parse(former.time) if former is not None else begins(status)
+    age = (view.now - since).total_seconds() if since is not None else 0.0
+    return max(1.0, seconds(watch.window) - age + 1.0)

@@ -1,6 +1,7 @@
 """The watch's judgement: does the serving revision still deserve its traffic?
 
-Counters of the serving revision, read from Prometheus over windows that do not overlap, become a verdict:
+Counters of the serving revision, read from Prometheus over windows that do not overlap, become a verdict (``counters``
+makes the windows where there is no Prometheus):
 
     due(...)          the next window that has ended and was not read yet
     queries(...)      PromQL for it, by name; evaluated at the window's end
@@ -41,10 +42,10 @@ from eagle3_api.spec import Probe, Watch, seconds
 from eagle3_api.status import RevisionStatus, Window
 from eagle3_operator.decision import Verdict
 
-_TOKENS = "sglang:generation_tokens_histogram_sum"
-_REQUESTS = "sglang:generation_tokens_histogram_count"
-_VERIFY_CALLS = "sglang:spec_verify_calls_total"
-_RUNNING = "sglang:num_running_reqs"
+TOKENS = "sglang:generation_tokens_histogram_sum"
+REQUESTS = "sglang:generation_tokens_histogram_count"
+VERIFY_CALLS = "sglang:spec_verify_calls_total"
+RUNNING = "sglang:num_running_reqs"
 _STEPS = "sglang:spec_num_steps"
 
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
@@ -60,17 +61,22 @@ def due(revision: RevisionStatus, watch: Watch, now: datetime) -> tuple[datetime
     Windows follow each other without a gap from the promotion on. After a longer absence (of the operator, of Prometheus)
     only as many are caught up on as a verdict looks at.
     """
-    if revision.draft is None or revision.promoted_at is None:
+    start = begins(revision)
+    if revision.draft is None or start is None:
         return None
     length = timedelta(seconds=seconds(watch.window))
-    start = _time(revision.promoted_at)
-    if revision.windows:
-        start = max(start, _time(revision.windows[-1].end))
     ended = (now - start) // length
     if ended < 1:
         return None
     start += max(0, ended - watch.failures.within) * length
     return start, start + length
+
+
+def begins(revision: RevisionStatus) -> datetime | None:
+    """Where the next window begins: at the end of the last one since the promotion; None before a promotion."""
+    if revision.promoted_at is None:
+        return None
+    return max(_time(stamp) for stamp in (revision.promoted_at, *(made.end for made in revision.windows[-1:])))
 
 
 def queries(namespace: str, name: str, revision: int, seconds: float) -> dict[str, str]:
@@ -101,10 +107,10 @@ def queries(namespace: str, name: str, revision: int, seconds: float) -> dict[st
         return f'{{__name__=~"{either}",{labels}}}[{seconds:.0f}s]'
 
     return {
-        "tokens": f"sum(increase({over(_TOKENS)}))",
-        "requests": f"sum(increase({over(_REQUESTS)}))",
-        "verify_calls": (f"sum(increase({over(_VERIFY_CALLS)})) or 0 * (max(max_over_time({over(_STEPS)})) == 0)"),
-        "running": f"avg(avg_over_time({over(_RUNNING)}))",
+        "tokens": f"sum(increase({over(TOKENS)}))",
+        "requests": f"sum(increase({over(REQUESTS)}))",
+        "verify_calls": (f"sum(increase({over(VERIFY_CALLS)})) or 0 * (max(max_over_time({over(_STEPS)})) == 0)"),
+        "running": f"avg(avg_over_time({over(RUNNING)}))",
     }
 
 
@@ -121,17 +127,25 @@ def window(values: Mapping[str, float | None], start: datetime, end: datetime) -
             return f"Prometheus answered {value} for {name}"
     tokens, requests, verify_calls = (values.get(name) for name in ("tokens", "requests", "verify_calls"))
     if tokens is None or requests is None:
-        missing = _TOKENS if tokens is None else _REQUESTS
+        missing = TOKENS if tokens is None else REQUESTS
         return f"Prometheus has no {missing} of this revision in the window: does it scrape the revision's pods?"
     if verify_calls is None:
-        return f"Prometheus has {_TOKENS} of this revision in the window but no {_VERIFY_CALLS}: does it drop metrics?"
+        return f"Prometheus has {TOKENS} of this revision in the window but no {VERIFY_CALLS}: does it drop metrics?"
+    running = values.get("running") or 0
+    return made_of(start=start, end=end, tokens=tokens, requests=requests, verify_calls=verify_calls, running=running)
+
+
+def made_of(
+    *, start: datetime, end: datetime, tokens: float, requests: float, verify_calls: float, running: float
+) -> Window:
+    """The window of these increases, with its accept length."""
     return Window(
         start=_text(start),
         end=_text(end),
         tokens=tokens,
         requests=requests,
         verify_calls=verify_calls,
-        running=values.get("running") or 0,
+        running=running,
         accept_length=max(0, tokens - requests) / verify_calls if verify_calls > 0 else None,
     )
 
@@ -152,7 +166,13 @@ def _text(time: datetime) -> str:
 
 
 def judge_watch(
-    windows: Sequence[Window], watch: Watch, policy: Probe, probe: ProbeResult | None, *, problem: str = ""
+    windows: Sequence[Window],
+    watch: Watch,
+    policy: Probe,
+    probe: ProbeResult | None,
+    *,
+    early: float | None = None,
+    problem: str = "",
 ) -> Verdict:
     """The verdict on the serving revision: a pure function of its last ``watch.failures.in`` windows.
 
@@ -160,11 +180,15 @@ def judge_watch(
     when its accept length is below the break-even of the probe times ``probe.minSpeedup``, or when it is below
     ``probe.minAcceptLength``. ``watch.failures.of`` failed windows are a Fail, fewer only a reason to look again.
 
+    So many windows that pass, but whose accept length is below ``early`` by more than ``watch.driftBand``, are a Drift:
+    faster than no draft, and no longer what it was.
+
     Args:
         windows: this revision's, the newest last.
         watch: how many must fail, and what traffic a window needs.
         policy: the bar.
         probe: the revision's own probe, for its break-even accept length; None judges by ``minAcceptLength`` alone.
+        early: the accept length of the revision's first windows, once there were enough (``early_accept_length``).
         problem: why the newest window could not be read, if so. It never makes a Fail.
 
     Returns:
@@ -193,12 +217,45 @@ def judge_watch(
         needed = f"{len(faults)} of {watch.failures.of} failed windows of {watch.failures.within} that it takes"
         return Verdict("Inconclusive", reason, f"{text}; {needed}", numbers)
     newest = judged[-1]
+    if early is not None and _drifts(judged, watch, early):
+        return Verdict("Drift", Reason.DRIFTING, _drift(newest, watch, early), numbers)
     return Verdict(
         "Pass",
         Reason.DRAFT_HEALTHY,
         f"accept length {newest.accept_length or 0:.2f} over {newest.tokens:,.0f} tokens in {_span(newest)}",
         numbers,
     )
+
+
+def early_accept_length(windows: Sequence[Window], watch: Watch) -> float | None:
+    """The accept length over the first ``watch.failures.in`` windows with enough traffic; None until there are so many."""
+    first = [made for made in windows if _verified_tokens(made) >= watch.min_tokens and made.verify_calls > 0]
+    first = first[: watch.failures.within]
+    if len(first) < watch.failures.within:
+        return None
+    return sum(_verified_tokens(made) for made in first) / sum(made.verify_calls for made in first)
+
+
+def blind(verdict: Verdict, windows: Sequence[Window], watch: Watch) -> bool:
+    """Whether there is nothing to judge by: no answer, or too little traffic in every window that a verdict looks at."""
+    idle = verdict.reason in (Reason.NO_TRAFFIC, Reason.LOW_TRAFFIC) and len(windows) >= watch.failures.within
+    return verdict.outcome == "Error" or idle
+
+
+def _drifts(judged: Sequence[Window], watch: Watch, early: float) -> bool:
+    low = [made for made in judged if (made.accept_length or 0) < early * (1 - watch.drift_band)]
+    return len(low) >= watch.failures.of and low[-1] is judged[-1]
+
+
+def _drift(newest: Window, watch: Watch, early: float) -> str:
+    text = (
+        f"accept length {newest.accept_length or 0:.2f} in {_span(newest)}, more than {watch.drift_band:.0%} below the "
+        f"{early:.2f} of this revision's first windows: traffic has moved away from what the draft learned. It is still "
+        "faster than none, and serves on"
+    )
+    if watch.on_drift == "Retrain":
+        return f"{text}. The data is looked at again, and trained on if it has changed, once per cooldown ({watch.cooldown})"
+    return f"{text}. Train on newer data: replace it under its path, and retry inspect or set watch.onDrift to Retrain"
 
 
 def _verified_tokens(made: Window) -> float:

@@ -4,6 +4,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from eagle3_api.spec import seconds
+from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.observation import Pod
 from unit.decide.world import World, trained
@@ -20,9 +22,11 @@ class AnyHistory(RuleBasedStateMachine):
         self.rejected: dict[int, float] = {}
         self.draft_digest = "d" * 64
 
-    @initialize(room=st.integers(1, 3), surge=st.sampled_from(["IfFree", "Never"]))
-    def convert(self, room: int, surge: str) -> None:
-        self.world = World(room=room).edit(autoApply="Always", serve={"surge": surge})
+    @initialize(
+        room=st.integers(1, 3), surge=st.sampled_from(["IfFree", "Never"]), cooldown=st.sampled_from(["0s", "1h"])
+    )
+    def convert(self, room: int, surge: str, cooldown: str) -> None:
+        self.world = World(room=room).edit(autoApply="Always", serve={"surge": surge}, watch={"cooldown": cooldown})
         trained(self.world)
 
     # ------------------------------------------------------------------------------------------------ histories
@@ -90,10 +94,16 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def a_rejected_revision_is_not_served_while_another_is_ready(self) -> None:
         serving, standings = self.world.serving, self._standings()
-        if serving is None or standings.get(serving) is not Standing.REJECTED:
+        if serving is None or standings.get(serving) is not Standing.REJECTED or self._rests():
             return
         ready = [n for n, d in self.world.seen.deployments.items() if d.ready_replicas and n != serving]
         assert not [n for n in ready if standings.get(n) is Standing.PROVEN]
+
+    def _rests(self) -> bool:
+        watch, rollback = self.world.obj.spec.watched, self.world.told.handled.rollback
+        return (
+            watch is not None and rollback is not None and times.age(rollback, self.world.now) < seconds(watch.cooldown)
+        )
 
     @invariant()
     def a_rejected_revision_has_no_pods_unless_it_still_serves(self) -> None:

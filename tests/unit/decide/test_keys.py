@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_api.jobs import StageName
+from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.stages import after_inspection, inspect
 from unit.decide.world import World
@@ -24,7 +24,7 @@ def keys(world: World) -> dict[str, str]:
     obj = world.obj
     chain = {link.stage.value: link.key for link in after_inspection(obj, FACTS, {})}
     return {
-        "inspect": inspect(obj, None, None).key,
+        "inspect": inspect(obj, Handled(), None).key,
         **chain,
         "plain": plain_key(obj.spec, FACTS),
         "draft": draft_key(obj.spec, FACTS, "d" * 64),
@@ -58,21 +58,6 @@ def test_a_default_spelt_out_changes_no_key() -> None:
         extract={"dtype": "bf16"},
     )
     assert not changed(serve={"speculative": {"mode": "Fixed"}, "whileTraining": "Keep"})
-
-
-def test_the_draft_that_a_training_goes_on_from_is_in_its_key_by_content() -> None:
-    obj = World().edit(draft={"initFrom": "/drafts/published"}).obj
-
-    def trained(digest: str | None) -> str:
-        links = after_inspection(obj, FACTS.model_copy(update={"init_digest": digest}), {})
-        return next(link.key for link in links if link.stage is StageName.TRAIN)
-
-    assert len({trained(None), trained("a" * 64), trained("b" * 64)}) == 3
-    elsewhere = World().edit(draft={"initFrom": "/drafts/copy"}).obj
-    facts = FACTS.model_copy(update={"init_digest": "a" * 64})
-    assert [link.key for link in after_inspection(elsewhere, facts, {})] == [
-        link.key for link in after_inspection(obj, facts, {})
-    ]
 
 
 def test_an_edit_changes_its_stage_and_what_follows() -> None:

@@ -184,7 +184,7 @@ class World:
             running=running,
             accept_length=accept,
         )
-        metrics = Metrics(self.serving, None, problem) if problem else Metrics(self.serving, window)
+        metrics = Metrics(self.serving, problem=problem) if problem else Metrics(self.serving, window)
         self.seen = replace(self.seen, metrics=metrics)
         self.step()
         return self.settle()

@@ -13,7 +13,7 @@ from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Failures, Probe, PrometheusReference, Watch
 from eagle3_api.status import RevisionStatus, Window
 from eagle3_operator.decision import Verdict
-from eagle3_operator.judge.watch import due, judge_watch, queries, window
+from eagle3_operator.judge.watch import blind, due, early_accept_length, judge_watch, queries, window
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 POLICY = Probe(min_accept_length=1.5, min_speedup=1.1)
@@ -173,6 +173,63 @@ def test_unreadable_metrics_after_one_bad_window_roll_nothing_back() -> None:
 def test_a_revision_without_a_draft_is_not_watched() -> None:
     verdict = judge(bad(5), bad(10), probe=proven(speculative=False, break_even=None))
     assert (verdict.outcome, verdict.reason) == ("Inconclusive", Reason.SERVED_WITHOUT_SPECULATION)
+
+
+# ------------------------------------------------------------------------------------------------------ drift, blindness
+
+
+def slower(at: int) -> Window:
+    """Accept length 2.21: above the bar of 2.09."""
+    return read(at, verify_calls=18_000)
+
+
+@pytest.mark.parametrize(
+    ("windows", "early", "outcome"),
+    [
+        ([slower(5), slower(10)], 2.8, "Drift"),
+        ([slower(5), slower(10)], 2.7, "Pass"),  # within the band of 20 %
+        ([slower(5), slower(10)], None, "Pass"),  # nothing to compare with yet
+        ([good(5), slower(10)], 2.8, "Pass"),
+        ([slower(5), good(10)], 2.8, "Pass"),
+        ([slower(5), bad(10)], 2.8, "Inconclusive"),
+        ([bad(5), bad(10)], 2.8, "Fail"),
+    ],
+)
+def test_windows_that_pass_far_below_the_first_ones_are_drift(
+    windows: list[Window], early: float | None, outcome: str
+) -> None:
+    assert judge(*windows, early=early).outcome == outcome
+
+
+def test_drift_is_never_a_failure_and_unreadable_metrics_are_no_drift() -> None:
+    verdict = judge(slower(5), slower(10), early=2.8)
+    assert (verdict.failed, verdict.passed, verdict.reason) == (False, False, Reason.DRIFTING)
+    assert judge(slower(5), slower(10), early=2.8, problem="down").outcome == "Error"
+
+
+def test_the_first_windows_are_those_with_enough_traffic_weighted_by_it() -> None:
+    assert early_accept_length([good(5)], WATCH) is None
+    assert early_accept_length([good(5), quiet(10), read(15, verify_calls=0)], WATCH) is None
+    early = early_accept_length(
+        [quiet(5), good(10), read(15, tokens=4000, requests=20, verify_calls=3980), bad(20)], WATCH
+    )
+    assert early == pytest.approx((39_800 + 3980) / (14_741 + 3980))
+
+
+@pytest.mark.parametrize(
+    ("windows", "problem", "expected"),
+    [
+        ([], "", False),
+        ([idle(5)], "", False),
+        ([idle(5), idle(10)], "", True),
+        ([idle(5), quiet(10)], "", True),
+        ([good(5), idle(10)], "", False),
+        ([good(5)], "down", True),
+        ([bad(5), bad(10)], "down", False),
+    ],
+)
+def test_the_watch_is_blind_without_answers_or_traffic(windows: list[Window], problem: str, expected: bool) -> None:
+    assert blind(judge(*windows, problem=problem), windows, WATCH) is expected
 
 
 counts = st.integers(0, 100_000)

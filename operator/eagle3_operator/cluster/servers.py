@@ -1,0 +1,65 @@
+"""The servers' own metrics, read from their pods, where the watch has no Prometheus.
+
+By the pods' addresses: that needs no right at all, while reading through the API server (``pods/proxy``) would let the
+operator send requests to every port of every pod. Where a network policy keeps the operator out, the problem says so.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import httpx
+
+from eagle3_api.status import PODS_READ, PodReading, Reading
+from eagle3_operator.cluster.prometheus import MetricsUnavailableError
+from eagle3_operator.decide import times
+from eagle3_operator.judge.counters import counted
+from eagle3_operator.observation import Pod
+
+_TIMEOUT_SECONDS = 3.0
+_AT_A_TIME = 8
+
+
+class Servers:
+    """Reads what pods count. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        # A proxy of the environment is for the world outside, not for pods.
+        self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False)
+
+    def read(self, pods: Sequence[Pod], port: int, now: datetime) -> tuple[Reading, float]:
+        """What these pods have counted, those that answer, and the mean of the requests that they run.
+
+        Of very many pods some are left out, always the same: the accept length is a quotient, and theirs is as good.
+
+        Raises:
+            MetricsUnavailableError: none answers.
+        """
+        chosen = sorted(pods, key=lambda pod: pod.name)[:PODS_READ]
+        with ThreadPoolExecutor(min(_AT_A_TIME, len(chosen))) as threads:
+            answers = list(threads.map(lambda pod: self._ask(pod, port), chosen))
+        found = [answer for answer in answers if not isinstance(answer, str)]
+        if not found:
+            raise MetricsUnavailableError("; ".join(str(answer) for answer in answers[:3]))
+        reading = Reading(time=times.text(now), pods=[reading for reading, _ in found])
+        return reading, sum(running for _, running in found) / len(found)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _ask(self, pod: Pod, port: int) -> tuple[PodReading, float] | str:
+        """What one pod says, or why it says nothing."""
+        host = f"[{pod.address}]" if ":" in (pod.address or "") else pod.address
+        url = f"http://{host}:{port}/metrics"
+        where = f"pod {pod.name}, {url}"
+        try:
+            answer = self._http.get(url, headers={"Accept": "text/plain"})
+            said = counted(answer.text, pod=pod.name, restarts=pod.restarts) if answer.is_success else None
+        except httpx.HTTPError as failure:
+            return f"{where}: does not answer ({failure}); may the operator reach it, by its network policies?"
+        except ValueError as error:
+            return f"{where}: answered what is not Prometheus's text format ({error})"
+        if said is None:
+            return f"{where}: status {answer.status_code}, and no counters of SGLang's"
+        return said

@@ -1,0 +1,106 @@
+"""The watch without a Prometheus: what servers say of themselves, at two times, becomes a window.
+
+    due(...)     whether the servers are to be read now
+    counted(...) one server's /metrics as a ``PodReading``
+    window(...)  two readings as a ``Window``, for the same judgement as any other (``watch``)
+
+The former reading lies in the revision's status, so nothing is lost with the operator. Windows follow each other from
+reading to reading; one that had to wait, because the operator was away or no server answered, is longer. Prometheus's
+way of doing the same is described in ``watch``, with the counters and what they mean.
+
+What a server counted is known only while it runs. What comes between the last reading and the end of a pod is lost, of
+all three counters alike, so that the quotient stays that of the requests that were seen.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from eagle3_api.spec import Watch, seconds
+from eagle3_api.status import PodReading, Reading, RevisionStatus, Window
+from eagle3_operator.judge.watch import REQUESTS, RUNNING, TOKENS, VERIFY_CALLS, begins, made_of
+
+_READ = (TOKENS, REQUESTS, VERIFY_CALLS, RUNNING)
+
+
+def due(revision: RevisionStatus, watch: Watch, now: datetime) -> bool:
+    """Whether the servers of this revision are to be read: where its first window begins, and where each one ends."""
+    if revision.draft is None or revision.promoted_at is None:
+        return False
+    former = last(revision)
+    return former is None or now - _time(former.time) >= timedelta(seconds=seconds(watch.window))
+
+
+def last(revision: RevisionStatus) -> Reading | None:
+    """The reading where the next window begins; None where there is none since the promotion or the last window."""
+    reading, begin = revision.reading, begins(revision)
+    return reading if reading is not None and begin is not None and _time(reading.time) >= begin else None
+
+
+def counted(text: str, *, pod: str, restarts: int) -> tuple[PodReading, float] | None:
+    """What one server has counted, and how many requests it runs; None where the text has no counters of SGLang's.
+
+    A server that has not verified a draft yet, or never does, has no counter of verify calls: that is none of them.
+
+    Args:
+        text: its /metrics, in Prometheus's text format.
+        pod: its name.
+        restarts: of its container.
+    """
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(_READ))
+    sums = dict.fromkeys(_READ, 0.0)
+    seen = set()
+    for family in text_string_to_metric_families(f"{lines}\n"):
+        for sample in family.samples:
+            if sample.name in sums:
+                sums[sample.name] += sample.value
+                seen.add(sample.name)
+    if not {TOKENS, REQUESTS} <= seen:
+        return None
+    reading = PodReading(
+        pod=pod, restarts=restarts, tokens=sums[TOKENS], requests=sums[REQUESTS], verify_calls=sums[VERIFY_CALLS]
+    )
+    return reading, sums[RUNNING]
+
+
+def window(before: Reading | None, after: Reading, born: Mapping[str, datetime], *, running: float) -> Window | None:
+    """What was counted between two readings; None where that cannot be known.
+
+    Args:
+        before: where the window begins.
+        after: where it ends.
+        born: when each pod was created, by its name.
+        running: mean of the running requests of a server.
+    """
+    if before is None:
+        return None
+    former = {reading.pod: reading for reading in before.pods}
+    begin = _time(before.time)
+    grown = [
+        increase
+        for reading in after.pods
+        if (increase := _increase(former.get(reading.pod), reading, young=born[reading.pod] >= begin)) is not None
+    ]
+    if not grown:
+        return None
+    tokens, requests, verify_calls = (sum(values) for values in zip(*grown, strict=True))
+    return made_of(
+        start=begin, end=_time(after.time), tokens=tokens, requests=requests, verify_calls=verify_calls, running=running
+    )
+
+
+def _increase(before: PodReading | None, after: PodReading, *, young: bool) -> tuple[float, float, float] | None:
+    """What a server counted since the former reading: all of it if it was started since."""
+    now = (after.tokens, after.requests, after.verify_calls)
+    if before is None:
+        return now if young else None
+    then = (before.tokens, before.requests, before.verify_calls)
+    # The container's restart may be known a moment later than what its successor counts.
+    if before.restarts != after.restarts or any(new < old for new, old in zip(now, then, strict=True)):
+        return now
+    return after.tokens - before.tokens, after.requests - before.requests, after.verify_calls - before.verify_calls
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

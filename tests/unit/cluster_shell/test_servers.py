@@ -1,0 +1,68 @@
+"""Pods' own metrics, read from servers of this machine: each address of its loopback network is a pod's."""
+
+import http.server
+from datetime import UTC, datetime
+
+import pytest
+
+from eagle3_api.status import PODS_READ
+from eagle3_operator.cluster.prometheus import MetricsUnavailableError
+from eagle3_operator.cluster.servers import Servers
+from eagle3_operator.observation import Pod
+from operating.counting import counting, serving_http
+
+NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+
+
+def pod(number: int, *, restarts: int = 0) -> Pod:
+    return Pod(f"kimi-r1-{number:02}", NOW, "Running", address=f"127.0.0.{number}", ready=True, restarts=restarts)
+
+
+def test_every_pod_is_read() -> None:
+    with counting("127.0.0.1") as (one, port), counting("127.0.0.2", port) as (two, _):
+        two.traffic(requests=200)
+        reading, running = Servers().read([pod(2, restarts=1), pod(1)], port, NOW)
+    assert reading.time == "2026-11-29T12:00:00Z"
+    assert [(r.pod, r.restarts, r.tokens, r.requests, r.verify_calls) for r in reading.pods] == [
+        ("kimi-r1-01", 0, 20_000, 1000, 9500),
+        ("kimi-r1-02", 1, 24_000, 1200, 11_400),
+    ]
+    assert running == 3.0
+    assert one is not two
+
+
+def test_a_pod_that_does_not_answer_is_left_out() -> None:
+    with counting() as (_, port):
+        reading, _ = Servers().read([pod(1), pod(2)], port, NOW)
+    assert [one.pod for one in reading.pods] == ["kimi-r1-01"]
+
+
+def test_where_none_answers_the_problem_names_them_and_the_network() -> None:
+    with counting("127.0.0.9") as (_, port), pytest.raises(MetricsUnavailableError) as problem:
+        Servers().read([pod(1), pod(2)], port, NOW)
+    assert f"pod kimi-r1-01, http://127.0.0.1:{port}/metrics: does not answer" in str(problem.value)
+    assert "network policies" in str(problem.value)
+
+
+class SomethingElse(http.server.BaseHTTPRequestHandler):
+    """A server that has metrics, but is not SGLang."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"process_cpu_seconds_total 1.5\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_without_sglangs_counters_is_a_problem_that_says_so() -> None:
+    with serving_http(SomethingElse) as port, pytest.raises(MetricsUnavailableError, match="no counters of SGLang's"):
+        Servers().read([pod(1)], port, NOW)
+
+
+def test_of_very_many_pods_a_bounded_number_is_read_and_always_the_same() -> None:
+    many = [Pod(f"kimi-r1-{n:03}", NOW, "Running", address="127.0.0.1", ready=True) for n in range(PODS_READ + 9)]
+    with counting() as (_, port):
+        reading, _ = Servers().read(list(reversed(many)), port, NOW)
+    assert [one.pod for one in reading.pods] == [one.name for one in many[:PODS_READ]]

@@ -1,0 +1,196 @@
+"""The watch of what serves: where its numbers come from, and what becomes of them."""
+
+from dataclasses import replace
+
+from eagle3_api.conditions import Reason
+from eagle3_api.status import PodReading, Reading
+from eagle3_operator.observation import Metrics
+from unit.decide.world import World, serving_draft, stamp
+from unit.samples import FACTS, converted, measured
+
+
+def unwatched() -> World:
+    """r1 serves, of an object that says nothing of a watch."""
+    return serving_draft(World().edit(watch=None))
+
+
+def read(world: World) -> Reading:
+    return Reading(time=stamp(world.now), pods=[PodReading(pod="a", tokens=1000, requests=10, verify_calls=400)])
+
+
+def test_what_serves_is_watched_also_where_nothing_is_said_of_it() -> None:
+    world = unwatched()
+    assert world.reason("DraftHealthy") == ("Unknown", Reason.WARMING_UP)
+    said = world.condition("DraftHealthy").message
+    assert said == (
+        "the first window of 5m has not ended. Read from its pods themselves: spec.watch names no Prometheus"
+    )
+
+
+def test_a_prometheus_is_not_mistaken_for_the_pods_themselves() -> None:
+    assert "pods themselves" not in serving_draft().window().condition("DraftHealthy").message
+
+
+def test_the_servers_counters_are_kept_where_the_next_window_begins() -> None:
+    world = unwatched()
+    world.seen = replace(world.seen, metrics=Metrics(1, reading=read(world)))
+    decision = world.later(60).step()
+    assert world.told.revisions[1].reading == read(world.later(-60))
+    assert world.told.revisions[1].windows == []
+    assert decision.requeue_after == 241
+
+
+def test_a_window_that_the_servers_told_is_judged_like_any_other() -> None:
+    world = unwatched().window(tokens=30_000, requests=1000, verify=29_000)
+    assert world.reason("DraftHealthy") == ("Unknown", Reason.SLOWER_THAN_BASELINE)
+    world.window(tokens=30_000, requests=1000, verify=29_000)
+    assert world.serving == 0
+
+
+def test_a_retried_revision_begins_its_watch_anew() -> None:
+    world = unwatched()
+    world.seen = replace(world.seen, metrics=Metrics(1, reading=read(world)))
+    world.settle()
+    world.annotations["eagle3.dev/retry"] = "r1@again"
+    world.settle()
+    assert world.told.revisions[1].reading is None
+
+
+# ---------------------------------------------------------------------------------------------------------- no data
+
+
+def silent(world: World, windows: int) -> World:
+    for _ in range(windows):
+        world.window(tokens=0, requests=0, verify=0)
+    return world
+
+
+def test_no_traffic_is_reported_only_where_that_is_asked_for_and_rolls_nothing_back() -> None:
+    ignored, reported = (serving_draft(World().edit(watch={"onNoData": what})) for what in ("Ignore", "Report"))
+    assert silent(ignored, 3).reason("DraftHealthy") == ("Unknown", Reason.NO_TRAFFIC)
+    assert silent(reported, 1).reason("DraftHealthy") == ("Unknown", Reason.NO_TRAFFIC)
+    assert silent(reported, 1).reason("DraftHealthy") == ("False", Reason.NO_TRAFFIC)
+    assert reported.reason() == ("False", Reason.NO_TRAFFIC)
+    assert reported.reason("Stalled")[0] == "True"
+    assert reported.serving == 1
+
+
+def test_metrics_that_cannot_be_read_are_reported_at_once_where_that_is_asked_for() -> None:
+    world = serving_draft(World().edit(watch={"onNoData": "Report"})).window(problem="connection refused")
+    assert world.reason("DraftHealthy") == ("False", Reason.METRICS_UNAVAILABLE)
+    assert world.serving == 1
+    assert world.window().reason() == ("True", Reason.DRAFT_HEALTHY)
+
+
+# --------------------------------------------------------------------------------------------------------- cooldown
+
+
+def rolled_back_to_a_draft(cooldown: str) -> World:
+    """r2 has failed its watch, and r1 serves again: a draft too."""
+    world = serving_draft(World().edit(watch={"cooldown": cooldown}))
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    world.ready(2).finish("probe", measured(accept=2.5, speed=130.0))
+    assert world.serving == 2
+    for _ in range(2):
+        world.window(verify=2900)
+    assert world.serving == 1
+    return world
+
+
+def test_after_a_rollback_the_watch_moves_nothing_until_the_cooldown_is_over() -> None:
+    world = rolled_back_to_a_draft("10m")
+    for _ in range(4):
+        world.window(verify=2900)
+    assert world.serving == 1
+    assert world.reason("DraftHealthy")[0] == "False"
+    decision = world.step()
+    assert decision.requeue_after is not None
+    world.later(600).settle()
+    assert world.replicas[0] == 1
+    world.ready(0)
+    assert world.serving == 0
+
+
+def test_without_a_cooldown_one_rollback_follows_the_other() -> None:
+    world = rolled_back_to_a_draft("0s")
+    for _ in range(2):
+        world.window(verify=2900)
+    world.ready(0)
+    assert world.served[-3:] == [2, 1, 0]
+
+
+def test_a_cooldown_holds_no_new_draft_back() -> None:
+    world = rolled_back_to_a_draft("10h")
+    world.edit(serve={"speculative": {"numSteps": 4, "numDraftTokens": 5}}).settle()
+    world.ready(3).finish("probe", measured(accept=2.9, speed=140.0))
+    assert world.serving == 3
+
+
+def test_a_server_that_is_gone_is_not_held_by_a_cooldown() -> None:
+    world = rolled_back_to_a_draft("10h")
+    for _ in range(2):
+        world.window(verify=2900)
+    world.pods(1)
+    world.ready(0)
+    assert world.serving == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ drift
+
+
+def drifting(**watch: str) -> World:
+    """r1 has served at accept length 2.9 and now serves at 2.3: above the bar of 2.2."""
+    world = serving_draft(World().edit(watch=watch))
+    for _ in range(2):
+        world.window()
+    assert world.reason("DraftHealthy") == ("True", Reason.DRAFT_HEALTHY)
+    for _ in range(2):
+        world.window(verify=2900 / 2.3)
+    return world
+
+
+def test_drift_is_reported_and_the_draft_serves_on() -> None:
+    world = drifting()
+    assert world.reason("DraftHealthy") == ("False", Reason.DRIFTING)
+    assert world.reason() == ("False", Reason.DRIFTING)
+    assert "more than 20% below the 2.90 of this revision's first windows" in world.condition("Ready").message
+    assert (world.serving, world.told.revisions[1].state) == (1, "Serving")
+    assert world.reason("Stalled")[0] == "True"
+    assert len(world.jobs("inspect")) == 1
+    assert world.window().reason() == ("True", Reason.DRAFT_HEALTHY)
+
+
+def test_a_fall_within_the_band_is_no_drift() -> None:
+    assert drifting(driftBand=0.3).reason() == ("True", Reason.DRAFT_HEALTHY)  # type: ignore[arg-type]
+
+
+def test_retrain_looks_at_the_data_again_and_trains_on_what_changed() -> None:
+    world = drifting(onDrift="Retrain")
+    assert world.reason() == ("False", Reason.INSPECTING)
+    assert world.reason("Stalled")[0] == "False"
+    world.finish("inspect", FACTS.model_copy(update={"data_digest": "data-2"}))
+    for stage in ("extract", "train"):
+        world.finish(stage)
+    world.finish("convert", converted("e" * 64))
+    world.ready(2).finish("probe", measured(accept=2.9, speed=140.0))
+    assert world.serving == 2
+
+
+def test_retrain_does_nothing_about_data_that_has_not_changed_and_asks_once_per_cooldown() -> None:
+    world = drifting(onDrift="Retrain", cooldown="1h")
+    world.finish("inspect")
+    trained_once = len(world.completed)
+    for _ in range(5):
+        world.window(verify=2900 / 2.3)
+    assert len(world.completed) == trained_once
+    assert world.reason() == ("False", Reason.DRIFTING)
+    world.later(3600).window(verify=2900 / 2.3)
+    assert world.reason() == ("False", Reason.INSPECTING)
+
+
+def test_without_a_cooldown_the_data_is_looked_at_once_per_window() -> None:
+    world = drifting(onDrift="Retrain", cooldown="0s")
+    world.finish("inspect")
+    assert world.reason() == ("False", Reason.DRIFTING)
+    world.window(verify=2900 / 2.3)
+    assert world.reason() == ("False", Reason.INSPECTING)
