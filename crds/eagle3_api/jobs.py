@@ -104,6 +104,7 @@ class InspectConfig(Model):
     trust_remote_code: bool = False
     data: DataConfig | None = None
     checkpoint: str | None = None
+    init_from: str | None = None
     auxiliary_layers: list[int] | None = None
     vocabulary_size: int | None = None
     attention: Literal["Heads", "Latent"] = "Heads"
@@ -153,6 +154,8 @@ class TrainConfig(Model):
     depth: int = Field(1, description="Decoder layers of the draft.")
     variant: Literal["EAGLE-3", "EAGLE-3.1"] = "EAGLE-3"
     attention: Literal["Heads", "Latent"] = "Heads"
+    init_from: str | None = Field(None, description="A draft to go on from, with its own vocabulary and architecture.")
+    init_digest: str | None = None
     epochs: int
     tokens_per_step: int
     learning_rate: float
@@ -288,6 +291,7 @@ class Facts(Model):
         description="With which the target ends an answer, as far as its configuration says; if it answers itself.",
     )
     checkpoint_digest: str | None = None
+    init_digest: str | None = Field(None, description="Of draft.initFrom, as checkpoint_digest.")
     warnings: list[str] = Field(default_factory=list, max_length=4)
 
 

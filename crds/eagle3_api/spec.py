@@ -271,6 +271,18 @@ class Draft(Model):
             "draft.checkpoint brings its own architecture: leave depth, variant and attention out",
         ),
         rule(
+            "!(has(self.checkpoint) && has(self.initFrom))",
+            "draft.checkpoint is served as it is, draft.initFrom is trained further: give one of the two",
+        ),
+        rule(
+            "!has(self.initFrom) || !has(self.vocabularySize)",
+            "draft.initFrom brings its own vocabulary, in the order of its head's rows: leave vocabularySize out",
+        ),
+        rule(
+            "!has(self.initFrom) || (self.depth == 1 && self.variant == 'EAGLE-3' && self.attention == 'Heads')",
+            "draft.initFrom brings its own architecture: leave depth, variant and attention out",
+        ),
+        rule(
             "self.attention != 'Latent' || self.depth == 1",
             "SGLang serves drafts with latent attention of one layer only: set draft.depth to 1, or draft.attention to Heads",
         ),
@@ -313,6 +325,11 @@ class Draft(Model):
         "Heads",
         description="Heads are Llama's. Latent is the target's own, where that is DeepSeek's or Kimi's: its keys and values take "
         "a tenth of the memory, and it runs on the target's attention backend.",
+    )
+    init_from: Path | None = Field(
+        None,
+        description="Begin training with an existing draft of this target, a folder on a volume, in any layout that "
+        "draft.checkpoint takes. Its architecture, its vocabulary and, unless auxiliaryLayers says otherwise, its layers are kept.",
     )
     checkpoint: Path | None = Field(
         None,

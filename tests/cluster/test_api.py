@@ -159,6 +159,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"draft": {"checkpoint": "/models/draft", "depth": 2}},
         "draft.checkpoint brings its own architecture: leave depth, variant and attention out",
     ),
+    "a draft that is adopted and gone on from": (
+        {"draft": {"checkpoint": "/models/draft", "initFrom": "/models/draft"}},
+        "draft.checkpoint is served as it is, draft.initFrom is trained further: give one of the two",
+    ),
+    "a draft that is gone on from with another vocabulary": (
+        {"draft": {"initFrom": "/models/draft", "vocabularySize": 32000}},
+        "draft.initFrom brings its own vocabulary, in the order of its head's rows: leave vocabularySize out",
+    ),
+    "a draft that is gone on from with another architecture": (
+        {"draft": {"initFrom": "/models/draft", "variant": "EAGLE-3.1"}},
+        "draft.initFrom brings its own architecture: leave depth, variant and attention out",
+    ),
     "a deep draft with latent attention": (
         {"draft": {"attention": "Latent", "depth": 2}},
         "SGLang serves drafts with latent attention of one layer only: set draft.depth to 1, or draft.attention to Heads",

@@ -20,8 +20,12 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, JobEnvelope, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
 from eagle3_draft.convert.parity import read_held_out
+from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.model import DraftConfig
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
+from eagle3_draft.train.vocabulary import Vocabulary
+from published.layouts import LAYOUTS, Original
 from unit.train import corpus
 
 #: Seconds after which a process that should have come somewhere is given up.
@@ -176,6 +180,33 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     assert len(read_held_out(whole)) == 6
     assert 0 < report(whole)["heldOut"][0]["vocabulary_mass"] < 1
     assert report(whole)["result"]["steps"] == len(losses(whole))
+
+
+def test_a_training_goes_on_from_a_published_draft_with_its_vocabulary(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    sizes = DraftConfig.model_validate_json((whole / CONFIG).read_bytes())
+    layer = {
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "vocab_size": sizes.vocabulary_size,
+    }
+    ids = Vocabulary.load(whole / VOCABULARY).ids
+    LAYOUTS["ModelOpt"](Original(load_file(whole / WEIGHTS), ids, layer, tuple(corpus.LAYERS)), there)
+    digest = checkpoint_digest(there)
+    run(short(made, tmp_path, epochs=1, learning_rate=1e-3, init_from=str(there), init_digest=digest))
+    draft = tmp_path / "draft"
+    assert losses(draft)[0] < (losses(whole)[0] + losses(whole)[-1]) / 2  # not where fresh weights begin
+    assert (
+        Vocabulary.load(draft / VOCABULARY).offsets.tolist() == load_file(there / "model.safetensors")["d2t"].tolist()
+    )
+    assert artifacts.read(draft).made_from["initFrom"] == digest
 
 
 def test_a_finished_training_is_not_done_again(made: corpus.Corpus, whole: Path) -> None:

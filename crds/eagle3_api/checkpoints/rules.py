@@ -37,7 +37,7 @@ FLOATS = ("BF16", "F16", "F32")
 DEEPEST = 16
 
 #: Rotary embeddings that stay what they are when the configuration allows more positions.
-_ROPES = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
+ROPES = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
 
 
 class Level(IntEnum):
@@ -487,7 +487,7 @@ def _context(form: Form, served: Served) -> Iterator[Found]:
     if reach >= served.context_length:
         return
     kind = form.rope.get("rope_type")
-    if kind not in _ROPES:
+    if kind not in ROPES:
         yield _refused(
             Reason.CONTEXT_TOO_SHORT,
             f"max_position_embeddings is {form.max_position_embeddings}, the served context {served.context_length}: SGLang "

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3_api.jobs import StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.stages import after_inspection, inspect
@@ -58,6 +59,21 @@ def test_a_default_spelt_out_changes_no_key() -> None:
         extract={"dtype": "bf16"},
     )
     assert not changed(serve={"speculative": {"mode": "Fixed"}, "whileTraining": "Keep"})
+
+
+def test_the_draft_that_a_training_goes_on_from_is_in_its_key_by_content() -> None:
+    obj = World().edit(draft={"initFrom": "/drafts/published"}).obj
+
+    def trained(digest: str | None) -> str:
+        links = after_inspection(obj, FACTS.model_copy(update={"init_digest": digest}), {})
+        return next(link.key for link in links if link.stage is StageName.TRAIN)
+
+    assert len({trained(None), trained("a" * 64), trained("b" * 64)}) == 3
+    elsewhere = World().edit(draft={"initFrom": "/drafts/copy"}).obj
+    facts = FACTS.model_copy(update={"init_digest": "a" * 64})
+    assert [link.key for link in after_inspection(elsewhere, facts, {})] == [
+        link.key for link in after_inspection(obj, facts, {})
+    ]
 
 
 def test_an_edit_changes_its_stage_and_what_follows() -> None:

@@ -437,6 +437,47 @@ def test_what_conversion_mends_is_adopted_with_a_warning_where_there_is_a_doubt(
     assert "does not say which layers" in facts.warnings[0]
 
 
+def test_a_draft_to_go_on_from_brings_its_layers_and_its_vocabulary_and_data_is_extracted_for_it(world: World) -> None:
+    world.draft({**DRAFT, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}})
+    facts = world.inspect(init_from=str(world.checkpoint))
+    assert (facts.auxiliary_layers, facts.draft_vocabulary_size) == ([2, 16, 29], 320)
+    assert (facts.checkpoint_digest, facts.conversations) == (None, 100)
+    assert facts.init_digest == world.inspect(checkpoint=str(world.checkpoint)).checkpoint_digest
+    assert facts.feature_bytes is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        ({"vocab_size": 999}, Reason.CONFIG_INVALID, "vocab_size is 999, the target's is 1000"),
+        ({"target_hidden_size": 32}, Reason.FEATURE_MISMATCH, "states of 32 numbers, the target's have 64"),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+            Reason.UNSUPPORTED_DRAFT,
+            "its rotary embedding is of type longrope",
+        ),
+    ],
+)
+def test_a_draft_that_does_not_fit_cannot_be_gone_on_from(
+    world: World, changes: dict[str, Any], reason: Reason, words: str
+) -> None:
+    world.draft(DRAFT | changes)
+    world.refused(ExitCode.REFUSED, reason, "draft.initFrom: ", words, init_from=str(world.checkpoint))
+
+
+def test_a_draft_with_an_embedding_of_its_own_can_be_adopted_and_not_gone_on_from(world: World) -> None:
+    smaller = {**DRAFT, "hidden_size": 32, "target_hidden_size": 64, "head_dim": 8}
+    tensors = {name: ("BF16", shape) for name, shape in shapes(smaller).items()}
+    world.draft(smaller, **tensors, **{"embed_tokens.weight": ("BF16", (1000, 32))})
+    assert world.inspect(checkpoint=str(world.checkpoint)).checkpoint_digest
+    world.refused(
+        ExitCode.REFUSED,
+        Reason.UNSUPPORTED_DRAFT,
+        "its states have 32 numbers, its target's 64",
+        init_from=str(world.checkpoint),
+    )
+
+
 def test_a_checkpoint_that_cannot_be_read_is_named(world: World) -> None:
     (world.checkpoint / "model.safetensors").rename(world.checkpoint / "pytorch_model.bin")
     world.refused(

@@ -17,14 +17,19 @@ from eagle3_api.checkpoints import (
     read_form,
     report,
 )
+from eagle3_api.checkpoints.rules import ROPES
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.stage import StageError
 
 
-def read_checkpoint(folder: Path) -> Form:
+def read_checkpoint(folder: Path, field: str = "draft.checkpoint") -> Form:
     """The draft in a folder, of whatever family.
+
+    Args:
+        folder: of the checkpoint.
+        field: of the object, which names it.
 
     Raises:
         StageError: it cannot be read (CheckpointUnreadable).
@@ -32,11 +37,11 @@ def read_checkpoint(folder: Path) -> Form:
     try:
         return read_form(read_folder(folder))
     except UnreadableError as error:
-        raise _unreadable(str(error)) from None
+        raise _unreadable(field, str(error)) from None
 
 
-def check_checkpoint(form: Form, served: Served) -> list[Finding]:
-    """Apply the rules to a draft.
+def check_checkpoint(form: Form, served: Served, field: str = "draft.checkpoint") -> list[Finding]:
+    """Apply the rules to a draft, which this field of the object names.
 
     Returns:
         What was found, none of it a reason to refuse.
@@ -45,8 +50,31 @@ def check_checkpoint(form: Form, served: Served) -> list[Finding]:
         StageError: it is refused with the first finding's reason.
     """
     findings = check(form, served)
-    refuse(findings, f"draft.checkpoint: {form.path}")
+    refuse(findings, f"{field}: {form.path}")
     return findings
+
+
+def check_trainable(form: Form, field: str) -> None:
+    """Refuse what can be served as it is, and cannot be trained further.
+
+    Raises:
+        StageError: UnsupportedDraft.
+    """
+    kind = form.rope.get("rope_type")
+    if form.own_embedding:
+        why = (
+            f"its states have {form.hidden_size} numbers, its target's {form.target_hidden_size}, so it embeds with a table of "
+            "its own; training embeds with the target's"
+        )
+    elif kind not in ROPES:
+        why = f"its rotary embedding is of type {kind}; training knows {', '.join(sorted(ROPES))}"
+    else:
+        return
+    raise StageError(
+        ExitCode.REFUSED,
+        Reason.UNSUPPORTED_DRAFT,
+        f"{field}: {form.path}: {why}. Adopt it as it is (draft.checkpoint), or train without {field}",
+    )
 
 
 def refuse(findings: list[Finding], where: str) -> None:
@@ -60,7 +88,7 @@ def refuse(findings: list[Finding], where: str) -> None:
         raise StageError(ExitCode.REFUSED, reason, f"{where}: {message}")
 
 
-def checkpoint_digest(folder: Path) -> str:
+def checkpoint_digest(folder: Path, field: str = "draft.checkpoint") -> str:
     """sha256 over names and contents of a checkpoint's configuration and weights.
 
     Raises:
@@ -69,11 +97,11 @@ def checkpoint_digest(folder: Path) -> str:
     try:
         lines = [f"{path.name} {file_digest(path)}" for path in checkpoint_files(folder)]
     except UnreadableError as error:
-        raise _unreadable(str(error)) from None
+        raise _unreadable(field, str(error)) from None
     except OSError as error:
-        raise _unreadable(f"{error.filename} cannot be read: {error.strerror}") from None
+        raise _unreadable(field, f"{error.filename} cannot be read: {error.strerror}") from None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _unreadable(message: str) -> StageError:
-    return StageError(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, f"draft.checkpoint: {message}")
+def _unreadable(field: str, message: str) -> StageError:
+    return StageError(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, f"{field}: {message}")

@@ -19,7 +19,7 @@ from eagle3_api.sglang import (
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
-from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint
+from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from
 from eagle3_draft.inspect.target import TargetFacts, end_tokens, read_target
 from eagle3_draft.stage import StageError
@@ -54,22 +54,26 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
     """
     version = _version(config.sglang_version)
     target = read_target(Path(config.target))
-    checkpoint = Path(config.checkpoint) if config.checkpoint is not None else None
-    adopted = read_checkpoint(checkpoint) if checkpoint is not None else None
-    layers = _layers(config, target, adopted, version)
-    latent = _is_latent(config, target, adopted)
+    field, path = ("draft.initFrom", config.init_from) if config.init_from else ("draft.checkpoint", config.checkpoint)
+    brought = Path(path) if path is not None else None
+    existing = read_checkpoint(brought, field) if brought is not None else None
+    layers = _layers(config, target, existing, version)
+    latent = _is_latent(config, target, existing)
     context_length = _context_length(config, target)
     warnings = _warnings(config, target)
-    if adopted is not None:
+    if existing is not None:
         served = Served(version, target.of_draft, tuple(layers), context_length)
-        warnings += report.warnings(check_checkpoint(adopted, served))
-        vocabulary = adopted.draft_vocabulary_size
+        warnings += report.warnings(check_checkpoint(existing, served, field))
+        vocabulary = existing.draft_vocabulary_size
+        if config.init_from is not None:
+            check_trainable(existing, field)
     else:
         vocabulary = _vocabulary(config, target)
     ids = _capture_ids(layers, target, version)
+    digest = checkpoint_digest(brought, field) if brought is not None else None
     data = _data(config.data, Path(config.target)) if config.data is not None else None
     per_token, size = None, None
-    if data is not None and checkpoint is None:
+    if data is not None and config.checkpoint is None:
         per_token, size = _space(
             config, data, target, layers, features_root or Path(FEATURES_ROOT), drafts_root or Path(DRAFTS_ROOT)
         )
@@ -96,7 +100,8 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         bytes_per_token=per_token,
         chat_template_digest=data.template_digest if data else None,
         end_tokens=data.end_tokens if data else None,
-        checkpoint_digest=checkpoint_digest(checkpoint) if checkpoint else None,
+        checkpoint_digest=digest if config.checkpoint is not None else None,
+        init_digest=digest if config.init_from is not None else None,
         warnings=warnings[:_WARNINGS],
     )
 
@@ -115,11 +120,11 @@ def _version(text: str) -> Version:
     return version
 
 
-def _layers(config: InspectConfig, target: TargetFacts, adopted: Form | None, version: Version) -> list[int]:
-    """The object's word, else that of an adopted draft, else the default."""
+def _layers(config: InspectConfig, target: TargetFacts, existing: Form | None, version: Version) -> list[int]:
+    """The object's word, else that of an existing draft, else the default."""
     layers = config.auxiliary_layers or default_layers(target.num_layers)
-    if adopted is not None and config.auxiliary_layers is None:
-        layers = list(resolve_layers(adopted, Served(version, target.of_draft)) or ()) or None
+    if existing is not None and config.auxiliary_layers is None:
+        layers = list(resolve_layers(existing, Served(version, target.of_draft)) or ()) or None
     if layers is None:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
@@ -130,10 +135,10 @@ def _layers(config: InspectConfig, target: TargetFacts, adopted: Form | None, ve
     return layers
 
 
-def _is_latent(config: InspectConfig, target: TargetFacts, adopted: Form | None) -> bool:
+def _is_latent(config: InspectConfig, target: TargetFacts, existing: Form | None) -> bool:
     """Whether the draft's attention is latent, which its target's must be then."""
-    if adopted is not None:
-        return adopted.latent is not None
+    if existing is not None:
+        return existing.latent is not None
     if config.attention == "Latent" and target.architecture not in LATENT_ATTENTION:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,

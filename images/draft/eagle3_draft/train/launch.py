@@ -15,12 +15,12 @@ from eagle3_api.jobs import ExitCode, TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.child import Outcome
 from eagle3_draft.features import Features
-from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.train import vocabulary
+from eagle3_draft.train.begin import begin
 from eagle3_draft.train.checks import check_devices, check_features
 from eagle3_draft.train.telemetry import check_libraries
+from eagle3_draft.train.vocabulary import count_supervised
 from eagle3_draft.train.worker import outcome_file, work
 
 #: The ranks get this much less than the pod's grace to write a checkpoint before they are killed.
@@ -54,7 +54,7 @@ def run(config: TrainConfig) -> TrainResult:
 
 def _prepare(config: TrainConfig, features: Features, target: Target) -> None:
     """Write the draft's vocabulary and sizes where the ranks read them."""
-    counts = vocabulary.count_supervised(features.train, features.header.vocabulary_size)
+    counts = count_supervised(features.train, features.header.vocabulary_size)
     if not counts.any():
         raise StageError(
             ExitCode.BAD_INPUT,
@@ -62,24 +62,10 @@ def _prepare(config: TrainConfig, features: Features, target: Target) -> None:
             "no token of the train conversations is the assistant's, so there is nothing to learn: the chat template marks "
             "none, or the conversations hold no answer",
         )
-    chosen = vocabulary.choose(counts, config.vocabulary_size, target.framing_tokens())
-    try:
-        draft = draft_config(
-            target.config,
-            layers=config.layers,
-            draft_vocabulary_size=len(chosen.ids),
-            depth=config.depth,
-            newer=config.variant == "EAGLE-3.1",
-            latent=config.attention == "Latent",
-        )
-    except KeyError as error:
-        raise StageError(
-            ExitCode.BAD_INPUT,
-            Reason.TARGET_UNSUPPORTED,
-            f"{config.target}/config.json says no {error.args[0]}, from which the draft's sizes follow",
-        ) from None
-    chosen.save(Path(config.folder) / VOCABULARY)
-    artifacts.write_atomic(Path(config.folder) / CONFIG, json.dumps(draft.to_json(), indent=1).encode())
+    beginning = begin(config, counts, target)
+    beginning.vocabulary.save(Path(config.folder) / VOCABULARY)
+    sizes = json.dumps(beginning.config.to_json(), indent=1)
+    artifacts.write_atomic(Path(config.folder) / CONFIG, sizes.encode())
 
 
 def _launch(config: TrainConfig) -> TrainResult:

@@ -1,5 +1,6 @@
 """The draft while it learns: the model on this rank's device, its gradients and its optimizer. The loop is ``worker``'s."""
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -32,6 +33,7 @@ class Learning:
         embedding, head: the target's, (target vocabulary, hidden).
         ids: the target's ids of the tokens that the draft knows.
         seed: of the fresh weights.
+        weights: to begin with instead, by name.
         factor: how the matrices of the unroll multiply while it learns.
     """
 
@@ -44,6 +46,7 @@ class Learning:
         head: Tensor,
         ids: Tensor,
         seed: int,
+        weights: Mapping[str, Tensor] | None = None,
         factor: type[Factor] = Factor,
     ) -> None:
         on_gpu = device.type == "cuda"
@@ -55,7 +58,10 @@ class Learning:
         self.embedding = embedding.to(device, self.dtype)
         self.teacher = Teacher(head, ids).to(device, self.dtype)
         self.model = FastDraft(config)
-        self.model.initialise(seed)
+        if weights is None:
+            self.model.initialise(seed)
+        else:
+            self.model.load_state_dict(weights)
         self.model.to(device)
         policy = MixedPrecisionPolicy()
         if on_gpu:  # with one rank there is nothing to add up, and float32 would only be copied

@@ -23,6 +23,7 @@ from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
+from eagle3_draft.train.begin import first_weights
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
 from eagle3_draft.train.early_stop import has_plateaued
@@ -110,6 +111,7 @@ class Training:
             head=target.head(),
             ids=Vocabulary.load(folder / VOCABULARY).ids,
             seed=config.seed,
+            weights=first_weights(config, target),
             factor=FACTORS[config.precision],
         )
         self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)

@@ -46,6 +46,7 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
         stage=config.stage,
         key=config.key,
         made_from={"features": config.features_key, "target": config.target_digest}
+        | ({"initFrom": config.init_digest} if config.init_digest else {})
         | inherited(features.manifest.made_from),
         numbers=result.to_json() | {"layers": config.layers},
         provenance={

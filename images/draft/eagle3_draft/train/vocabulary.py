@@ -19,7 +19,8 @@ class Vocabulary:
     """The tokens that a draft can propose.
 
     Args:
-        ids: (draft vocabulary,) int64, their ids in the target, ascending. A draft id is an index of it.
+        ids: (draft vocabulary,) int64, their ids in the target, each once; ascending where it was chosen here. A draft id is
+            an index of it.
         target_size: of the target's vocabulary.
     """
 
