@@ -12,9 +12,10 @@ from pydantic import Field, StringConstraints, field_validator
 
 from eagle3_api.base import Model
 
-#: Where the two roots are mounted in every pod.
+#: Where the roots are mounted in every pod that needs them.
 FEATURES_ROOT = PurePosixPath("/eagle3/features")
 DRAFTS_ROOT = PurePosixPath("/eagle3/drafts")
+MODELS_ROOT = PurePosixPath("/eagle3/models")
 
 MANIFEST = "manifest.json"
 FORMAT = "eagle3.dev/artifact/v1"
@@ -29,6 +30,7 @@ REPORT_PAGE = "report.html"
 PROVENANCE = "provenance.json"
 HELD_OUT = "held_out.safetensors"
 ANSWERS = "answers.jsonl"
+DATA = "data.jsonl"
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
@@ -71,5 +73,5 @@ class Manifest(Model):
 
 
 def folder(root: PurePosixPath, namespace: str, name: str, stage: str, key: str) -> PurePosixPath:
-    """The folder of an artifact under one of the two roots."""
+    """The folder of an artifact under one of the roots."""
     return root / namespace / name / stage / key

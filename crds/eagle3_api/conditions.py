@@ -35,6 +35,7 @@ class Reason(StrEnum):
 
     # Under way
     PENDING = "Pending"
+    FETCHING = "Fetching"
     INSPECTING = "Inspecting"
     EXTRACTING = "Extracting"
     TRAINING = "Training"
@@ -62,6 +63,9 @@ class Reason(StrEnum):
     SETTLED = "Settled"
 
     # The object, its target and its data
+    HUB_NOT_FOUND = "HubNotFound"
+    HUB_ACCESS_DENIED = "HubAccessDenied"
+    HUB_UNREACHABLE = "HubUnreachable"
     TARGET_UNREADABLE = "TargetUnreadable"
     TARGET_UNSUPPORTED = "TargetUnsupported"
     DATA_UNREADABLE = "DataUnreadable"

@@ -35,6 +35,7 @@ METRICS_PORT = 9400
 class StageName(StrEnum):
     """The stages, in order."""
 
+    FETCH = "fetch"
     INSPECT = "inspect"
     EXTRACT = "extract"
     TRAIN = "train"
@@ -84,14 +85,58 @@ class RegenerateConfig(Model):
 class DataConfig(Model):
     """What ``spec.data`` says, as the data plane needs it."""
 
-    conversations: str | None = Field(None, description="Either these or")
+    conversations: str | None = Field(None, description="One of these three is there.")
     prompts: str | None = None
+    dataset: str | None = Field(None, description="The file that a fetched data set became.")
     regenerate: RegenerateConfig | None = Field(None, description="Always there with prompts.")
     max_samples: int | None = None
     max_length: int
     holdout: float
     chat_template: str | None = None
     expected_tokens: int | None = Field(None, description="As the user counted them.")
+
+
+class HubSource(Model):
+    """A repository of a hub, and where it goes."""
+
+    repository: str
+    revision: str | None = Field(None, description="Branch, tag or commit; the default branch without.")
+    key: str = Field(description="Of this source alone: a new data set does not fetch the target again.")
+    folder: str = Field(description="The artifact's folder, under the models root.")
+
+
+class HubDataset(HubSource):
+    """A data set of a hub."""
+
+    split: str = "train"
+    files: str | None = None
+
+
+class FetchConfig(Model):
+    """Fetch: from a hub to the models root."""
+
+    stage: Literal["fetch"] = "fetch"
+    owner: ObjectReference
+    key: str
+    target: HubSource | None = None
+    dataset: HubDataset | None = None
+
+
+class Fetched(Model):
+    """What was fetched of one source."""
+
+    repository: str
+    commit: str
+    path: str = Field(description="Of the target's folder, or of the data's file, as pods see it.")
+    files: int
+    bytes: int
+
+
+class FetchResult(Model):
+    """What Fetch has."""
+
+    target: Fetched | None = None
+    dataset: Fetched | None = None
 
 
 class InspectConfig(Model):
@@ -113,6 +158,7 @@ class InspectConfig(Model):
     sglang_version: str
     context_length: int | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
+    fetched: FetchResult | None = Field(None, description="What came from a hub, for the report.")
 
 
 class ExtractConfig(Model):
@@ -248,7 +294,14 @@ class ProbeConfig(Model):
 
 
 JobConfig = Annotated[
-    InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | PublishConfig | ProbeConfig,
+    FetchConfig
+    | InspectConfig
+    | ExtractConfig
+    | TrainConfig
+    | CleanConfig
+    | ConvertConfig
+    | PublishConfig
+    | ProbeConfig,
     Field(discriminator="stage"),
 ]
 
@@ -292,7 +345,12 @@ class Facts(Model):
     )
     checkpoint_digest: str | None = None
     init_digest: str | None = Field(None, description="Of draft.initFrom, as checkpoint_digest.")
+    fetched: FetchResult | None = Field(None, description="What came from a hub, with its commits.")
     warnings: list[str] = Field(default_factory=list, max_length=4)
+
+    def target_folder(self, model: str) -> str:
+        """Where pods see the target: where it was fetched to, or else the path that ``target.model`` is."""
+        return self.fetched.target.path if self.fetched is not None and self.fetched.target is not None else model
 
 
 class ExtractResult(Model):
@@ -419,10 +477,12 @@ class ProbeResult(Model):
     foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
 
 
-Result = Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult
+Result = FetchResult | Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult
 RESULTS: dict[
-    StageName, type[Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult]
+    StageName,
+    type[FetchResult | Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult],
 ] = {
+    StageName.FETCH: FetchResult,
     StageName.INSPECT: Facts,
     StageName.EXTRACT: ExtractResult,
     StageName.TRAIN: TrainResult,

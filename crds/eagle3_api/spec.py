@@ -20,6 +20,13 @@ from eagle3_api.schema import BY_NAME, Label, Name, Text, rule, rules, section
 from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
 
 Path = Annotated[str, StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$")]
+#: ``organisation/name`` of a hub.
+_REPOSITORY = r"[A-Za-z0-9][-A-Za-z0-9._]{0,95}/[A-Za-z0-9][-A-Za-z0-9._]{0,95}"
+Repository = Annotated[str, StringConstraints(max_length=193, pattern=f"^{_REPOSITORY}$")]
+PathOrRepository = Annotated[
+    str, StringConstraints(min_length=2, max_length=512, pattern=rf"^(/[^\x00]*|{_REPOSITORY})$")
+]
+HubRevision = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$")]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
 #: Also the value of a label.
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -178,11 +185,29 @@ STAGE_PLACEMENT = "For these pods only: a field that is set here replaces the on
 class Target(Model):
     """The target model: the large model that is served."""
 
-    model: Path = Field(
-        description="Folder of the target's checkpoint (config.json, safetensors, tokenizer) on a volume."
+    model_config = rules(
+        rule(
+            "!has(self.revision) || !self.model.startsWith('/')",
+            "target.revision is one of a hub's repository: a path on a volume has none",
+        ),
+    )
+
+    model: PathOrRepository = Field(
+        description="Folder of the target's checkpoint (config.json, safetensors, tokenizer) on a volume, or a repository of "
+        "a hub (organisation/name), which is fetched once into storage.models.",
+    )
+    revision: HubRevision | None = Field(
+        None,
+        description="Branch, tag or commit of the repository; the default branch without. It is resolved once; retry fetch "
+        "resolves it anew.",
     )
     tensor_parallel_size: int = Field(1, ge=1, le=64, description="GPUs that one server spreads the target over.")
     trust_remote_code: bool = Field(False, description="Let the target's own Python code run (Kimi-K2.5 needs it).")
+
+    @property
+    def repository(self) -> str | None:
+        """The hub's repository, or None where the target is a path."""
+        return None if self.model.startswith("/") else self.model
 
 
 class Regenerate(Model):
@@ -204,13 +229,30 @@ class Regenerate(Model):
     seed: int = Field(0, ge=0, le=2147483647, description="Of what is drawn at a temperature above 0.")
 
 
+class Dataset(Model):
+    """A data set of a hub: its JSON Lines and Parquet files, in the forms that conversations may have."""
+
+    repository: Repository = Field(description="organisation/name.")
+    revision: HubRevision | None = Field(
+        None,
+        description="Branch, tag or commit; the default branch without. It is resolved once; retry fetch resolves it anew.",
+    )
+    split: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$", max_length=64)] = Field(
+        "train",
+        description="The files with this word in their path; where no path names a split, all of them are train.",
+    )
+    files: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
+        None, description="A pattern of paths (data/*.parquet) that decides instead of split."
+    )
+
+
 class Data(Model):
     """The conversations that the draft learns from."""
 
     model_config = rules(
         rule(
-            "has(self.conversations) != has(self.prompts)",
-            "give one of data.conversations and data.prompts: both are whole sets of data",
+            "[has(self.conversations), has(self.prompts), has(self.dataset)].exists_one(given, given)",
+            "give one of data.conversations, data.prompts and data.dataset: each is a whole set of data",
         ),
         rule(
             "!has(self.prompts) || !has(self.regenerate) || self.regenerate.enabled",
@@ -228,6 +270,7 @@ class Data(Model):
         description='Questions that the target answers itself: JSON Lines of {"prompt": text}, or conversations that end with '
         "a user's turn; or Parquet with such a column.",
     )
+    dataset: Dataset | None = Field(None, description="A data set of a hub, fetched once into storage.models.")
     regenerate: Regenerate | None = Field(
         None,
         description="The target answers every user's turn itself, in order; the answers in the data are not looked at. Implied "
@@ -665,10 +708,14 @@ class Root(Model):
 
 
 class Storage(Model):
-    """features is huge scratch; drafts is small and outlives everything."""
+    """features is huge scratch; drafts is small and outlives everything; models holds what comes from a hub."""
 
     features: Root = Field(description="Hidden states and resumable checkpoints. Emptied when training has finished.")
     drafts: Root = Field(description="Trained and converted drafts, reports, prompts and measurements.")
+    models: Root | None = Field(
+        None,
+        description="What is fetched from a hub. Servers read the target from it, so it must be where they run.",
+    )
 
 
 class DeletionPolicy(StrEnum):
@@ -690,6 +737,12 @@ class Eagle3DraftSpec(Model):
             "has(self.data) || (has(self.draft) && has(self.draft.checkpoint))",
             "give data to train a draft, or draft.checkpoint to adopt one",
         ),
+        rule(
+            "has(self.storage.models) || "
+            "(self.target.model.startsWith('/') && (!has(self.data) || !has(self.data.dataset)))",
+            "storage.models: target.model or data.dataset is a repository of a hub (a path begins with /); say where what is "
+            "fetched is kept",
+        ),
         rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
         rule(
             "!has(self.serve) || !has(self.serve.gpus) || self.serve.gpus == 0 || "
@@ -701,7 +754,8 @@ class Eagle3DraftSpec(Model):
             "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
         ),
         rule(
-            "self.storage == oldSelf.storage",
+            "self.storage.features == oldSelf.storage.features && self.storage.drafts == oldSelf.storage.drafts && "
+            "(!has(oldSelf.storage.models) || (has(self.storage.models) && self.storage.models == oldSelf.storage.models))",
             "storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
         ),
         rule(
@@ -759,6 +813,11 @@ class Eagle3DraftSpec(Model):
     def watched(self) -> Watch | None:
         """How what serves is watched; None for an object that does not serve."""
         return (self.watch or Watch()) if self.serve else None
+
+    @property
+    def fetches(self) -> bool:
+        """Whether anything comes from a hub."""
+        return self.target.repository is not None or (self.data is not None and self.data.dataset is not None)
 
 
 class Metadata(Model):

@@ -163,6 +163,7 @@ class Phase(StrEnum):
     """One word for people; do not program against it."""
 
     PENDING = "Pending"
+    FETCHING = "Fetching"
     INSPECTING = "Inspecting"
     EXTRACTING = "Extracting"
     TRAINING = "Training"

@@ -144,9 +144,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "data of two kinds": (
         {"data": {"conversations": "/data/a.jsonl", "prompts": "/data/b.jsonl"}},
-        "give one of data.conversations and data.prompts: both are whole sets of data",
+        "give one of data.conversations, data.prompts and data.dataset: each is a whole set of data",
     ),
-    "data of no kind": ({"data": {"maxSamples": 5}}, "give one of data.conversations and data.prompts"),
+    "data of no kind": ({"data": {"maxSamples": 5}}, "give one of data.conversations, data.prompts and data.dataset"),
+    "a target of a hub without a place for it": (
+        {"target.model": "meta-llama/Llama-3.1-8B-Instruct"},
+        "storage.models: target.model or data.dataset is a repository of a hub (a path begins with /)",
+    ),
+    "a data set of a hub without a place for it": (
+        {"data": {"dataset": {"repository": "acme/talks"}}},
+        "say where what is fetched is kept",
+    ),
+    "a revision of a path": (
+        {"target.revision": "main"},
+        "target.revision is one of a hub's repository: a path on a volume has none",
+    ),
     "questions that nobody is to answer": (
         {"data": {"prompts": "/data/b.jsonl", "regenerate": {"enabled": False}}},
         "data.prompts have no answers: the target must give them, so regenerate.enabled cannot be false",
@@ -241,7 +253,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "storageClassName belongs to size, not to a claim of yours",
     ),
     "no storage": ({"storage": REMOVED}, "spec.storage: Required value"),
-    "a relative path": ({"target.model": "models/llama"}, "spec.target.model"),
+    "a relative path": ({"target.model": "models/llama/8b"}, "spec.target.model"),
     "a choice that does not exist": (
         {"serve.surge": "Maybe"},
         'spec.serve.surge: Unsupported value: "Maybe": supported values: "IfFree", "Never"',
@@ -352,6 +364,23 @@ def test_what_may_change_changes(api_server: AnyCluster, stored: str) -> None:
     before = api_server.request("GET", stored)
     after = api_server.request("PATCH", stored, {"spec": change}, MERGE_PATCH)
     assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
+
+
+def test_a_place_for_what_comes_from_a_hub_can_be_added_and_then_stays(
+    api_server: AnyCluster, namespace: str, stored: str
+) -> None:
+    change = {"target": {"model": "acme/target", "revision": "v1"}, "storage": {"models": {"claim": "models"}}}
+    after = api_server.request("PATCH", stored, {"spec": change}, MERGE_PATCH)
+    assert after["spec"]["storage"]["models"]["claim"] == "models"
+    moved = {"spec": {"storage": {"models": {"claim": "others"}}}}
+    assert "storage cannot be changed" in refusal(api_server, "PATCH", stored, moved, MERGE_PATCH)
+    assert "storage cannot be changed" in refusal(
+        api_server,
+        "PATCH",
+        stored,
+        {"spec": {"target": {"model": "/models/x", "revision": None}, "storage": {"models": None}}},
+        MERGE_PATCH,
+    )
 
 
 def test_serving_can_be_added_to_a_draft_that_was_only_trained(api_server: AnyCluster, namespace: str) -> None:

@@ -315,6 +315,27 @@ def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_
     assert max(differences(found.features(), checked.features())) < TOLERANCE
 
 
+@pytest.mark.long
+def test_sigterm_while_it_answers_ends_it_resumably_and_what_was_answered_stays(tiny: Path, tmp_path: Path) -> None:
+    found = extraction(tmp_path, tiny)
+    data = DataConfig(
+        conversations=str(found.data), max_length=256, holdout=0.2, max_samples=64, regenerate=RegenerateConfig()
+    )
+    config = found.config(data=data, end_tokens=end_tokens(found.target))
+    process = found.start(config)
+    working = found.folder / "features/part-00000-of-00001/.answers.jsonl"
+    wait_for("an answer", 120, lambda: working.is_file() and working.read_bytes().count(b"conversation") > 4)
+    process.send_signal(signal.SIGTERM)
+    ending = found.end(process)
+    assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    assert "last words" not in ending.report.message
+    before = working.read_bytes().strip().splitlines()
+    assert 4 < len(before) < 64
+    assert found.run(config).result.conversations == 64
+    after = (working.with_name("answers.jsonl")).read_bytes().splitlines()
+    assert set(before) <= set(after)
+
+
 def chat(url: str, messages: Sequence[dict[str, str]], max_tokens: int) -> dict[str, Any]:
     """The server's greedy answer, as a client gets it."""
     body = {"model": "tiny", "messages": messages, "temperature": 0, "max_tokens": max_tokens}

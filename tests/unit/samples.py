@@ -12,6 +12,10 @@ from eagle3_api.jobs import (
     ExtractConfig,
     ExtractResult,
     Facts,
+    FetchConfig,
+    Fetched,
+    FetchResult,
+    HubSource,
     InspectConfig,
     JobConfig,
     ObjectReference,
@@ -73,6 +77,16 @@ FACTS = Facts(
     feature_bytes=16 * 10**9,
     bytes_per_token=32777,
     chat_template_digest="template-1",
+)
+FETCHED = "/eagle3/models/llm/llama-8b/fetch/7777777777777777"
+FROM_A_HUB = FACTS.model_copy(
+    update={
+        "fetched": FetchResult(
+            target=Fetched(
+                repository="meta-llama/Llama-3.1-8B-Instruct", commit="c" * 40, path=FETCHED, files=12, bytes=16 * 10**9
+            )
+        )
+    }
 )
 KIMI = FACTS.model_copy(
     update={
@@ -160,6 +174,12 @@ def config(
     data = DataConfig(conversations="/data/train.jsonl", max_length=2048, holdout=0.02)
     target: dict[str, Any] = {"target": LEAST["target"]["model"], "target_digest": FACTS.target_digest}
     made: dict[StageName, JobConfig] = {
+        StageName.FETCH: FetchConfig(
+            **common,
+            target=HubSource(
+                repository="meta-llama/Llama-3.1-8B-Instruct", revision="main", key="7" * 16, folder=FETCHED
+            ),
+        ),
         StageName.INSPECT: InspectConfig(**common, target=target["target"], data=data, sglang_version="0.5.23"),
         StageName.EXTRACT: ExtractConfig(
             **common,

@@ -63,7 +63,7 @@ def publish(
     known, files = digests or {}, []
     for path in _contents(folder):
         name = path.relative_to(folder).as_posix()
-        files.append(File(path=name, size=path.stat().st_size, sha256=known.get(name) or _settle(path)))
+        files.append(File(path=name, size=path.stat().st_size, sha256=known.get(name) or settle(path)))
     manifest = Manifest(
         stage=stage, key=key, files=files, made_from=dict(made_from), provenance=dict(provenance), numbers=dict(numbers)
     )
@@ -218,7 +218,7 @@ def _contents(folder: Path) -> Iterator[Path]:
             raise ValueError(f"{path} is no regular file and cannot be part of an artifact")
 
 
-def _settle(path: Path) -> str:
+def settle(path: Path) -> str:
     """Give a file its final mode, make it durable, and return its digest."""
     _set_mode(path, FILE_MODE)
     with path.open("rb") as file:

@@ -44,7 +44,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
-    path = config or Path(spec.target.model) / "config.json"
+    path = config or Path(spec.target.model) / "config.json"  # of a hub's repository there is none here
     try:
         values = json.loads(path.read_bytes())
         language = {**values, **values.get("text_config", {})}

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from eagle3_api.jobs import Facts
+from eagle3_api.jobs import Facts, Fetched, FetchResult
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.cli.files import UsageError, read_document, spec_of
 from eagle3_operator.cli.table import grid
@@ -24,6 +24,8 @@ of an object in the cluster:   kubectl get e3d kimi-k25 -o yaml | kubectl eagle3
 
 #: What stands for the draft's folder while there is none.
 NO_DRAFT_YET = "/eagle3/drafts/<namespace>/<name>/convert/<key>"
+#: The same of a target's that comes from a hub.
+NOT_FETCHED_YET = "/eagle3/models/<namespace>/<name>/fetch/<key>"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +97,7 @@ def _read(spec: Eagle3DraftSpec, given: Path | None) -> Facts:
             sglang_version=sglang_version(spec),
             layer_convention="",
             capture_ids=[],
+            fetched=_to_be_fetched(spec),
         )
     except FileNotFoundError:
         raise UsageError(
@@ -103,3 +106,10 @@ def _read(spec: Eagle3DraftSpec, given: Path | None) -> Facts:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, ValidationError) as error:
         raise UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})") from None
+
+
+def _to_be_fetched(spec: Eagle3DraftSpec) -> FetchResult | None:
+    name = spec.target.repository
+    if name is None:
+        return None
+    return FetchResult(target=Fetched(repository=name, commit="", path=NOT_FETCHED_YET, files=0, bytes=0))

@@ -128,7 +128,7 @@ class Observer:
 
     def _claims(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Claim]:
         claims = []
-        for name in sorted({names.claim_name(obj, "features"), names.claim_name(obj, "drafts")}):
+        for name in sorted({names.claim_name(obj, root) for root in names.roots(obj.spec)}):
             # Whoever sees too late that a claim was made only makes it once more.
             if claim := self._client.get("PersistentVolumeClaim", obj.metadata.namespace, name, cached=True):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]

@@ -55,6 +55,7 @@ class Situation:
 
 
 _WORKING = {
+    StageName.FETCH: Reason.FETCHING,
     StageName.INSPECT: Reason.INSPECTING,
     StageName.EXTRACT: Reason.EXTRACTING,
     StageName.TRAIN: Reason.TRAINING,
@@ -78,9 +79,13 @@ def _of_stage(stage: StageStatus | None, name: StageName) -> Said:
 
 
 def accepted(at: Situation) -> Said | None:
-    """The spec against Inspect's facts."""
+    """The spec against Inspect's facts, once there is what it looks at."""
     if at.obstacle is not None:
         return at.obstacle
+    if at.spec.fetches:
+        fetched = _of_stage(at.stages.get(StageName.FETCH), StageName.FETCH)
+        if fetched.status != "True":
+            return fetched
     said = _of_stage(at.stages.get(StageName.INSPECT), StageName.INSPECT)
     return Said("True", Reason.ACCEPTED, "all rules hold") if said.status == "True" else said
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
+from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT, folder
 from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import (
     METRICS_PORT,
@@ -18,6 +18,10 @@ from eagle3_api.jobs import (
     DataConfig,
     ExtractConfig,
     Facts,
+    FetchConfig,
+    FetchResult,
+    HubDataset,
+    HubSource,
     InspectConfig,
     ObjectReference,
     ProbeConfig,
@@ -31,7 +35,16 @@ from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import changed, key_of
 from eagle3_operator.manifests.jobs import stage_grace
 
-JobConfig = InspectConfig | ExtractConfig | TrainConfig | CleanConfig | ConvertConfig | PublishConfig | ProbeConfig
+JobConfig = (
+    FetchConfig
+    | InspectConfig
+    | ExtractConfig
+    | TrainConfig
+    | CleanConfig
+    | ConvertConfig
+    | PublishConfig
+    | ProbeConfig
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,11 @@ class Context:
     @property
     def spec(self) -> Eagle3DraftSpec:
         return self.obj.spec
+
+    @property
+    def target(self) -> str:
+        """Where pods see the target."""
+        return self.facts.target_folder(self.spec.target.model)
 
     def folder(self, stage: StageName, key: str) -> str:
         root = FEATURES_ROOT if stage is StageName.EXTRACT else DRAFTS_ROOT
@@ -95,9 +113,13 @@ def _engine_arguments(spec: Eagle3DraftSpec) -> list[str]:
     return list(spec.serve.arguments or []) if spec.serve else []
 
 
-def _data(data: Data) -> DataConfig:
-    regeneration = data.regeneration
-    return DataConfig.model_validate(data.to_json() | {"regenerate": regeneration and regeneration.to_json()})
+def _data(data: Data, fetched: FetchResult | None) -> DataConfig:
+    regeneration, dataset = data.regeneration, fetched.dataset if fetched else None
+    derived = {
+        "regenerate": regeneration and regeneration.to_json(),
+        "dataset": dataset.path if data.dataset is not None and dataset else None,
+    }
+    return DataConfig.model_validate(data.to_json() | derived)
 
 
 def _unusual(teacher: TeacherKind) -> TeacherKind | None:
@@ -111,10 +133,49 @@ def _given(data: Data | None) -> Data:
     return data
 
 
+# -------------------------------------------------------------------------------------------------------- fetch
+
+
+def fetch(obj: Eagle3Draft, attempt: str | None) -> Link | None:
+    """What comes from a hub, before everything else; None where nothing does.
+
+    Target and data set have a key and a folder each, so that another data set does not fetch the target again. What a
+    branch is called may move: a revision is resolved once, and anew with a retry of the finished stage.
+
+    Args:
+        obj: the object.
+        attempt: token of such a retry.
+    """
+    spec = obj.spec
+    if not spec.fetches:
+        return None
+    target: HubSource | None = None
+    dataset: HubDataset | None = None
+    if spec.target.repository is not None:
+        target = HubSource.model_validate(
+            _hub_source(obj, {"repository": spec.target.repository, "revision": spec.target.revision}, attempt)
+        )
+    if spec.data is not None and spec.data.dataset is not None:
+        dataset = HubDataset.model_validate(_hub_source(obj, spec.data.dataset.to_json(), attempt))
+    sources = {"target": target and target.key, "dataset": dataset and dataset.key}
+    key = key_of("fetch/1", sources)
+    config = FetchConfig(owner=_owner(obj), key=key, target=target, dataset=dataset)
+    first = target or dataset
+    return Link(StageName.FETCH, key, config, first.folder if first else None)
+
+
+def _hub_source(obj: Eagle3Draft, source: dict[str, object], attempt: str | None) -> dict[str, object]:
+    key = key_of("fetched/1", source | {"attempt": attempt})
+    where = folder(MODELS_ROOT, obj.metadata.namespace, obj.metadata.name, StageName.FETCH, key)
+    return source | {"key": key, "folder": str(where)}
+
+
 # ------------------------------------------------------------------------------------------------------ inspect
 
 
-def inspect(obj: Eagle3Draft, handled: Handled, features_capacity: int | None) -> Link:
+def inspect(
+    obj: Eagle3Draft, handled: Handled, features_capacity: int | None, fetched: FetchResult | None = None
+) -> Link:
     """Inspect has no artifact and is never finished: it runs again when what it reads changes, or on request.
 
     Args:
@@ -122,8 +183,10 @@ def inspect(obj: Eagle3Draft, handled: Handled, features_capacity: int | None) -
         handled: what was asked for last, of the user or of drift.
         features_capacity: bytes of the features claim. Not in the key: a claim that is bound when its first pod comes
             has another size then, which is no news.
+        fetched: what came from a hub.
     """
     spec = obj.spec
+    target = fetched.target.path if fetched and fetched.target else spec.target.model
     reads = {
         "target": changed(spec.target),
         "data": changed(spec.data),
@@ -136,14 +199,15 @@ def inspect(obj: Eagle3Draft, handled: Handled, features_capacity: int | None) -
         "volumes": [v.to_json() for v in spec.placement.volumes or []],
         "token": handled.retry,
         "drift": handled.drift,
+        "fetched": fetched and fetched.to_json(),
     }
     key = key_of("inspect/1", reads)
     config = InspectConfig(
         owner=_owner(obj),
         key=key,
-        target=spec.target.model,
+        target=target,
         trust_remote_code=spec.target.trust_remote_code,
-        data=_data(spec.data) if spec.data else None,
+        data=_data(spec.data, fetched) if spec.data else None,
         checkpoint=spec.draft.checkpoint,
         init_from=spec.draft.init_from,
         auxiliary_layers=spec.draft.auxiliary_layers,
@@ -154,6 +218,7 @@ def inspect(obj: Eagle3Draft, handled: Handled, features_capacity: int | None) -
         sglang_version=sglang_version(spec),
         context_length=spec.serve.context_length if spec.serve else None,
         features_capacity=features_capacity,
+        fetched=fetched,
     )
     return Link(StageName.INSPECT, key, config, None)
 
@@ -185,10 +250,10 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         owner=_owner(context.obj),
         key=key,
         folder=context.folder(StageName.EXTRACT, key),
-        target=spec.target.model,
+        target=context.target,
         target_digest=facts.target_digest,
         trust_remote_code=spec.target.trust_remote_code,
-        data=_data(_given(spec.data)),
+        data=_data(_given(spec.data), facts.fetched),
         data_digest=facts.data_digest or "",
         layers=facts.auxiliary_layers,
         dtype=spec.extract.dtype,
@@ -235,7 +300,7 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         scratch=str(folder(FEATURES_ROOT, metadata.namespace, metadata.name, StageName.TRAIN, key)),
         features=features.artifact or "",
         features_key=features.key,
-        target=spec.target.model,
+        target=context.target,
         target_digest=facts.target_digest,
         layers=facts.auxiliary_layers,
         vocabulary_size=facts.draft_vocabulary_size or facts.vocabulary_size,
@@ -288,8 +353,8 @@ def _convert_config(context: Context, key: str) -> ConvertConfig:
         trained_key=trained.key if trained else None,
         checkpoint=spec.draft.checkpoint,
         checkpoint_digest=facts.checkpoint_digest,
-        data=_data(spec.data) if spec.data else None,
-        target=spec.target.model,
+        data=_data(spec.data, facts.fetched) if spec.data else None,
+        target=context.target,
         target_digest=facts.target_digest,
         trust_remote_code=spec.target.trust_remote_code,
         layers=facts.auxiliary_layers,

@@ -5,7 +5,16 @@ from collections.abc import Iterable
 from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import Condition, Reason, Type
 from eagle3_api.estimate import readable_bytes
-from eagle3_api.jobs import CleanResult, ConvertResult, ExtractResult, Facts, PublishResult, StageName, TrainResult
+from eagle3_api.jobs import (
+    CleanResult,
+    ConvertResult,
+    ExtractResult,
+    Facts,
+    FetchResult,
+    PublishResult,
+    StageName,
+    TrainResult,
+)
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import (
     Eagle3DraftStatus,
@@ -21,6 +30,7 @@ from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decision import Event
 
 _STAGE_PHASE = {
+    StageName.FETCH: Phase.FETCHING,
     StageName.INSPECT: Phase.INSPECTING,
     StageName.EXTRACT: Phase.EXTRACTING,
     StageName.TRAIN: Phase.TRAINING,
@@ -141,6 +151,13 @@ def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str
 
 
 def _outcome(stage: StageStatus) -> str:
+    if stage.name is StageName.FETCH:
+        result = FetchResult.model_validate(stage.result)
+        return "; ".join(
+            f"{one.repository} at {one.commit[:12]}, {one.files} files, {readable_bytes(one.bytes)}, in {one.path}"
+            for one in (result.target, result.dataset)
+            if one is not None
+        )
     if stage.name is StageName.INSPECT:
         facts = Facts.model_validate(stage.result)
         told = f"{facts.architecture}, {facts.num_layers} layers, hidden {facts.hidden_size}"

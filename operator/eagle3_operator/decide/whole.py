@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
+from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, drift, retention, retries, stages, summary, times
 from eagle3_operator.decide.approval import APPROVE_ANNOTATION
-from eagle3_operator.decide.chain import Actions, View, advance, stale
+from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
 from eagle3_operator.decide.conditions import Said, Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.revisions import Revision, Wanted
@@ -23,8 +23,6 @@ from eagle3_operator.manifests import claims, names
 from eagle3_operator.manifests.jobs import is_large
 from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
-
-ROOTS: tuple[names.RootName, ...] = ("features", "drafts")
 
 #: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
 RETRY_SECONDS = 30.0
@@ -87,7 +85,7 @@ def _refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
 def _claims(view: View, actions: Actions) -> Said | None:
     """Make the claims that are ours to make; without a user's claim nothing can start."""
     made: list[Manifest] = []
-    for root in ROOTS:
+    for root in names.roots(view.obj.spec):
         name = names.claim_name(view.obj, root)
         if name in view.seen.claims:
             continue
@@ -105,18 +103,27 @@ def _advance_chain(
 ) -> tuple[dict[StageName, StageStatus], Facts | None, Room]:
     """All stages, in order, as far as they can go. What was finished stays while a new inspection runs."""
     former = {stage.name: stage for stage in before.stages}
+    attempts = {stage.name: stage.attempt for stage in before.stages}
+    chain: dict[StageName, StageStatus] = {}
+    fetched: FetchResult | None = None
+    begun: list[Link] = []
+    if (fetch := stages.fetch(view.obj, attempts.get(StageName.FETCH))) is not None:
+        step = advance(fetch, former.get(StageName.FETCH), view)
+        actions.add(step)
+        if step.status.state is not StageState.SUCCEEDED:
+            return _not_yet_known(view, before, former | {StageName.FETCH: step.status}, step, [fetch], actions)
+        chain[StageName.FETCH] = step.status
+        fetched = FetchResult.model_validate(step.status.result)
+        begun.append(fetch)
     claim = view.seen.claims[names.claim_name(view.obj, "features")]
-    first = stages.inspect(view.obj, before.handled, claim.capacity)
+    first = stages.inspect(view.obj, before.handled, claim.capacity, fetched)
+    begun.append(first)
     step = advance(first, former.get(StageName.INSPECT), view)
     actions.add(step)
     if step.status.state is not StageState.SUCCEEDED:
-        actions.delete += stale(view, _unfinished(view, [first], former))
-        inspecting = step.status.state is not StageState.FAILED and not view.obj.spec.suspend
-        room = unchanged(before, view, under_way=inspecting)
-        return former | {StageName.INSPECT: step.status}, before.resolved, room
+        return _not_yet_known(view, before, former | chain | {StageName.INSPECT: step.status}, step, begun, actions)
     facts = Facts.model_validate(step.status.result)
-    chain = {StageName.INSPECT: step.status}
-    attempts = {stage.name: stage.attempt for stage in before.stages}
+    chain[StageName.INSPECT] = step.status
     links = stages.after_inspection(view.obj, facts, attempts)
     former = retention.remembered(links, former, before.artifact)
     former, view = retention.restored(links, former, view, actions)
@@ -132,7 +139,7 @@ def _advance_chain(
             break
     links += _publish(links, chain, former, view, actions)
     links += retention.clean(links, chain, former, view, actions)
-    actions.delete += stale(view, _named(view, [first, *links]))
+    actions.delete += stale(view, _named(view, [*begun, *links]))
     return chain, facts, room
 
 
@@ -156,22 +163,37 @@ def _publish(
     return [link]
 
 
+def _not_yet_known(
+    view: View,
+    before: Eagle3DraftStatus,
+    chain: dict[StageName, StageStatus],
+    step: Step,
+    begun: list[Link],
+    actions: Actions,
+) -> tuple[dict[StageName, StageStatus], Facts | None, Room]:
+    """While the new facts are not known, the former ones stay, and what was made by them."""
+    actions.delete += stale(view, _unfinished(view, begun))
+    under_way = step.status.state is not StageState.FAILED and not view.obj.spec.suspend
+    return chain, before.resolved, unchanged(before, view, under_way=under_way)
+
+
 def _named(view: View, links: list[Link]) -> dict[str, Link]:
     return {names.job_name(view.obj.metadata.name, link.stage, link.key): link for link in links}
 
 
-def _unfinished(view: View, links: list[Link], former: dict[StageName, StageStatus]) -> dict[str, Link]:
-    """While the new facts are not known, only inspections of another key are surely not wanted."""
-    kept = _named(view, links)
-    others = {job.name: links[0] for job in view.seen.jobs.values() if job.stage != StageName.INSPECT}
+def _unfinished(view: View, begun: list[Link]) -> dict[str, Link]:
+    """While the new facts are not known, only another key's Jobs of the first stages are surely not wanted."""
+    kept = _named(view, begun)
+    known = {link.stage for link in begun}
+    others = {job.name: begun[0] for job in view.seen.jobs.values() if job.stage not in known}
     return kept | others
 
 
 def _wanted(obj: Eagle3Draft, chain: dict[StageName, StageStatus], facts: Facts | None) -> Wanted | None:
     """What is to be served, once the whole chain of the newest spec is finished."""
     convert = chain.get(StageName.CONVERT)
-    inspected = chain.get(StageName.INSPECT)
-    done = (stage is not None and stage.state is StageState.SUCCEEDED for stage in (inspected, convert))
+    needed = [chain.get(StageName.INSPECT), convert, *([chain.get(StageName.FETCH)] if obj.spec.fetches else [])]
+    done = (stage is not None and stage.state is StageState.SUCCEEDED for stage in needed)
     if not all(done) or convert is None or facts is None or obj.spec.serve is None:
         return None
     draft = ConvertResult.model_validate(convert.result)

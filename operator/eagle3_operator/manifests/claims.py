@@ -1,4 +1,4 @@
-"""Claims that the operator makes for the two roots, where the user gave a size and not a claim."""
+"""Claims that the operator makes for the roots, where the user gave a size and not a claim."""
 
 from eagle3_api.spec import DeletionPolicy, Eagle3Draft, Root
 from eagle3_operator.decision import Manifest
@@ -6,7 +6,7 @@ from eagle3_operator.manifests import names
 
 
 def claim(obj: Eagle3Draft, root: names.RootName) -> Manifest:
-    """The PersistentVolumeClaim of a root, ``<name>-features`` or ``<name>-drafts``.
+    """The PersistentVolumeClaim of a root, ``<name>-features``, for one.
 
     Under ``deletionPolicy: Retain`` it has no owner and outlives the object: drafts that took days are not garbage.
 

@@ -99,7 +99,7 @@ def expected_server_info(
     """
     serve = serving(spec)
     expected: dict[str, str | int | float | bool | None] = {
-        "model_path": spec.target.model,
+        "model_path": facts.target_folder(spec.target.model),
         "tp_size": spec.target.tensor_parallel_size,
         "trust_remote_code": spec.target.trust_remote_code,
         "context_length": served_context(spec, facts),
@@ -123,7 +123,7 @@ def expected_server_info(
 
 def _target(spec: Eagle3DraftSpec, facts: Facts, name: str) -> Iterator[Flag]:
     serve = serving(spec)
-    yield Flag(("--model-path", spec.target.model), "target.model")
+    yield Flag(("--model-path", facts.target_folder(spec.target.model)), "target.model")
     yield Flag(("--served-model-name", name), "clients name the object, not a path that may change")
     yield Flag(("--host", "0.0.0.0"), "SGLang listens to its own pod only otherwise")  # noqa: S104
     yield Flag(("--port", str(serve.port)), "serve.port")

@@ -38,9 +38,14 @@ METRICS_PORT_NAME = "metrics"
 BACKOFF_LIMIT = 6
 
 #: Stages in our own image: they need neither torch nor the engine.
-OWN_IMAGE = frozenset({StageName.INSPECT, StageName.CLEAN, StageName.PUBLISH, StageName.PROBE})
+OWN_IMAGE = frozenset({StageName.FETCH, StageName.INSPECT, StageName.CLEAN, StageName.PUBLISH, StageName.PROBE})
+
+#: Stages that write nothing to the user's volumes.
+ONLY_LOOKING = frozenset({StageName.FETCH, StageName.INSPECT})
+
 
 _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
+    StageName.FETCH: {"cpu": "200m", "memory": "512Mi"},
     StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
     StageName.EXTRACT: {},
     StageName.TRAIN: {},
@@ -219,7 +224,8 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
         *(() if stage in OWN_IMAGE else (library(read_only=True),)),
         root_mount(obj, "features"),
         root_mount(obj, "drafts"),
-        *user_mounts(placement, read_only=stage is StageName.INSPECT),
+        *_models(obj, stage),
+        *user_mounts(placement, read_only=stage in ONLY_LOOKING),
         *((shared_memory(placement),) if is_large(obj.spec, stage) else ()),
         *(_login(obj) if stage is StageName.PUBLISH else ()),
     )
@@ -232,6 +238,13 @@ def _login(obj: Eagle3Draft) -> Iterator[Mount]:
         folder, _, file = REGISTRY_LOGIN.rpartition("/")
         items = [{"key": ".dockerconfigjson", "path": file}]
         yield Mount("eagle3-registry", folder, {"secret": {"secretName": secret, "items": items}}, read_only=True)
+
+
+def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
+    """What came from a hub, for those who read the target or the data, and for Fetch, which alone writes there."""
+    if not obj.spec.fetches or stage in (StageName.CLEAN, StageName.PUBLISH, StageName.PROBE):
+        return ()
+    return (root_mount(obj, "models", read_only=stage is not StageName.FETCH),)
 
 
 def _failure_rules() -> list[Manifest]:

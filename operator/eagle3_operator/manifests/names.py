@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from eagle3_api import API_VERSION, GROUP, KIND
-from eagle3_api.spec import Eagle3Draft
+from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 
 FIELD_MANAGER = "eagle3-operator"
 
@@ -27,7 +27,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 KEY_CHARACTERS = 8
 
-RootName = Literal["features", "drafts"]
+RootName = Literal["features", "drafts", "models"]
 
 
 def labels(
@@ -67,8 +67,13 @@ def revision_name(name: str, number: int) -> str:
 
 
 def claim_name(obj: Eagle3Draft, root: RootName) -> str:
-    """The claim behind one of the two roots: the user's, or the one that the operator makes."""
+    """The claim behind one of the roots: the user's, or the one that the operator makes."""
     return getattr(obj.spec.storage, root).claim or f"{obj.metadata.name}-{root}"
+
+
+def roots(spec: Eagle3DraftSpec) -> tuple[RootName, ...]:
+    """The roots that an object has."""
+    return ("features", "drafts", "models") if spec.storage.models is not None else ("features", "drafts")
 
 
 def owner_reference(obj: Eagle3Draft) -> dict[str, object]:

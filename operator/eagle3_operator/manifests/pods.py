@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT
+from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT
 from eagle3_api.jobs import CONFIG_ANNOTATION, CONFIG_FILE, LIBRARY
 from eagle3_api.spec import Eagle3Draft, EnvironmentVariable, Placement, Volume
 from eagle3_operator.decision import Manifest
@@ -48,8 +48,8 @@ class Mount:
 
 
 def root_mount(obj: Eagle3Draft, root: RootName, *, read_only: bool = False) -> Mount:
-    """One of the two roots of artifacts."""
-    path = {"features": FEATURES_ROOT, "drafts": DRAFTS_ROOT}[root]
+    """One of the roots of artifacts."""
+    path = {"features": FEATURES_ROOT, "drafts": DRAFTS_ROOT, "models": MODELS_ROOT}[root]
     source = {"persistentVolumeClaim": {"claimName": claim_name(obj, root)}}
     return Mount(f"eagle3-{root}", str(path), source, read_only)
 

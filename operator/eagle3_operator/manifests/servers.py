@@ -161,9 +161,10 @@ def _mounts(obj: Eagle3Draft, draft: str | None) -> tuple[Mount, ...]:
     """
     placement = serve_placement(obj.spec)
     drafts = () if draft is None else (root_mount(obj, "drafts", read_only=True),)
+    models = () if obj.spec.target.repository is None else (root_mount(obj, "models", read_only=True),)
     steps = annotation_file("eagle3-adaptive", names.ADAPTIVE_ANNOTATION, ADAPTIVE_FILE)
     adaptive = (steps,) if _adapts(obj.spec, draft) else ()
-    return (*drafts, *adaptive, *user_mounts(placement), shared_memory(placement))
+    return (*drafts, *models, *adaptive, *user_mounts(placement), shared_memory(placement))
 
 
 def _probes(budget: float, watchdog: float) -> dict[str, Any]:

@@ -14,7 +14,18 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.claims import claim
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment, public_service, service
-from unit.samples import DRAFT, FACTS, KIMI, MODELS, SETTINGS, config, draft, full_placement
+from unit.samples import (
+    DATA,
+    DRAFT,
+    FACTS,
+    FROM_A_HUB,
+    KIMI,
+    MODELS,
+    SETTINGS,
+    config,
+    draft,
+    full_placement,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARDED: dict[str, Any] = {"extract": {"gpus": 8, "shards": 4}}
@@ -74,7 +85,16 @@ OWN_CLAIMS = {
     "drafts": {"size": "20Gi", "accessMode": "ReadWriteMany"},
 }
 
+OF_A_HUB: dict[str, Any] = {
+    "target": {"model": "meta-llama/Llama-3.1-8B-Instruct", "revision": "main"},
+    "storage": {"features": {"claim": "scratch"}, "drafts": {"claim": "drafts"}, "models": {"size": "100Gi"}},
+    "placement": {"volumes": [DATA], "env": [{"name": "HF_TOKEN", "secretKeyRef": {"name": "hub", "key": "token"}}]},
+}
+
 CASES: dict[str, Callable[[], Manifest]] = {
+    "fetch alone writes where the target is kept": lambda: job(
+        draft(**OF_A_HUB), SETTINGS, config=config(StageName.FETCH)
+    ),
     "inspect runs in our image and only looks at the volumes": lambda: stage(StageName.INSPECT),
     "extract runs in the serving image on its GPUs": lambda: stage(StageName.EXTRACT),
     "extract shares its parts among the pods of an Indexed Job": lambda: stage(StageName.EXTRACT, draft(**SHARDED)),
@@ -122,6 +142,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
             placement=full_placement(),
         ),
         replicas=3,
+    ),
+    "a target of a hub is served from where it was fetched to": lambda: deployment(
+        draft(**OF_A_HUB), SETTINGS, FROM_A_HUB, number=0, key="5e5e5e5e5e5e5e5e", replicas=1, draft=None, record=PLAIN
     ),
     "a draft on a target with latent attention has its own backend": kimi,
     "a server on the CPU keeps the time limits that its user gave": lambda: drafted(draft(**ON_THE_CPU)),

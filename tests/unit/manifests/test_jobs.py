@@ -72,11 +72,11 @@ def test_the_conversion_of_an_adopted_draft_runs_the_target_where_extraction_wou
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_inspect_writes_nothing_that_is_the_user_s(stage: StageName) -> None:
+def test_fetch_and_inspect_write_nothing_that_is_the_user_s(stage: StageName) -> None:
     mounts = pod(made(stage))["containers"][0]["volumeMounts"]
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
     assert {"/eagle3/features", "/eagle3/drafts"} <= writable
-    assert ("/data" in writable) == (stage is not StageName.INSPECT)
+    assert ("/data" in writable) == (stage not in (StageName.FETCH, StageName.INSPECT))
     assert "/models" not in writable
 
 

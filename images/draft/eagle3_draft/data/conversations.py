@@ -57,6 +57,8 @@ class Reading:
 AS_IT_STANDS = Reading()
 QUESTIONS = Reading(answers=False)
 PROMPTS = Reading("data.prompts", answers=False, questions_last=True)
+DATASET = Reading("data.dataset")
+DATASET_QUESTIONS = Reading("data.dataset", answers=False)
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,9 @@ class Conversations(Sequence[Conversation]):
         """
         if data.prompts is not None:
             return cls.read(Path(data.prompts), data.max_samples, PROMPTS)
+        if data.dataset is not None:
+            reading = DATASET if data.regenerate is None else DATASET_QUESTIONS
+            return cls.read(Path(data.dataset), data.max_samples, reading)
         reading = AS_IT_STANDS if data.regenerate is None else QUESTIONS
         return cls.read(Path(data.conversations or ""), data.max_samples, reading)
 
@@ -205,7 +210,7 @@ def _spelled_out(path: Path, reading: Reading) -> IO[bytes] | None:
     except OSError:
         return None
     try:
-        return forms.spelled_out(path, prompts=reading.questions_last) if other else None
+        return forms.spelled_out(path, prompts=not reading.answers) if other else None
     except forms.FormError as error:
         raise _unreadable(path, None, reading, str(error)) from None
 
@@ -239,7 +244,7 @@ def _line(conversation: Conversation, offset: int) -> _Line:
 
 def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Conversation:
     try:
-        value = forms.as_messages(json.loads(text), prompts=reading.questions_last)
+        value = forms.as_messages(json.loads(text), prompts=not reading.answers)
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, number, reading, f"no JSON: {error}") from None
     problem = _problem(value, reading)
@@ -267,7 +272,7 @@ def _problem(value: Any, reading: Reading) -> str | None:
         return 'it is no object; one conversation is {"messages": [...]}'
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages:
-        or_prompt = " and 'prompt' too" if reading.questions_last else ""
+        or_prompt = " and 'prompt' too" if not reading.answers else ""
         return f"'messages' is missing or no list with at least one message{or_prompt}"
     for position, message in enumerate(messages):
         where = f"messages[{position}]"

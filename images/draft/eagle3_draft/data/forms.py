@@ -86,6 +86,21 @@ def spelled_out(path: Path, *, prompts: bool = False) -> IO[bytes]:
     return made
 
 
+def lines(path: Path) -> Iterator[bytes]:
+    """The conversations or questions of a file as lines of JSON, whatever its form; a line that is none is left as it is.
+
+    Raises:
+        FormError: as of ``spelled_out``.
+    """
+    if is_parquet(path):
+        for row in _rows(path, PROMPT_COLUMNS):
+            yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        return
+    with path.open("rb") as file:
+        for line in file:
+            yield line if line.endswith(b"\n") else line + b"\n"
+
+
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     try:
         import pyarrow

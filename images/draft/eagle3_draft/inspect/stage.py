@@ -102,6 +102,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         end_tokens=data.end_tokens if data else None,
         checkpoint_digest=digest if config.checkpoint is not None else None,
         init_digest=digest if config.init_from is not None else None,
+        fetched=config.fetched,
         warnings=warnings[:_WARNINGS],
     )
 

@@ -10,11 +10,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target
+from eagle3_draft import artifacts
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
 from eagle3_draft.stage import StageError
@@ -33,7 +35,8 @@ class TargetFacts:
         dtype: of its weights, as torch says it (``bfloat16``).
         weight_bytes: of all its safetensors files.
         context_length: what its positions reach, if the configuration says.
-        digest: config.json, each weight file's header, size and time, and the tokenizer's files.
+        digest: config.json, each weight file's header, size and time, and the tokenizer's files; of what came from a hub,
+            all its files.
         own_code: config.json names Python code of its own.
     """
 
@@ -140,6 +143,9 @@ def _positions(language: dict[str, Any]) -> int | None:
 
 
 def _digest(folder: Path, headers: list[Header]) -> str:
+    if (folder / MANIFEST).is_file():  # fetched from a hub: what its files are was checked when they came
+        lines = [f"{file.path} {file.sha256}" for file in artifacts.read(folder).files]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
     lines = [f"config.json {file_digest(folder / 'config.json')}"]
     lines += [f"{header.path.name} {header.digest} {header.size} {header.modified}" for header in headers]
     lines += [f"{path.name} {file_digest(path)}" for path in tokenizer_files(folder)]

@@ -1,0 +1,205 @@
+"""The stage Fetch: each source into a folder of its own, which is finished for ever once it has its manifest."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from eagle3_api.artifacts import DATA
+from eagle3_api.conditions import Reason
+from eagle3_api.estimate import readable_bytes
+from eagle3_api.jobs import ExitCode, FetchConfig, Fetched, FetchResult, HubSource
+from eagle3_draft import artifacts
+from eagle3_draft.data import forms
+from eagle3_draft.fetch import choice
+from eagle3_draft.fetch.hub import Kind, RemoteFile, Repository
+from eagle3_draft.progress import Progress
+from eagle3_draft.stage import StageError
+
+#: Files that come at a time: one connection seldom fills a line.
+CONNECTIONS = 4
+
+PROGRESS_SECONDS = 2.0
+
+#: Within a source's folder: the commit that its revision was when it was first asked, so that a resumed fetch mixes no two.
+_COMMIT = ".commit"
+#: A data set's files as they came.
+_FILES = ".files"
+
+
+def run(config: FetchConfig) -> FetchResult:
+    """Fetch what is not there yet.
+
+    Raises:
+        StageError: the hub has it not, or not for us, or is away (HubNotFound, HubAccessDenied, HubUnreachable); it does
+            not fit (StorageTooSmall); it is nothing that can be used (TargetUnreadable, DataUnreadable).
+    """
+    with _interruptible():
+        return FetchResult(
+            target=_target(config.target) if config.target else None,
+            dataset=_dataset(config) if config.dataset else None,
+        )
+
+
+def _target(source: HubSource) -> Fetched:
+    folder = Path(source.folder)
+    if (manifest := artifacts.finished(folder, source.key)) is not None:
+        return Fetched.model_validate(manifest.numbers)
+    repository = _repository("model", source)
+    files = choice.of_target(repository)
+    _download(repository, files, folder)
+    return _publish(repository, source, source.folder, _settled(repository, files, folder))
+
+
+def _dataset(config: FetchConfig) -> Fetched:
+    source = config.dataset
+    assert source is not None  # noqa: S101  the caller's condition
+    folder = Path(source.folder)
+    if (manifest := artifacts.finished(folder, source.key)) is not None:
+        return Fetched.model_validate(manifest.numbers)
+    repository = _repository("dataset", source)
+    files = choice.of_dataset(repository, source.split, source.files)
+    came = folder / _FILES
+    _download(repository, files, came)
+    _settled(repository, files, came)
+    _join([came / file.path for file in files], folder / DATA)
+    return _publish(repository, source, str(folder / DATA), {DATA: artifacts.settle(folder / DATA)})
+
+
+def _repository(kind: Kind, source: HubSource) -> Repository:
+    """The repository, at the commit at which an interrupted fetch found it."""
+    pinned = Path(source.folder) / _COMMIT
+    revision = pinned.read_text() if pinned.is_file() else source.revision
+    found = Repository.find(kind, source.repository, revision)
+    pinned.parent.mkdir(parents=True, exist_ok=True)
+    artifacts.write_atomic(pinned, found.commit.encode())
+    return found
+
+
+def _download(repository: Repository, files: Sequence[RemoteFile], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in _under_way(folder):
+        left.unlink()  # of a process that was killed: the client begins such a file anew
+    size = sum(file.size for file in files)
+    progress = Progress(size, "bytes")
+    _check_space(repository, size - _held(folder, files), folder)
+    pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="hub")
+    try:
+        waiting = {pool.submit(repository.download, file, folder) for file in files}
+        while waiting:
+            held = _held(folder, files)
+            text = f"{readable_bytes(held)} of {readable_bytes(size)} of {repository.name}"
+            progress.update(held, text)
+            done, waiting = wait(waiting, timeout=PROGRESS_SECONDS, return_when=FIRST_COMPLETED)
+            for one in done:
+                one.result()
+    finally:
+        # What a thread is at goes with the process
+        pool.shutdown(wait=False, cancel_futures=True)
+    progress.update(size)
+
+
+def _held(folder: Path, files: Sequence[RemoteFile]) -> int:
+    """Bytes that are there already, of whole files and of those under way."""
+    total = 0
+    for path in (*(folder / file.path for file in files), *_under_way(folder)):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # not there yet, or whole since
+            continue
+    return total
+
+
+def _under_way(folder: Path) -> list[Path]:
+    """Where the client keeps what it has of a file until that is whole."""
+    return list((folder / ".cache" / "huggingface" / "download").rglob("*.incomplete"))
+
+
+def _check_space(repository: Repository, needed: int, folder: Path) -> None:
+    system = os.statvfs(folder)
+    free = system.f_bavail * system.f_frsize
+    if needed > free:
+        raise StageError(
+            ExitCode.DOES_NOT_FIT,
+            Reason.STORAGE_TOO_SMALL,
+            f"storage.models: {repository.name} needs {readable_bytes(needed)} more; the volume has {readable_bytes(free)} free "
+            f"and lacks {readable_bytes(needed - free)}. Free them, or take a larger claim",
+        )
+
+
+def _settled(repository: Repository, files: Sequence[RemoteFile], folder: Path) -> dict[str, str]:
+    """Make the files durable, and their digests; what is not what the hub says it is goes again."""
+    digests = {}
+    progress = Progress(len(files), "files checked")
+    for number, file in enumerate(files):
+        progress.update(number)
+        digest = artifacts.settle(folder / file.path)
+        if file.sha256 not in (None, digest):
+            (folder / file.path).unlink()
+            raise StageError(
+                ExitCode.INTERRUPTED,
+                Reason.HUB_UNREACHABLE,
+                f"{file.path} of {repository.name} came with the digest {digest[:12]}…, the hub says {(file.sha256 or '')[:12]}…; "
+                "the next try fetches it again",
+            )
+        digests[file.path] = digest
+    return digests
+
+
+def _join(files: Sequence[Path], out: Path) -> None:
+    """All conversations of a data set as JSON Lines, in the order of its files."""
+    partial = out.with_name(f".{out.name}.partial")
+    progress = Progress(len(files), "files joined")
+    with partial.open("wb") as made:
+        for number, path in enumerate(files):
+            progress.update(number)
+            try:
+                made.writelines(forms.lines(path))
+            except forms.FormError as error:
+                raise StageError(
+                    ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, f"data.dataset: {path.name}: {error}"
+                ) from error
+    partial.replace(out)
+
+
+def _publish(repository: Repository, source: HubSource, path: str, digests: dict[str, str]) -> Fetched:
+    folder = Path(source.folder)
+    _remove_strays(folder, digests)
+    fetched = Fetched(
+        repository=repository.name,
+        commit=repository.commit,
+        path=path,
+        files=len(digests),
+        bytes=sum((folder / name).stat().st_size for name in digests),
+    )
+    artifacts.publish(
+        folder,
+        stage="fetch",
+        key=source.key,
+        made_from={"repository": f"{repository.kind}/{repository.name}", "commit": repository.commit},
+        numbers=fetched.to_json(),
+        provenance={"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        digests=digests,
+    )
+    return fetched
+
+
+def _remove_strays(folder: Path, kept: dict[str, str]) -> None:
+    """Files that an earlier, interrupted run left and that are not of the artifact."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        name = path.relative_to(folder).as_posix()
+        if not name.startswith(".") and path.is_file() and name not in kept:
+            path.unlink()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Within this, SIGTERM interrupts as Ctrl-C does: a stage that waits for the network hears it at once."""
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
