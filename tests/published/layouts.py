@@ -169,6 +169,14 @@ def absolute(draft: Original, folder: Path) -> None:
     save_file(weights | {"d2t": draft.ids.clone(), "t2d": draft.members}, folder / "model.safetensors")
 
 
+def torchspec(draft: Original, folder: Path) -> None:
+    """TorchSpec's export with its head cut: SGLang's names, the target's embedding, a version of its own, no layers."""
+    vocabulary, hidden = draft.sizes["vocab_size"], draft.sizes["hidden_size"]
+    embedding = {"embed_tokens.weight": torch.zeros(vocabulary, hidden)}
+    _config(folder, draft.config(_torchspec_version="0.1.0", use_sliding_window=False, sliding_window=None))
+    save_file(_whole(draft) | embedding, folder / "model.safetensors", metadata={"torchspec_version": "0.1.0"})
+
+
 LAYOUTS: dict[str, Callable[[Original, Path], None]] = {
     "EAGLE official": eagle,
     "SpecForge": specforge,
@@ -180,11 +188,12 @@ LAYOUTS: dict[str, Callable[[Original, Path], None]] = {
     "speculators": speculators,
     "NeMo Automodel": automodel,
     "AngelSlim": angelslim,
+    "TorchSpec": torchspec,
     "absolute ids": absolute,
 }
 
 #: Layouts that do not say which layers the draft reads.
-SILENT = ("EAGLE official",)
+SILENT = ("EAGLE official", "TorchSpec")
 
 _MODELOPT = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False}
 

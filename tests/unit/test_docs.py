@@ -10,7 +10,7 @@ from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import Reason, Type
 from eagle3_draft.convert.agreement import AGREEMENT
 from eagle3_draft.convert.proof import ACCURACY
-from eagle3_draft.convert.values import FILLED, FINITE, TRAINED
+from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")])
@@ -61,7 +61,7 @@ def test_the_format_of_artifacts_is_specified() -> None:
 
 def test_every_rule_for_drafts_is_documented_with_what_it_looks_at_and_how_to_mend_it() -> None:
     documented = {cells[0].strip("`"): cells[1:] for cells in rows("checkpoints.md")}
-    rules = (*RULES, FINITE, FILLED, TRAINED, ACCURACY, AGREEMENT)
+    rules = (*RULES, FINITE, FILLED, DISTINCT, TRAINED, ACCURACY, AGREEMENT)
     assert documented == {rule.id: [rule.what, rule.mend] for rule in rules}
     assert list(documented) == [rule.id for rule in rules]
 

@@ -23,6 +23,9 @@ SIDE_FILES = ("eagle3_meta.pt", "speculative_token_map.pt", "d2t.pt")
 
 _KINDS = ("*.safetensors", "*.bin", "*.pt")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+#: Of torch.distributed.checkpoint: a pickle that says which part of which file is what.
+_SHARDED = ".metadata"
+
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin", "rng_state.pt", "optimizer.pt", "scheduler.pt")
 
 
@@ -207,6 +210,11 @@ def _weights(folder: Path) -> tuple[Path, ...]:
         if len(chosen) > FILES_LIMIT:
             raise UnreadableError(f"{folder} has {len(chosen)} files of weights, more than {FILES_LIMIT}")
         return tuple(folder / name for name in chosen)
+    if any((place / _SHARDED).exists() for place in (folder, folder / "model")):
+        raise UnreadableError(
+            f"{folder} is a sharded training checkpoint ({_SHARDED}, *.distcp), which only its trainer can put together: export it "
+            "first (TorchSpec: tools/convert_to_hf.py; others: torch.distributed.checkpoint.format_utils)"
+        )
     raise UnreadableError(f"{folder} holds no weights in {', '.join(_KINDS)}")
 
 

@@ -86,7 +86,7 @@ def test_a_published_draft_says_after_conversion_what_it_said_before(
     report = json.loads((tmp_path / "out" / REPORT).read_text())
     assert report["family"] != "unknown"
     mended = any(check["verdict"] == "mended" for check in report["checks"])
-    assert mended == (name not in ("SpecForge", "SpecForge, sharded"))
+    assert mended == (name not in ("SpecForge", "SpecForge, sharded", "TorchSpec"))
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ("EAGLE official", "ModelOpt")])
@@ -169,6 +169,31 @@ def test_weights_that_were_saved_transposed_are_read_in_order(
 
 
 # ------------------------------------------------------------------------------------------------- refused
+
+
+def test_a_head_that_was_cut_by_offsets_is_told_by_its_repeated_rows(
+    made: drafts.Made, original: Original, tmp_path: Path
+) -> None:
+    """Row 10, as TorchSpec's export plants it: names, shapes and map are in order."""
+    whole = torch.randn(original.sizes["vocab_size"], original.sizes["hidden_size"])
+    cut = {**original.weights, "lm_head.weight": whole[original.offsets].contiguous()}
+    checkpoint = tmp_path / "published"
+    checkpoint.mkdir()
+    LAYOUTS["TorchSpec"](Original(cut, original.ids, original.sizes, original.layers), checkpoint)
+    with pytest.raises(StageError, match=r"rows of lm_head\.weight are the row before once more") as no:
+        convert(made, checkpoint, tmp_path / "out")
+    assert (no.value.code, no.value.reason) == (ExitCode.REFUSED, Reason.VOCABULARY_MAP)
+
+
+def test_a_sharded_training_checkpoint_is_refused_with_the_tool_that_exports_it(
+    made: drafts.Made, original: Original, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ".metadata").write_bytes(b"a pickle that is not read")
+    (tmp_path / CONFIG).write_text(json.dumps(original.config()))
+    with pytest.raises(StageError, match=r"export it first \(TorchSpec: tools/convert_to_hf\.py") as no:
+        convert(made, tmp_path, tmp_path / "out")
+    assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
 
 
 Spoil = Callable[[dict[str, Any]], object]

@@ -17,6 +17,7 @@ from eagle3_api.checkpoints.readers import (
     refused,
     specforge,
     speculators,
+    torchspec,
     training_state,
 )
 
@@ -33,7 +34,7 @@ READERS = (
     Reader(refused.is_parallel, refused.read_parallel),
     *(
         Reader(family.recognises, family.read)
-        for family in (latent, speculators, automodel, angelslim, modelopt, training_state, eagle, specforge)
+        for family in (latent, speculators, torchspec, automodel, angelslim, modelopt, training_state, eagle, specforge)
     ),
 )
 

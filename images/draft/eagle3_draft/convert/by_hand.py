@@ -31,7 +31,7 @@ def look_at_values(form: Form) -> list[Finding]:
     """What the weights' values show; read once, some megabytes at a time."""
     seen = {}
     for name, stored in form.tensors.items():
-        values = Values()
+        values = Values.of(name, stored.shape)
         for piece in pieces(stored):
             values.add(piece)
         seen[name] = (values, len(stored.shape))

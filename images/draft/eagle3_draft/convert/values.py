@@ -1,7 +1,7 @@
 """What only the weights' values show: numbers that no trained draft has."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,26 +20,58 @@ TRAINED = Rule(
     "Take the checkpoint of the training's end.",
 )
 
+DISTINCT = Rule(
+    "distinct",
+    "rows of the head differ",
+    "rows that repeat were cut out of a larger head by another map than the draft's own, and propose other words",
+    "Cut the head by the tokens' ids: draft id plus d2t.",
+)
+
+#: Share of the head's rows that may be the one before once more: tokens that nobody uses. Cut by offsets it is most of them.
+_REPEATED = 0.1
+
 #: Training begins with norms of one; weights that moved less than this did not move.
 _MOVED = 1e-4
 
 
 class Values:
-    """The least and the greatest value of a tensor that comes in pieces; NaN if there is any."""
+    """The least and the greatest value of a tensor that comes in pieces; NaN if there is any.
 
-    def __init__(self) -> None:
+    Args:
+        width: of rows, where those are counted that are the one before once more.
+    """
+
+    def __init__(self, width: int | None = None) -> None:
         self.least = math.inf
         self.greatest = -math.inf
+        self.rows = self.repeated = 0
+        self._width = width
+        self._seen: Tensor | None = None  # the last whole row and what came after it
+
+    @classmethod
+    def of(cls, name: str, shape: Sequence[int]) -> "Values":
+        """For a tensor of this canonical name and shape."""
+        return cls(shape[-1] if name == "lm_head.weight" and len(shape) == 2 else None)
 
     def add(self, piece: Tensor) -> None:
         """Look at one more piece."""
         if not piece.numel():
             return
+        if self._width:
+            self._count(piece, self._width)
         low, high = (bound.item() for bound in torch.aminmax(piece))
         if math.isnan(low) or math.isnan(high) or math.isnan(self.least):
             self.least = self.greatest = math.nan
             return
         self.least, self.greatest = min(self.least, low), max(self.greatest, high)
+
+    def _count(self, piece: Tensor, width: int) -> None:
+        known = piece if self._seen is None else torch.cat([self._seen, piece])
+        whole = len(known) // width
+        rows = known[: whole * width].view(whole, width)
+        self.rows += whole - (self._seen is not None and len(self._seen) >= width)
+        self.repeated += int((rows[1:] == rows[:-1]).all(-1).sum())
+        self._seen = known[max(0, whole - 1) * width :].clone()
 
     @property
     def finite(self) -> bool:
@@ -69,6 +101,15 @@ def judge(seen: Mapping[str, tuple[Values, int]]) -> Iterator[Finding]:
             f"every value of {name} is {value:g}: it was never filled",
             Reason.CHECKPOINT_INCOMPLETE,
         )
+    for name, (values, _) in sorted(seen.items()):
+        if values.repeated > _REPEATED * values.rows:
+            yield Finding(
+                DISTINCT,
+                Level.REFUSED,
+                f"{values.repeated} of {values.rows} rows of {name} are the row before once more: the head was cut out of a larger "
+                "one by the offsets in d2t instead of the tokens' ids (TorchSpec's export of 2026 does that)",
+                Reason.VOCABULARY_MAP,
+            )
     fresh = [
         name
         for name, (values, dimensions) in sorted(seen.items())

@@ -56,7 +56,7 @@ def write(sources: Mapping[str, Source], path: Path, dtype: torch.dtype) -> Iter
     with path.open("wb") as file:
         file.write(_header({name: (types[name], tuple(sources[name].shape)) for name in names}))
         for name in names:
-            values = Values() if types[name].is_floating_point else None
+            values = Values.of(name, sources[name].shape) if types[name].is_floating_point else None
             for piece in pieces(sources[name]):
                 if values is not None:
                     values.add(piece)

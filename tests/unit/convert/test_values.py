@@ -1,0 +1,25 @@
+"""Rows that repeat are counted, in whatever pieces they come."""
+
+from itertools import pairwise
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_draft.convert.values import Values
+
+
+@given(
+    rows=st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    width=st.integers(1, 5),
+    cuts=st.lists(st.integers(0, 150), max_size=8),
+)
+def test_pieces_count_as_the_whole_does(rows: list[int], width: int, cuts: list[int]) -> None:
+    flat = torch.tensor(rows, dtype=torch.float32).repeat_interleave(width)
+    bounds = sorted({0, len(flat), *(cut for cut in cuts if cut < len(flat))})
+    values = Values(width)
+    for start, end in pairwise(bounds):
+        values.add(flat[start:end])
+    assert values.rows == len(rows)
+    assert values.repeated == sum(a == b for a, b in pairwise(rows))
+    assert (values.least, values.greatest) == (min(rows), max(rows))
