@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.conversations import Conversations, held_out
+from eagle3_api.jobs import DataConfig, ExitCode, RegenerateConfig
+from eagle3_draft.data.conversations import PROMPTS, QUESTIONS, Conversations, held_out
 from eagle3_draft.stage import StageError
 
 
@@ -184,3 +184,73 @@ def test_parquet_without_pyarrow_says_what_is_missing(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StageError, match="needs pyarrow"):
         Conversations.read(tmp_path / "train.parquet")
+
+
+def question(text: str) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def test_a_prompt_is_a_conversation_of_one_question_in_whatever_form(tmp_path: Path) -> None:
+    lines = [{"prompt": "one", "id": 1}, question("one"), {"prompt": question("two")["messages"]}, sharegpt("three")]
+    lines[-1]["conversations"] = [{"from": "human", "value": "three"}]
+    found = Conversations.read(write(tmp_path / "x.jsonl", *lines), reading=PROMPTS)
+    assert found.dropped == {"duplicate": 1}
+    assert sorted(c.messages[0]["content"] for c in found) == ["one", "three", "two"]
+    parquet.write_table(pyarrow.Table.from_pylist([{"prompt": "one"}, {"prompt": "two"}]), tmp_path / "x.parquet")
+    rows = Conversations.read(tmp_path / "x.parquet", reading=PROMPTS)
+    assert {c.digest for c in rows} < {c.digest for c in found}
+
+
+def test_what_is_no_question_is_refused_by_the_field_that_names_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", question("one"), talk("two"))
+    with pytest.raises(StageError, match=r"data\.prompts: .*line 2.*belongs into data\.conversations"):
+        Conversations.read(path, reading=PROMPTS)
+    path = write(tmp_path / "x.jsonl", {"prompt": "one"})
+    refused(lambda: Conversations.read(path), "data.conversations", "'messages' is missing")
+
+
+def test_without_their_answers_conversations_that_ask_the_same_are_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", talk("one", "yes"), talk("one", "no"), {"prompt": "one"}, talk("two"))
+    found = Conversations.read(path, reading=QUESTIONS)
+    assert found.dropped == {"duplicate": 2}
+    assert sorted([m["role"] for m in c.messages] for c in found) == [["user"], ["user"]]
+
+
+def test_answers_to_come_are_reckoned_with_as_long_as_they_may_get(tmp_path: Path) -> None:
+    twice = {"messages": [*talk("a")["messages"], {"role": "user", "content": "b"}]}  # type: ignore[misc]
+    found = Conversations.read(write(tmp_path / "x.jsonl", twice), reading=QUESTIONS)
+    assert found.expected_tokens(4096) == 2 * (1 + 8)
+    assert found.expected_tokens(4096, answer_tokens=100) == 2 * (1 + 8) + 2 * 100
+    assert found.expected_tokens(128, answer_tokens=100) == 128
+
+
+def test_an_assistants_reasoning_stays_and_is_part_of_the_conversation(tmp_path: Path) -> None:
+    thought = talk("one")
+    thought["messages"][1]["reasoning_content"] = "hm"  # type: ignore[index]
+    empty = talk("one")
+    empty["messages"][1]["reasoning_content"] = None  # type: ignore[index]
+    found = Conversations.read(write(tmp_path / "x.jsonl", talk("one"), thought, empty))
+    assert (len(found), found.dropped) == (2, {"duplicate": 1})
+    assert {c.messages[1].get("reasoning_content") for c in found} == {"hm", None}
+    wrong = talk("one")
+    wrong["messages"][1]["reasoning_content"] = 7  # type: ignore[index]
+    refused(lambda: Conversations.read(write(tmp_path / "x.jsonl", wrong)), "messages[1].reasoning_content")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "answers"),
+    [
+        ({"conversations": True}, "data.conversations", True),
+        ({"conversations": True, "regenerate": RegenerateConfig()}, "data.conversations", False),
+        ({"prompts": True, "regenerate": RegenerateConfig()}, "data.prompts", False),
+        ({"dataset": True}, "data.dataset", True),
+        ({"dataset": True, "regenerate": RegenerateConfig()}, "data.dataset", False),
+    ],
+)
+def test_the_objects_data_is_read_as_the_object_says(
+    tmp_path: Path, changes: dict[str, object], field: str, answers: bool
+) -> None:
+    path = str(write(tmp_path / "x.jsonl", question("one"), question("two")))
+    named = {name: path if value is True else value for name, value in changes.items()}
+    found = Conversations.of(DataConfig.model_validate({"max_length": 64, "holdout": 0.1, **named}))
+    assert (found.reading.field, found.reading.answers, len(found)) == (field, answers, 2)

@@ -236,3 +236,15 @@ def test_a_template_that_is_no_jinja_is_named() -> None:
     with pytest.raises(StageError) as raised:
         Renderer(bytelevel(), "{% for m in messages %}", 64)
     assert raised.value.reason == Reason.TEMPLATE_MISSING
+
+
+def test_reasoning_in_the_data_is_learned_from_where_the_template_renders_it() -> None:
+    template = CHATML.replace(
+        "{{ m.content }}",
+        "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}",
+    )
+    messages = [TURNS[0], {**TURNS[1], "reasoning_content": "hm"}]
+    tokenizer = bytelevel()
+    assert answers(Renderer(tokenizer, template, 4096), tokenizer, messages) == [
+        f"<think>hm</think>{TURNS[1]['content']}<|im_end|>"
+    ]

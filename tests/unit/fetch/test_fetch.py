@@ -7,7 +7,9 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from pyarrow import parquet
 
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, FetchConfig, FetchResult, HubDataset, HubSource, ObjectReference
+from eagle3_api.jobs import ExitCode, FetchConfig, FetchResult, HubDataset, HubSource, ObjectReference, Report
 from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.fetch import run
@@ -317,3 +319,42 @@ def test_sigterm_interrupts_a_fetch_at_once(there: Hub, folder: Path) -> None:
 def test_without_the_client_the_image_is_named(there: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refused(lambda: run(config(folder)), ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "--extra hub")
+
+
+@pytest.mark.stages
+def test_a_container_that_is_ended_while_it_fetches_is_resumable_and_its_next_one_reports(
+    there: Hub, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"config": config(folder).to_json()}))
+    files = {
+        "EAGLE3_CONFIG": str(tmp_path / "config.json"),
+        "EAGLE3_TERMINATION_LOG": str(tmp_path / "message"),
+        "HF_ENDPOINT": there.url,
+    }
+    asked = threading.Event()
+    ended = threading.Event()
+
+    def waits(_: str, path: str) -> Fault | None:
+        if path.endswith("config.json"):
+            asked.set()
+            ended.wait(60)
+        return None
+
+    def container() -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "eagle3_draft", "fetch"]
+        return subprocess.Popen(command, env=os.environ | files, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    there.fault = waits
+    process = container()
+    assert asked.wait(60)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == ExitCode.INTERRUPTED
+    report = Report.parse((tmp_path / "message").read_text())
+    assert report is not None
+    assert report.reason == Reason.INTERRUPTED
+    ended.set()
+    there.fault = lambda method, path: None
+    assert container().wait(60) == ExitCode.DONE
+    report = Report.parse((tmp_path / "message").read_text())
+    assert report is not None
+    assert of_target(FetchResult.model_validate(report.result)).files == 3

@@ -10,7 +10,18 @@ import pytest
 
 from eagle3_api.checkpoints.safetensors import Tensor
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, Facts, InspectConfig, ObjectReference, Report, StageName
+from eagle3_api.jobs import (
+    DataConfig,
+    ExitCode,
+    Facts,
+    Fetched,
+    FetchResult,
+    InspectConfig,
+    ObjectReference,
+    RegenerateConfig,
+    Report,
+    StageName,
+)
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
@@ -490,3 +501,26 @@ def test_a_checkpoint_that_cannot_be_read_is_named(world: World) -> None:
     (world.checkpoint / "config.json").write_text("[")
     world.refused(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, checkpoint=str(world.checkpoint), data=None)
     world.refused(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, "/nowhere", checkpoint="/nowhere", data=None)
+
+
+def test_a_target_that_answers_itself_is_reckoned_with_and_asked_where_it_ends(world: World) -> None:
+    regenerate = RegenerateConfig(max_tokens=20)
+    data = DataConfig(conversations=str(world.data), max_length=1024, holdout=0.1, regenerate=regenerate)
+    without = world.inspect(data=data.model_copy(update={"regenerate": None}))
+    assert without.end_tokens is None
+    (world.target / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 3]}))
+    facts = world.inspect(data=data)
+    assert facts.end_tokens == [3, 7]
+    assert facts.expected_tokens is not None
+    assert facts.expected_tokens >= 100 * 20
+    assert world.inspect(data=data.model_copy(update={"expected_tokens": 5000})).expected_tokens == 5000
+
+
+def test_what_came_from_a_hub_is_reported_with_its_commit(world: World) -> None:
+    fetched = FetchResult(
+        target=Fetched(repository="acme/tiny", commit="c" * 40, path=str(world.target), files=3, bytes=10)
+    )
+    facts = world.inspect(fetched=fetched)
+    assert facts.fetched == fetched
+    assert facts.target_folder("acme/tiny") == str(world.target)
+    assert world.inspect().target_folder("/models/x") == "/models/x"
