@@ -7,7 +7,7 @@ import pytest
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Pod
 from unit.decide.world import World, serving_draft, serving_plain
-from unit.samples import converted, measured
+from unit.samples import FACTS, converted, measured
 
 
 def by_turns(**serve: object) -> World:
@@ -277,3 +277,39 @@ def test_a_word_that_does_not_name_the_training_and_its_key_approves_nothing(wor
     world.settle()
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert world.replicas == {0: 0, 1: 1}
+
+
+def test_an_adopted_draft_whose_conversion_runs_the_target_takes_its_turn_too() -> None:
+    world = by_turns().edit(draft={"checkpoint": "/drafts/theirs"}).settle()
+    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert "eagle3.dev/approve=convert@" in world.condition("Ready").message
+    approve(world)
+    assert world.replicas == {0: 0, 1: 0}
+    world.finish("convert", converted("b" * 64, expected=None))
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.ready(2).finish("probe", measured(accept=2.8, speed=130.0))
+    assert world.serving == 2
+
+
+def test_servers_stay_away_while_the_job_that_they_made_room_for_waits_in_a_queue() -> None:
+    world = retrained(by_turns().edit(queueName="gpus").settle())
+    assert world.reason() == ("False", Reason.QUEUED)
+    assert world.replicas == {0: 0, 1: 0}
+    world._put_job(replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started=True),)))
+    world.later(3600).settle()
+    world._put_job(replace(world.job("extract"), suspended=True, pods=()))
+    world.settle()
+    assert world.replicas == {0: 0, 1: 0}, "the queue took it back for a while"
+    world.edit(suspend=True).settle()
+    assert world.jobs("extract") == []
+    assert world.replicas == {0: 0, 1: 1}
+
+
+def test_a_training_that_failed_and_is_retried_was_approved_before() -> None:
+    world = retrained(by_turns()).finish("extract").fail("train", Reason.NON_FINITE, "the loss is nan at step 7.")
+    world.ready(1)
+    world.annotations["eagle3.dev/retry"] = "train@again"
+    world.settle().finish("inspect")
+    assert world.replicas == {0: 0, 1: 0}
+    assert not world.job("train").finished
