@@ -72,7 +72,8 @@ def test_killed_at_every_stage_the_operator_reaches_the_same_end(site: Site, ope
     calm = site.until_ready("calm")
     site.delete(PLURAL, "calm")
     site.create("kimi", SERVING)
-    for stage in StageName:
+    made = {stage["name"] for stage in calm["status"]["stages"]} | {StageName.PROBE}
+    for stage in [stage for stage in StageName if stage in made]:
         site.until(f"a Job of {stage}", lambda of=stage: site.jobs("kimi", of), seconds=120, hold=(stage,))  # type: ignore[misc]
         operator.kill()
         operator.start()
