@@ -288,7 +288,9 @@ def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
 def _stalled(link: Link, job: Job, view: View) -> bool:
     """Row 41: a pod runs and has printed no progress line for so long."""
     spec = view.obj.spec
-    timeouts = {StageName.EXTRACT: spec.extract.stall_timeout, StageName.TRAIN: spec.train.stall_timeout}
+    timeouts = {StageName.TRAIN: spec.train.stall_timeout}
+    if jobs.runs_target(spec, link.stage):
+        timeouts[link.stage] = spec.extract.stall_timeout
     running = [pod for pod in job.pods if pod.started and pod.phase == "Running"]
     if link.stage not in timeouts or not running or job.progress_problem:
         return False

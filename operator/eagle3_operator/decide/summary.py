@@ -191,7 +191,10 @@ def _outcome(stage: StageStatus) -> str:
             f"{pushed.reference}, {readable_bytes(pushed.bytes)}; its provenance {pushed.provenance[:19]}… refers to it"
         )
     converted = ConvertResult.model_validate(stage.result)
-    return f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
+    told = f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
+    if converted.accuracy and converted.chance is not None:
+        told += f"; {converted.accuracy[0]:.1%} of its first proposals are the target's, {converted.chance:.1%} would be by chance"
+    return told
 
 
 def _rate(tokens_per_second: float) -> str:

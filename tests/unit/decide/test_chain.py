@@ -180,6 +180,25 @@ def test_a_job_without_progress_is_resumed_once_and_then_failed() -> None:
     assert world.reason("FeaturesReady") == ("False", Reason.JOB_STALLED)
 
 
+def test_a_conversion_that_hangs_while_it_runs_the_target_keeps_no_gpus() -> None:
+    """Row 41."""
+    world = World().edit(draft={"checkpoint": "/drafts/mine"}).settle()
+    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
+    name = world.job("convert").name
+    world._put_job(replace(world.job("convert"), pods=(Pod("p", world.now, "Running", started=True),)))
+    world.settle().later(1801).settle()
+    assert world.created.count(name) == 2
+
+
+def test_what_a_draft_and_its_target_agree_on_is_told_when_it_is_converted() -> None:
+    world = World().settle()
+    for stage in ("inspect", "extract", "train"):
+        world.finish(stage)
+    world.finish("convert", converted().model_copy(update={"accuracy": [0.747, 0.7], "chance": 0.011}))
+    (told,) = [event.message for event in world.events if event.reason == "ConvertSucceeded"]
+    assert told.endswith("74.7% of its first proposals are the target's, 1.1% would be by chance")
+
+
 def test_a_pod_killed_for_its_memory_is_told_so() -> None:
     """Row 39."""
     world = World().settle().finish("inspect")
