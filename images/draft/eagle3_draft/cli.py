@@ -95,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     adopt = commands.add_parser("adopt", help="convert a draft's checkpoint", epilog=command.EXIT_CODES)
     command.add_arguments(adopt)
     adopt.add_argument("out", type=Path, help="folder that receives what SGLang loads")
+    adopt.add_argument("--ask", action="store_true", help="run the target, and the draft on what it says")
     export = commands.add_parser("export", help="write a draft in another layout", epilog=command.EXIT_CODES)
     command.add_arguments(export)
     export.add_argument("out", type=Path, help="folder that receives it")

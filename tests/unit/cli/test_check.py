@@ -166,6 +166,25 @@ def test_values_are_looked_at_where_torch_is(
     assert draft_cli.main(words) == ExitCode.REFUSED
 
 
+def test_a_draft_that_is_asked_by_hand_must_know_its_target(
+    made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published, out = tmp_path / "published", tmp_path / "out"
+    published.mkdir()
+    LAYOUTS["SpecForge"](drafts.original_of(made), published)
+    words = ["adopt", str(published), str(out), "--target", str(made.target), "--ask"]
+    assert draft_cli.main(words) == ExitCode.REFUSED
+    said = capsys.readouterr().out
+    assert "REFUSED  agreement" in said
+    assert "by chance it would be in" in said
+    assert not (out / "config.json").exists()
+
+
+def test_adopting_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert draft_cli.main(["adopt", str(tmp_path), str(tmp_path / "out")]) == ExitCode.BAD_CONFIGURATION
+    assert "--target" in capsys.readouterr().err
+
+
 def test_a_draft_of_another_target_is_not_adopted(
     made: drafts.Made, draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

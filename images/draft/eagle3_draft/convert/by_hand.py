@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from eagle3_api.artifacts import CONFIG
 from eagle3_api.checkpoints import (
     Finding,
     Form,
@@ -16,13 +17,16 @@ from eagle3_api.checkpoints import (
     report,
     resolve_layers,
 )
-from eagle3_api.jobs import ExitCode
+from eagle3_api.jobs import ConvertConfig, ExitCode, ObjectReference
 from eagle3_api.sglang import capture_ids
+from eagle3_draft.convert import prompts
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.export import write_speculators
+from eagle3_draft.convert.proof import prove_adopted
 from eagle3_draft.convert.values import Values, judge
 from eagle3_draft.convert.weights import pieces
-from eagle3_draft.inspect.target import read_target
+from eagle3_draft.extract.stage import load_engine
+from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 
@@ -41,6 +45,9 @@ def look_at_values(form: Form) -> list[Finding]:
 def adopt(given: argparse.Namespace) -> int:
     """Convert a draft for a target; returns the exit code."""
     out: Path = given.out
+    if given.target is None:
+        sys.stderr.write("adopt writes a draft for a target: name its folder with --target\n")
+        return ExitCode.BAD_CONFIGURATION
     try:
         form = read_form(read_folder(given.folder))
         facts = read_target(given.target)
@@ -53,13 +60,34 @@ def adopt(given: argparse.Namespace) -> int:
             ids = capture_ids(list(layers), facts.architecture, facts.num_layers, served.version)
             out.mkdir(parents=True, exist_ok=True)
             findings += emit(form, served, ids, given.target, facts.dtype, out)
+            if given.ask:
+                findings += _ask(form, list(layers), facts, given, out)
     except (UnreadableError, StageError) as error:
         sys.stderr.write(f"{error}\n")
         return error.code if isinstance(error, StageError) else ExitCode.BAD_INPUT
     sys.stdout.write(f"{given.folder}: {form.family}\n\n{report.table(findings)}\n")
-    if report.refusal(findings) is None:
+    if report.refusal(findings) is not None:
+        (out / CONFIG).unlink(missing_ok=True)  # nobody shall serve it
+    else:
         sys.stdout.write(f"\nwritten to {out}: --speculative-algorithm EAGLE3 --speculative-draft-model-path {out}\n")
     return report.exit_code(findings)
+
+
+def _ask(form: Form, layers: list[int], facts: TargetFacts, given: argparse.Namespace, out: Path) -> list[Finding]:
+    """What the converted draft and its target agree on, over built-in questions, as a cluster's conversion finds out."""
+    config = ConvertConfig(
+        owner=ObjectReference(namespace="", name="", uid=""),
+        key="",
+        folder=str(out),
+        checkpoint=str(given.folder),
+        target=str(given.target),
+        target_digest=facts.digest,
+        layers=layers,
+        sglang_version=str(given.sglang_version),
+        context_length=given.context_length or facts.context_length,
+    )
+    prompts.put(config, out)
+    return prove_adopted(config, form, facts.dtype, load_engine).findings
 
 
 def export(given: argparse.Namespace) -> int:
