@@ -30,6 +30,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.features import TeacherKind
 from eagle3_api.sglang import CapturePoints
 from eagle3_draft.features import Teaching, teach
+from eagle3_draft.features.teaching import tensors
 
 FAILURE = "failure.json"
 
@@ -188,7 +189,7 @@ class Capture:
         if get_parallel().attn_tp_rank != 0:  # every rank of the attention's group has all rows whole; one writes them
             return
         # Copies: the engine uses its buffers again
-        columns = {"input_ids": input_ids, "hidden": aux, **vars(teaching)}
+        columns = {"input_ids": input_ids, "hidden": aux, **tensors(teaching)}
         kinds = {"hidden": self._plan.dtype, "last": self._plan.dtype}
         taken = {name: column.to("cpu", kinds.get(name, column.dtype), copy=True) for name, column in columns.items()}
         end = 0
