@@ -75,6 +75,7 @@ class Reason(StrEnum):
     LAYER_CONVENTION = "LayerConvention"
     STORAGE_TOO_SMALL = "StorageTooSmall"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
+    STORAGE_NOT_SHARED = "StorageNotShared"
     VERSION_UNSUPPORTED = "VersionUnsupported"
     NAME_CONFLICT = "NameConflict"
     INVALID_CONFIGURATION = "InvalidConfiguration"

@@ -31,6 +31,9 @@ PROGRESS_MARK = "EAGLE3-PROGRESS "
 #: Where a training's pod answers /metrics.
 METRICS_PORT = 9400
 
+#: Where the pods of a training on several nodes meet, in the first of them.
+MEETING_PORT = 29400
+
 
 class StageName(StrEnum):
     """The stages, in order."""
@@ -214,7 +217,12 @@ class TrainConfig(Model):
     weights_and_biases: WeightsAndBiases | None = Field(None, description="As the object says.")
     metrics_port: int | None = Field(None, description="Where to answer /metrics, if at all.")
     checkpoint_interval: float = Field(description="Seconds.")
-    processes: int = Field(1, description="Ranks of this pod: its GPUs, or 1 on a CPU.")
+    processes: int = Field(1, description="Ranks of each pod: its GPUs, or 1 on a CPU.")
+    hosts: list[str] = Field(
+        default_factory=list,
+        description="Names of the pods that train together, in the order of their index; empty where there is one.",
+    )
+    meeting_port: int = Field(MEETING_PORT, description="Of the first of them.")
     grace_seconds: int = Field(
         30, description="The pod's termination grace: an interrupted training writes its checkpoint within it."
     )

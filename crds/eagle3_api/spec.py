@@ -448,7 +448,13 @@ class Train(Model):
         ),
     )
 
-    gpus: int = Field(1, ge=0, le=64, description="GPUs of the pod, one process each; 0 trains on the CPU.")
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod, one process each; 0 trains on the CPU.")
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Pods that train together, each with gpus GPUs. Both storage claims must then be ReadWriteMany.",
+    )
     epochs: int = Field(3, ge=1, le=1000, description="Passes over the conversations.")
     tokens_per_step: int = Field(
         8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, all GPUs together."
@@ -752,6 +758,12 @@ class Eagle3DraftSpec(Model):
         rule(
             "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
             "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
+        ),
+        rule(
+            "!has(self.train) || self.train.nodes == 1 || "
+            "[self.storage.features, self.storage.drafts].all(r, !has(r.size) || r.accessMode == 'ReadWriteMany')",
+            "train.nodes: pods on several nodes write to storage.features and storage.drafts; set accessMode of both to "
+            "ReadWriteMany, or nodes to 1",
         ),
         rule(
             "self.storage.features == oldSelf.storage.features && self.storage.drafts == oldSelf.storage.drafts && "

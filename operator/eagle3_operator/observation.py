@@ -113,6 +113,7 @@ class Claim:
     phase: str
     #: Bytes, of the bound volume or else asked for.
     capacity: int | None = None
+    access_modes: tuple[str, ...] = ()
     owned: bool = False
 
 

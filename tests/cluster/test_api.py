@@ -205,6 +205,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"watch": {"prometheus": {"name": "default"}, "failures": {"of": 3, "in": 2}}},
         "failures.of cannot be larger than failures.in",
     ),
+    "several nodes with a claim for one": (
+        {"train.nodes": 2, "storage": {"features": {"size": "1Gi"}, "drafts": {"claim": "training"}}},
+        "set accessMode of both to ReadWriteMany, or nodes to 1",
+    ),
     "FP8 without a GPU": (
         {"train": {"gpus": 0, "precision": "fp8"}},
         "precision: fp8 needs GPUs that multiply FP8 (Ada, Hopper or newer), and train.gpus is 0; leave it at bf16",

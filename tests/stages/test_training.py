@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -67,14 +68,15 @@ def losses(folder: Path) -> list[float]:
 
 
 @contextmanager
-def supervised(config: TrainConfig, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The stage as a container runs it, in a process group of its own."""
+def supervised(config: TrainConfig, folder: Path, *, index: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """The stage as a container runs it, in a process group of its own; in one of several pods, the one of this index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(JobEnvelope(config=config).model_dump_json(by_alias=True))
     environment = os.environ | {
         "EAGLE3_CONFIG": str(folder / "config.json"),
         "EAGLE3_TERMINATION_LOG": str(folder / "termination-log"),
         "OMP_NUM_THREADS": "1",
+        "JOB_COMPLETION_INDEX": str(index),
     }
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
@@ -245,6 +247,31 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
     assert losses(tmp_path / "two" / "draft") == pytest.approx(losses(whole), abs=1e-3)
     for of_two, of_one in zip(report(tmp_path / "two" / "draft")["heldOut"], report(whole)["heldOut"], strict=True):
         assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)
+
+
+def test_pods_on_several_nodes_end_together_go_on_together_and_make_the_draft_of_one(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    config = short(made, tmp_path, hosts=["127.0.0.1", "127.0.0.2"], meeting_port=port)
+    pods = [tmp_path / "first", tmp_path / "second"]
+    with supervised(config, pods[0]) as first, supervised(config, pods[1], index=1) as second:
+        wait_for_step(first, config, 3)
+        kill(descendants(second.pid)[-1])  # a node is lost
+        assert second.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
+        assert first.wait(PATIENCE) == ExitCode.ENGINE_CRASHED  # and nothing that forbids another try
+    assert said(pods[0]).reason == Reason.JOB_FAILED
+
+    with supervised(config, pods[1], index=1) as second:  # it waits for the first, which comes later
+        with supervised(config, pods[0]) as first:
+            assert first.wait(PATIENCE) == ExitCode.DONE
+        assert second.wait(PATIENCE) == ExitCode.DONE
+    assert said(pods[0]).result == said(pods[1]).result
+    assert Progress.last((pods[1] / "log").read_text()) is not None
+    assert report(tmp_path / "draft")["result"]["resumed"] == 1
+    assert losses(tmp_path / "draft") == pytest.approx(losses(whole), abs=1e-3)
 
 
 def test_features_that_are_not_finite_stop_the_training_with_step_and_conversation(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from eagle3_api.jobs import Progress, Report
+from eagle3_api.jobs import FATAL_EXIT_CODES, Progress, Report
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Claim, Deployment, Job, Pod, Service
@@ -130,8 +130,16 @@ def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
 
 
 def _report(pods: Iterable[Pod]) -> Report | None:
-    """The newest report that the pods left behind; one of the whole Job before one of a pod's share."""
-    ended = sorted((pod for pod in pods if pod.finished_at), key=lambda pod: (pod.finished_at, pod.name), reverse=True)
+    """The newest report that the pods left behind; one of the whole Job before one of a pod's share.
+
+    Before all of them one that ended the Job: the pods that trained together with its own may have ended after it, and know
+    only that they were left.
+    """
+    ended = sorted(
+        (pod for pod in pods if pod.finished_at),
+        key=lambda pod: (pod.exit_code in FATAL_EXIT_CODES, pod.finished_at, pod.name),
+        reverse=True,
+    )
     found = [report for pod in ended if (report := Report.parse(pod.termination_message))]
     return next((report for report in found if not report.partial), found[0] if found else None)
 
@@ -226,6 +234,7 @@ def claim_from(claim: Json, *, owner: str) -> Claim:
         name=claim["metadata"]["name"],
         phase=status.get("phase", "Pending"),
         capacity=None if size is None else quantity(size),
+        access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
         owned=controller_uid(claim["metadata"]) == owner,
     )
 

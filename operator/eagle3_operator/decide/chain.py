@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ProbeConfig, Report, StageName
+from eagle3_api.jobs import ProbeConfig, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest, Suspend
-from eagle3_operator.manifests import jobs, names
+from eagle3_operator.manifests import group, jobs, names
 from eagle3_operator.observation import Job, Observation, Pod
 from eagle3_operator.settings import Settings
 
@@ -66,9 +66,12 @@ class View:
     def job(self, link: Link) -> Job | None:
         return self.seen.jobs.get(names.job_name(self.obj.metadata.name, link.stage, link.key))
 
-    def manifest(self, link: Link) -> Manifest:
+    def manifests(self, link: Link) -> tuple[Manifest, ...]:
+        """The Job of a stage, after what must be there before it."""
         revision = link.config.revision if isinstance(link.config, ProbeConfig) else None
-        return jobs.job(self.obj, self.settings, config=link.config, revision=revision)
+        job = jobs.job(self.obj, self.settings, config=link.config, revision=revision)
+        several = isinstance(link.config, TrainConfig) and link.config.hosts
+        return (group.service(self.obj), job) if several else (job,)
 
 
 def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting | None = None) -> Step:
@@ -150,7 +153,7 @@ def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None)
     name = names.job_name(view.obj.metadata.name, link.stage, link.key)
     started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
     return Step(
-        _say(started, StageState.RUNNING, Reason.PENDING, f"Job {name} is being started"), apply=(view.manifest(link),)
+        _say(started, StageState.RUNNING, Reason.PENDING, f"Job {name} is being started"), apply=view.manifests(link)
     )
 
 

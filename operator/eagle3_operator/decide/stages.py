@@ -33,6 +33,7 @@ from eagle3_api.sglang import Version
 from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, Logging, seconds
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import changed, key_of
+from eagle3_operator.manifests import group
 from eagle3_operator.manifests.jobs import stage_grace
 
 JobConfig = (
@@ -322,6 +323,7 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         metrics_port=METRICS_PORT,
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
         processes=max(1, spec.train.gpus),
+        hosts=group.hosts(context.obj, key),
         grace_seconds=stage_grace(spec, StageName.TRAIN),
     )
 

@@ -21,7 +21,7 @@ from eagle3_operator.judge import counters
 from eagle3_operator.judge.watch import begins
 from eagle3_operator.manifests import claims, names
 from eagle3_operator.manifests.jobs import is_large
-from eagle3_operator.observation import Observation
+from eagle3_operator.observation import Claim, Observation
 from eagle3_operator.settings import Settings
 
 #: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
@@ -83,11 +83,13 @@ def _refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
 
 
 def _claims(view: View, actions: Actions) -> Said | None:
-    """Make the claims that are ours to make; without a user's claim nothing can start."""
+    """Make the claims that are ours to make; without a user's claim, or with one that its pods cannot share, nothing starts."""
     made: list[Manifest] = []
     for root in names.roots(view.obj.spec):
         name = names.claim_name(view.obj, root)
-        if name in view.seen.claims:
+        if (found := view.seen.claims.get(name)) is not None:
+            if alone := _not_shared(view.obj, root, found):
+                return alone
             continue
         if getattr(view.obj.spec.storage, root).claim is None:
             made.append(claims.claim(view.obj, root))
@@ -96,6 +98,19 @@ def _claims(view: View, actions: Actions) -> Said | None:
         return Said("False", Reason.STORAGE_UNAVAILABLE, text)
     actions.apply += made
     return Said("Unknown", Reason.PENDING, "claims are being made") if made else None
+
+
+def _not_shared(obj: Eagle3Draft, root: names.RootName, claim: Claim) -> Said | None:
+    """Training on several nodes writes to both claims from all of them."""
+    nodes = obj.spec.train.nodes
+    if nodes == 1 or obj.spec.draft.checkpoint is not None or "ReadWriteMany" in claim.access_modes:
+        return None
+    modes = ", ".join(claim.access_modes) or "unknown"
+    text = (
+        f'storage.{root}: claim "{claim.name}" is {modes}, which binds all pods that mount it to one node; train.nodes is '
+        f"{nodes}. Use a ReadWriteMany claim, or set train.nodes to 1 and train.gpus to what one node has"
+    )
+    return Said("False", Reason.STORAGE_NOT_SHARED, text)
 
 
 def _advance_chain(

@@ -18,7 +18,7 @@ from eagle3_api.jobs import (
 )
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement
 from eagle3_operator.decision import Manifest
-from eagle3_operator.manifests import names
+from eagle3_operator.manifests import group, names
 from eagle3_operator.manifests.pods import (
     Mount,
     Program,
@@ -92,9 +92,9 @@ def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
     return spec.train.gpus if stage is StageName.TRAIN else 0
 
 
-def stage_shards(spec: Eagle3DraftSpec, stage: StageName) -> int:
+def stage_pods(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """Pods of a stage that share its work."""
-    return spec.extract.shards if stage is StageName.EXTRACT else 1
+    return {StageName.EXTRACT: spec.extract.shards, StageName.TRAIN: spec.train.nodes}.get(stage, 1)
 
 
 def stage_queue(spec: Eagle3DraftSpec, stage: StageName) -> str | None:
@@ -121,8 +121,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["image"] = obj.spec.image
     if stage is StageName.PUBLISH and obj.spec.publish is not None:
         wish["publish"] = obj.spec.publish.to_json()
-    if (shards := stage_shards(obj.spec, stage)) > 1:
-        wish["shards"] = shards
+    if (pods := stage_pods(obj.spec, stage)) > 1:
+        wish["shards" if stage is StageName.EXTRACT else "nodes"] = pods
     if queue := stage_queue(obj.spec, stage):
         wish["queue"] = queue
     return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]
@@ -152,7 +152,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
             annotations=annotations,
         ),
         "spec": {
-            **_completion(stage_shards(obj.spec, stage)),
+            **_completion(stage, stage_pods(obj.spec, stage)),
             # The next pod starts when the last is gone: two trainers never share GPUs or a folder.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
@@ -167,24 +167,38 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                         **_scraping(stage),
                     },
                 },
-                "spec": pod_spec(
-                    _program(obj, settings, stage), stage_placement(obj.spec, stage), settings, restart_policy="Never"
-                ),
+                "spec": {
+                    **pod_spec(
+                        _program(obj, settings, stage),
+                        stage_placement(obj.spec, stage),
+                        settings,
+                        restart_policy="Never",
+                    ),
+                    **_names_of_pods(obj, stage),
+                },
             },
         },
     }
 
 
-def _completion(shards: int) -> Manifest:
-    """How many pods, and how many failures are borne: of each, where there are several."""
-    if shards == 1:
+def _completion(stage: StageName, pods: int) -> Manifest:
+    """How many pods, and how many failures are borne: of each, where several work side by side.
+
+    Pods that train together fail together, so that one failure of the training counts as often as there are pods.
+    """
+    if pods == 1:
         return {"backoffLimit": BACKOFF_LIMIT}
-    return {
-        "completionMode": "Indexed",
-        "completions": shards,
-        "parallelism": shards,
-        "backoffLimitPerIndex": BACKOFF_LIMIT,
-    }
+    several = {"completionMode": "Indexed", "completions": pods, "parallelism": pods}
+    if stage is StageName.TRAIN:
+        return several | {"backoffLimit": BACKOFF_LIMIT * pods}
+    return several | {"backoffLimitPerIndex": BACKOFF_LIMIT}
+
+
+def _names_of_pods(obj: Eagle3Draft, stage: StageName) -> Manifest:
+    """What makes the pods of a training resolve each other's names, where there are several."""
+    if stage is not StageName.TRAIN or stage_pods(obj.spec, stage) == 1:
+        return {}
+    return {"subdomain": group.service_name(obj.metadata.name)}
 
 
 def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:

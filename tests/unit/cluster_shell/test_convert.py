@@ -222,6 +222,16 @@ def test_the_newest_report_counts() -> None:
     assert made.report.message == "second"
 
 
+def test_the_pod_that_ended_the_job_speaks_before_those_that_it_left_alone() -> None:
+    def reporting(name: str, code: int, when: str) -> Json:
+        ending = ended(code, at=when, message=report(f"code {code}", ok=False))
+        return pod(name, status={"phase": "Failed", "containerStatuses": [container(ending)]})
+
+    made = job_from(job(), [reporting("a", 12, BORN), reporting("b", 21, LAST)], owner=UID)
+    assert made.report is not None
+    assert made.report.message == "code 12"
+
+
 def test_pods_of_a_former_job_of_the_same_name_are_not_this_jobs() -> None:
     made = job_from(job(), [pod("mine"), pod("former", owner="uid-of-former-j")], owner=UID)
     assert [one.name for one in made.pods] == ["mine"]
@@ -290,6 +300,13 @@ def test_a_claims_capacity_is_what_it_was_given_and_until_then_what_it_asks_for(
     assert (waiting.phase, waiting.capacity, waiting.owned) == ("Pending", 2**30, False)
     bound = claim_from(asked | {"status": {"phase": "Bound", "capacity": {"storage": "10G"}}}, owner=UID)
     assert (bound.phase, bound.capacity) == ("Bound", 10**10)
+
+
+def test_a_claim_is_shared_as_its_volume_is_and_until_then_as_it_asks() -> None:
+    asked: Json = {"metadata": metadata("c"), "spec": {"accessModes": ["ReadWriteMany"]}}
+    assert claim_from(asked, owner=UID).access_modes == ("ReadWriteMany",)
+    bound = claim_from(asked | {"status": {"accessModes": ["ReadWriteOnce"]}}, owner=UID)
+    assert bound.access_modes == ("ReadWriteOnce",)
 
 
 @pytest.mark.parametrize(

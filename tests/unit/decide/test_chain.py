@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import Progress, Report, StageName
+from eagle3_api.jobs import CONFIG_ANNOTATION, JobEnvelope, Progress, Report, StageName, TrainConfig
 from eagle3_operator.observation import Claim, Pod
 from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
@@ -240,6 +240,36 @@ def test_without_the_claim_nothing_is_started_and_the_claim_is_named() -> None:
     world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 1)})
     world.settle()
     assert world.job("inspect")
+
+
+def test_several_nodes_do_not_train_on_a_claim_that_one_of_them_keeps_for_itself() -> None:
+    world = World().edit(train={"nodes": 2})
+    shared = Claim("drafts", "Bound", 1, access_modes=("ReadWriteMany",))
+    alone = Claim("features", "Bound", 1, access_modes=("ReadWriteOnce",))
+    world.seen = replace(world.seen, claims={"drafts": shared, "features": alone})
+    world.settle()
+    assert world.created == []
+    assert world.reason() == ("False", Reason.STORAGE_NOT_SHARED)
+    assert 'storage.features: claim "features" is ReadWriteOnce' in world.condition("Accepted").message
+    world.seen = replace(world.seen, claims={"drafts": shared, "features": replace(shared, name="features")})
+    world.settle().finish("inspect").finish("extract")
+    assert world.job("train")
+
+
+def test_the_pods_of_a_training_on_several_nodes_have_their_names_before_they_start() -> None:
+    world = World().edit(train={"nodes": 3, "gpus": 8})
+    shared = {name: Claim(name, "Bound", 10**13, access_modes=("ReadWriteMany",)) for name in ("features", "drafts")}
+    world.seen = replace(world.seen, claims=shared)
+    world.settle().finish("inspect").finish("extract")
+    service, job = world.applied[-2:]
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    config = JobEnvelope.model_validate_json(
+        job["spec"]["template"]["metadata"]["annotations"][CONFIG_ANNOTATION]
+    ).config
+    assert isinstance(config, TrainConfig)
+    subdomain = service["metadata"]["name"]
+    assert config.hosts == [f"{job['metadata']['name']}-{index}.{subdomain}" for index in range(3)]
+    assert job["spec"]["template"]["spec"]["subdomain"] == subdomain
 
 
 @pytest.mark.parametrize("stage", ["inspect", "extract", "train", "convert"])

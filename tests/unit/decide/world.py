@@ -14,6 +14,7 @@ from eagle3_api.conditions import Condition, Reason
 from eagle3_api.jobs import Report, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, Window
+from eagle3_operator.cluster.convert import revision_number
 from eagle3_operator.decide import decide
 from eagle3_operator.decision import Decision, Event, Manifest
 from eagle3_operator.manifests import names
@@ -38,6 +39,7 @@ class World:
     room: int = 100
     settings: Settings = field(default_factory=Settings)
     events: list[Event] = field(default_factory=list)
+    applied: list[Manifest] = field(default_factory=list)
     #: Every revision that the public Service has selected, in order.
     served: list[int] = field(default_factory=list)
     #: Names of Jobs that were created, in order.
@@ -109,6 +111,7 @@ class World:
             self._delete(deleted.kind, deleted.name)
         for manifest in decision.apply:
             self._apply(manifest)
+        self.applied += decision.apply
         for scale in decision.scale:
             self._scale(scale.name, scale.replicas)
         for suspend in decision.suspend:
@@ -238,8 +241,8 @@ class World:
 
     def _apply_service(self, manifest: Manifest) -> None:
         name = manifest["metadata"]["name"]
-        selected = int(manifest["spec"]["selector"][names.REVISION_LABEL][1:])
-        if name == "kimi":
+        selected = revision_number(manifest["spec"]["selector"])
+        if name == "kimi" and selected is not None:
             self.served.append(selected)
         self.seen = replace(self.seen, services={**self.seen.services, name: Service(name, selected)})
 

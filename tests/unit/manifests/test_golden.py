@@ -11,6 +11,7 @@ import yaml
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decision import Manifest
+from eagle3_operator.manifests import group
 from eagle3_operator.manifests.claims import claim
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment, public_service, service
@@ -109,6 +110,10 @@ CASES: dict[str, Callable[[], Manifest]] = {
         StageName.TRAIN, draft(train={"gpus": 2, "placement": {"gpuResource": "nvidia.com/mig-3g.71gb"}})
     ),
     "train runs on the CPU": lambda: stage(StageName.TRAIN, draft(**ON_THE_CPU)),
+    "train on several nodes is an Indexed Job whose pods have names": lambda: stage(
+        StageName.TRAIN, draft(train={"gpus": 8, "nodes": 2})
+    ),
+    "the Service of pods that train together": lambda: group.service(draft(train={"nodes": 2})),
     "clean is small and runs in our image": lambda: stage(StageName.CLEAN),
     "convert sees no GPU and leaves the memory to the servers": lambda: stage(
         StageName.CONVERT, draft(placement=full_placement())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from eagle3_api.artifacts import CONFIG, VOCABULARY
@@ -26,6 +27,13 @@ from eagle3_draft.train.worker import outcome_file, work
 #: The ranks get this much less than the pod's grace to write a checkpoint before they are killed.
 MARGIN_SECONDS = 5
 
+#: Pods on several nodes wait so long for each other. It is long, because the operator says what holds up a pod that does not
+#: come (no node, no image) and ends a Job that does nothing for another reason.
+MEETING_SECONDS = 24 * 3600
+
+#: Which of the pods this one is; Kubernetes sets it in the pods of an Indexed Job.
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+
 
 def run(config: TrainConfig) -> TrainResult:
     """Train a draft and publish it.
@@ -44,11 +52,14 @@ def run(config: TrainConfig) -> TrainResult:
     target = Target(Path(config.target))
     check_devices(config)
     check_features(features, target, config)
-    _prepare(config, features, target)
-    result = _launch(config)
-    artifacts.remove_working_files(scratch)
-    with suppress(OSError):  # where it is not empty
-        scratch.rmdir()
+    index = int(os.environ.get(INDEX_VARIABLE, "0"))
+    if index == 0:  # the others read what it writes once they have met it
+        _prepare(config, features, target)
+    result = _launch(config, index)
+    if index == 0:
+        artifacts.remove_working_files(scratch)
+        with suppress(OSError):  # where it is not empty
+            scratch.rmdir()
     return result
 
 
@@ -68,32 +79,51 @@ def _prepare(config: TrainConfig, features: Features, target: Target) -> None:
     artifacts.write_atomic(Path(config.folder) / CONFIG, sizes.encode())
 
 
-def _launch(config: TrainConfig) -> TrainResult:
-    """Run one process per GPU to the end; rank 0 publishes."""
+def _launch(config: TrainConfig, index: int) -> TrainResult:
+    """Run this pod's processes, one per GPU, to the end, together with those of the other pods; rank 0 publishes."""
     folder = Path(config.folder)
-    for rank in range(config.processes):
-        outcome_file(folder, rank).unlink(missing_ok=True)
-    # All ranks are in this pod: the collectives need no name that a resolver would have to know
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if index == 0:
+        for said in folder.glob(outcome_file(folder, "*").name):
+            said.unlink()
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, config.grace_seconds - MARGIN_SECONDS))
-    launch = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=config.processes,
-        run_id=config.key,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-    )
     try:
-        results: dict[int, TrainResult] = elastic_launch(launch, work)(config)
+        results: dict[int, TrainResult] = elastic_launch(_meeting(config, index), work)(config)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise _said_by(folder, rank, f"exit code {failure.exitcode}") from None
     except SignalException:
         raise _said_by_any(config) from None
+    except RendezvousError as error:
+        raise StageError(
+            ExitCode.ENGINE_CRASHED,
+            Reason.JOB_FAILED,
+            f"pod {index} did not meet the {len(config.hosts)} pods of this training at {config.hosts[:1]}: {error}. The next "
+            "try waits for them again",
+        ) from error
     return next(iter(results.values()))
+
+
+def _meeting(config: TrainConfig, index: int) -> LaunchConfig:
+    """How the ranks of all pods find each other: in the first pod, which waits for as many as there are to be.
+
+    No pod is replaced within a running training: all end when one does, and the Job starts them anew.
+    """
+    if not config.hosts:
+        # All ranks are in this pod: the collectives need no name that a resolver would have to know
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    waiting = {"join_timeout": MEETING_SECONDS, "read_timeout": MEETING_SECONDS, "is_host": str(index == 0)}
+    return LaunchConfig(
+        min_nodes=max(1, len(config.hosts)),
+        max_nodes=max(1, len(config.hosts)),
+        nproc_per_node=config.processes,
+        run_id=config.key,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{config.hosts[0]}:{config.meeting_port}" if config.hosts else "127.0.0.1:0",
+        rdzv_configs=waiting if config.hosts else {},
+        # Ranks follow the order of these names: the first pod has rank 0
+        local_addr=config.hosts[index] if config.hosts else "127.0.0.1",
+        max_restarts=0,
+    )
 
 
 def _said_by(folder: Path, rank: int, otherwise: str) -> StageError:
@@ -112,7 +142,7 @@ def _said_by(folder: Path, rank: int, otherwise: str) -> StageError:
 
 def _said_by_any(config: TrainConfig) -> StageError:
     """What the ranks said after the pod was told to end."""
-    for rank in range(config.processes):
+    for rank in range(config.processes * max(1, len(config.hosts))):
         said = _said_by(Path(config.folder), rank, "")
         if said.code == ExitCode.INTERRUPTED:
             return said

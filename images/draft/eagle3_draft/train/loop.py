@@ -1,6 +1,7 @@
 """One rank's training: from the features to the best weights."""
 
 import math
+import os
 import resource
 import time
 from collections.abc import Generator, Sequence
@@ -116,7 +117,9 @@ class Training:
         )
         self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
         self.best = BestWeights(folder)
-        self.telemetry = Telemetry(config, len(self.plan)) if self.rank == 0 else None
+        # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
+        speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
+        self.telemetry = Telemetry(config, len(self.plan), heard=self.rank == 0) if speaks else None
         self.launched: _Launched | None = None
         self.to_stop = self.to_save = False  # what the ranks agreed on
         self.saved = self.clock = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a training tells while it runs: progress lines, Prometheus, TensorBoard, Weights & Biases. Rank 0 alone tells.
+"""What a training tells while it runs: progress lines, Prometheus, TensorBoard, Weights & Biases.
 
 None of it decides anything: a listener that fails in the midst of a training costs a line in the log, not the training.
 One that was asked for and cannot exist (no such library in the image) is refused before the first step.
@@ -26,11 +26,12 @@ class Telemetry:
     Args:
         config: says who listens.
         steps: of the whole training.
+        heard: whether listeners are told, or only the log of this pod: rank 0 tells them for all.
     """
 
-    def __init__(self, config: TrainConfig, steps: int) -> None:
+    def __init__(self, config: TrainConfig, steps: int, *, heard: bool = True) -> None:
         self._progress = Progress(steps, "steps")
-        self._listeners = list(_listeners(config, steps))
+        self._listeners = list(_listeners(config, steps)) if heard else []
 
     def say(self, done: float, message: str) -> None:
         """A progress line: steps that are done, and words."""
