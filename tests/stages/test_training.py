@@ -249,6 +249,7 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
         assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)
 
 
+@pytest.mark.timeout(900)  # eight processes that import torch
 def test_pods_on_several_nodes_end_together_go_on_together_and_make_the_draft_of_one(
     made: corpus.Corpus, whole: Path, tmp_path: Path
 ) -> None:
