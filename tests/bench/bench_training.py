@@ -1,15 +1,18 @@
-"""How fast a draft is trained, on one GPU: the table of docs/benchmarks/training.md.
+"""How fast a draft is trained, on one GPU or several: the tables of docs/benchmarks/training.md.
 
     python tests/bench/bench_training.py [W8-ones W8-half WK-ones ...] [--profile FOLDER]
 
 A run is a shape, a loss mask, and options, joined by dashes. It does whole optimizer steps of the product's own trainer, with
-FSDP2 over one rank, on random features that lie on the GPU: documents of 2048 tokens, 4 warm-up steps, 12 timed ones, the
-median from start to start. It prints a line of JSON: tokens/s counts every token of the pack, mfu is the matrix products'
-part of ``PEAK``, had every row been unrolled (so that a mask can lift it over 1).
+FSDP2, on random features that lie on the GPU: documents of 2048 tokens, 4 warm-up steps, 12 timed ones, the median from
+start to start. It prints a line of JSON: tokens/s counts every token of all packs, mfu is the matrix products' part of
+``PEAK``, had every row been unrolled (so that a mask can lift it over 1).
 
     ones, half     every token counts, or every other turn of 256
+    fp8            the unroll's matrix products in FP8
     mixed          documents of 180 to 2900 tokens, not of 2048
-    t16384         tokens of a step (8192)
+    t16384         tokens of a GPU's step (8192)
+    x2             on two GPUs, each with as many tokens
+    disk           the whole train stage, from a feature store on the disk that TMPDIR names (``from_disk``)
 
 With PEERS naming a folder that holds SpecForge and speculators, ``sf-W8-ones`` and ``sp-W8-ones`` time these (``peers``).
 Name runs in turn, ours, theirs, ours: the GPU is held back by its power, and readings move by 2 to 3 % with its heat.
@@ -34,8 +37,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 import torch.distributed as dist
 
+from bench import from_disk
 from eagle3_draft.features import Sample, mapped, teach
 from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.learning import Learning
 
@@ -134,12 +139,19 @@ class Inputs:
 class Ours:
     """Our trainer's step on one batch, as ``worker`` launches it."""
 
-    def __init__(self, shape: Shape, inputs: Inputs, device: torch.device) -> None:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29513", RANK="0", WORLD_SIZE="1")
+    def __init__(self, shape: Shape, inputs: Inputs, device: torch.device, *, precision: str) -> None:
         on_gpu = device.type == "cuda"
         dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
         embedding = torch.randn(shape.vocabulary, shape.hidden, device=device, dtype=inputs.head.dtype)
-        self.learning = Learning(shape.draft, device, embedding=embedding, head=inputs.head, ids=inputs.ids, seed=0)
+        self.learning = Learning(
+            shape.draft,
+            device,
+            embedding=embedding,
+            head=inputs.head,
+            ids=inputs.ids,
+            seed=0,
+            factor=FACTORS[precision],
+        )
         self.batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
         self.notes = torch.zeros(2, device=device)
 
@@ -204,25 +216,34 @@ def profile(step: Callable[[], Any], name: str, folder: Path) -> None:
 
 
 def run(name: str, folder: Path | None) -> None:
-    """One run, in this process."""
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    """One run, or one rank of it, in this process."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
     parts = name.split("-")
     peer = parts.pop(0) if parts[0] in PEERS else ""
     shape, mask, options = SHAPES[parts[0]], parts[1], parts[2:]
     tokens = next((int(option[1:]) for option in options if option[0] == "t"), 8192)
     documents = MIXED if "mixed" in options else [DOCUMENT] * (tokens // DOCUMENT)
+    precision = "fp8" if "fp8" in options else "bf16"
+    if "disk" in options:
+        measured = from_disk.measure(shape.draft, documents, unroll=UNROLL, precision=precision, gpus=ranks)
+        print(json.dumps({"run": name} | measured), flush=True)
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     inputs = Inputs(shape, device, mask=mask, documents=documents)
     if peer:
         module = importlib.import_module("peers")
         step = getattr(module, PEERS[peer])(shape, inputs.for_peers(shape), unroll=UNROLL)
     else:
-        step = Ours(shape, inputs, device).step
+        step = Ours(shape, inputs, device, precision=precision).step
     measured = measure(step, device)
-    rate = sum(documents) / measured["ms"] * 1000
-    result = {"run": name, "tokens_per_second": round(rate), "mfu": round(rate * shape.flops / PEAK, 3)} | measured
-    print(json.dumps(result), flush=True)
+    rate = ranks * sum(documents) / measured["ms"] * 1000
+    mfu = rate / ranks * shape.flops / PEAK
+    if rank == 0:
+        print(json.dumps({"run": name, "tokens_per_second": round(rate), "mfu": round(mfu, 3)} | measured), flush=True)
     if folder:
-        profile(step, name, folder)
+        profile(step, f"{name}-{rank}" if rank else name, folder)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -239,11 +260,22 @@ def main() -> None:
         return
     folder = ["--profile", str(arguments.profile)] if arguments.profile else []
     for name in arguments.runs:
-        done = subprocess.run(
-            [sys.executable, __file__, name, "--here", *folder], capture_output=True, text=True, check=False
-        )
-        results = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        print("\n".join(results) or f"{name} failed:\n{done.stderr[-2000:]}", flush=True)
+        ranks = next((int(option[1:]) for option in name.split("-") if option[0] == "x"), 1)
+        # The stage starts its ranks by itself
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, name, "--here", *folder],
+                env=os.environ
+                | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "RANK": str(rank), "WORLD_SIZE": str(ranks)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(1 if "disk" in name else ranks)
+        ]
+        said = [process.communicate() for process in processes]
+        results = [line for out, _ in said for line in out.splitlines() if line.startswith("{")]
+        print("\n".join(results) or f"{name} failed:\n" + "\n".join(error[-2000:] for _, error in said), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
 from eagle3_draft.model.diagonal import Chain, merge_plainly
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.model.rows import needed
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.loss import Teacher, known_rows, mark, total_loss
 from eagle3_draft.train.loss_kernel import compare, judge, log_sum_exp
 
-GPU = torch.device("cuda")
+GPU = torch.device("cuda", 0)
 STEPS, VOCABULARY = 5, 1100
 IDS = torch.arange(0, VOCABULARY, 2)[:512]
 HEAD = torch.randn(VOCABULARY, 256, generator=torch.Generator().manual_seed(9)) * 0.2
@@ -144,7 +145,9 @@ def test_the_loss_kernel_is_its_formula(vocabulary: int) -> None:
     assert away(logits, gradient) < 1e-4
 
 
-def losses_and_gradients(kind: torch.dtype, *, fast: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def losses_and_gradients(
+    kind: torch.dtype, *, fast: bool, factor: type[Factor] = Factor
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Of one unroll: the steps' losses, what is right, and the gradients."""
     batch = new_batch()
     torch.manual_seed(4)
@@ -162,7 +165,7 @@ def losses_and_gradients(kind: torch.dtype, *, fast: bool) -> tuple[Tensor, Tens
     if fast:
         weights = 0.8 ** torch.arange(STEPS, device=GPU) / counted
         teach = partial(judge, batch=batch, answers=lesson, teacher=teacher, weights=weights)
-        judged = draft.taught(features, embeds, batch.rows, teach)
+        judged = draft.taught(features, embeds, batch.rows, teach, factor)
         loss, marks = judged.loss, judged.marks
     else:
         logits = draft(features, embeds, batch.documents, batch.wanted)

@@ -27,14 +27,14 @@ def check_devices(config: TrainConfig) -> None:
             Reason.INVALID_CONFIGURATION,
             f"train.gpus is {config.processes}, but the pod sees {torch.cuda.device_count()} GPUs",
         )
-    nvidia = torch.version.hip is None
-    refused = fp8.refusal(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), nvidia=nvidia)
-    if config.precision == "fp8" and refused:
-        raise StageError(
-            ExitCode.BAD_CONFIGURATION,
-            Reason.INVALID_CONFIGURATION,
-            f"train.precision is fp8, but {refused}; set it to bf16, or train.placement to other nodes",
-        )
+    if config.precision == "fp8":
+        nvidia = torch.version.hip is None
+        if why := fp8.refusal(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), nvidia=nvidia):
+            raise StageError(
+                ExitCode.BAD_CONFIGURATION,
+                Reason.INVALID_CONFIGURATION,
+                f"train.precision is fp8, but {why}; set it to bf16, or train.placement to other nodes",
+            )
 
 
 def check_features(features: Features, target: Target, config: TrainConfig) -> None:

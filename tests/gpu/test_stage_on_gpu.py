@@ -1,0 +1,128 @@
+"""The train stage on a GPU, from a feature store on the disk: every thread, stream and process of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch._C._distributed_c10d import HashStore
+
+from eagle3_api.artifacts import REPORT, WEIGHTS
+from eagle3_draft.features import Features
+from eagle3_draft.model.factor import FACTORS
+from eagle3_draft.model.target import Target
+from eagle3_draft.train import run
+from eagle3_draft.train.batches import Batch, pack
+from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.prefetch import prefetched
+from gpu import store
+from gpu.test_training_on_gpu import GPU, IDS, SIZES, STEPS
+from unit.train import corpus
+
+#: Tokens of the conversations: of unlike lengths, none a multiple of a kernel's block.
+TRAIN = [137, 301, 90, 411, 205, 77, 350, 260] * 6
+HELD_OUT = [150, 222]
+
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> corpus.Corpus:
+    return store.make(tmp_path_factory.mktemp("store"), SIZES, train=TRAIN, held_out=HELD_OUT, alphabet=64)
+
+
+def trained(made: corpus.Corpus, out: Path, **changes: Any) -> dict[str, Any]:
+    """The report of a training."""
+    settings: dict[str, Any] = {
+        "vocabulary_size": 128,
+        "unroll_steps": STEPS,
+        "epochs": 4,
+        "tokens_per_step": 1024,
+        "learning_rate": 3e-3,
+    }
+    run(corpus.train_config(made, out, **(settings | changes)))
+    report: dict[str, Any] = json.loads((out / "draft" / REPORT).read_text())
+    return report
+
+
+def losses(report: dict[str, Any]) -> list[float]:
+    return [point["loss"] for point in report["training"]]
+
+
+@pytest.fixture(scope="module")
+def whole(made: corpus.Corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """On one GPU in bf16."""
+    return trained(made, tmp_path_factory.mktemp("whole"))
+
+
+def test_the_draft_learns(whole: dict[str, Any]) -> None:
+    best = whole["heldOut"][whole["bestEpoch"] - 1]
+    print("losses:", losses(whole)[0], losses(whole)[-1], "accept length:", best["accept_length"])
+    assert best["accept_length"][STEPS - 2] > 1.5
+    assert losses(whole)[-1] < 0.5 * losses(whole)[0]
+
+
+def test_the_same_training_gives_the_same_losses(made: corpus.Corpus, whole: dict[str, Any], tmp_path: Path) -> None:
+    assert losses(trained(made, tmp_path)) == pytest.approx(losses(whole), rel=1e-2)
+
+
+def test_in_fp8_it_learns_as_much(made: corpus.Corpus, whole: dict[str, Any], tmp_path: Path) -> None:
+    report = trained(made, tmp_path, precision="fp8")
+    found, expected = (one["heldOut"][one["bestEpoch"] - 1]["accept_length"] for one in (report, whole))
+    print("accept length in FP8:", found, "in bf16:", expected)
+    assert losses(report) != losses(whole)
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+@two_gpus
+@pytest.mark.parametrize("precision", list(FACTORS))
+def test_two_gpus_train_as_one(made: corpus.Corpus, tmp_path: Path, precision: str) -> None:
+    one, two = (
+        trained(made, tmp_path / str(ranks), processes=ranks, precision=precision, epochs=2) for ranks in (1, 2)
+    )
+    print(f"{precision}: losses apart", max(abs(a / b - 1) for a, b in zip(losses(two), losses(one), strict=True)))
+    assert losses(two) == pytest.approx(losses(one), rel=2e-2)
+    weights = [load_file(tmp_path / str(ranks) / "draft" / WEIGHTS) for ranks in (1, 2)]
+    for name, weight in weights[0].items():
+        assert torch.cosine_similarity(weights[1][name].flatten(), weight.flatten(), 0) > 0.99, name
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1, device_id=GPU)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("precision", list(FACTORS))
+def test_no_step_waits_for_the_gpu(made: corpus.Corpus, precision: str) -> None:
+    target, samples = Target(made.target), Features.open(made.features).train
+    learning = Learning(
+        SIZES,
+        GPU,
+        embedding=target.embedding(),
+        head=target.head(),
+        ids=IDS,
+        seed=0,
+        factor=FACTORS[precision],
+    )
+
+    def batch(number: int) -> Batch:
+        greedy = [torch.zeros(len(sample), dtype=torch.int32) for sample in samples[:4]]
+        return pack(samples[:4], STEPS, greedy=greedy, multiple=learning.multiple, pin=True)
+
+    notes = torch.zeros(2, device=GPU)
+    try:
+        for number, (_, ready) in enumerate(prefetched(batch, range(6), GPU)):
+            if number == 3:  # what is compiled is compiled
+                torch.cuda.set_sync_debug_mode("error")
+            values = learning.step(ready, 1e-3, notes).to("cpu", non_blocking=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert values.isfinite().all()
