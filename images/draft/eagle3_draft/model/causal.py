@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from eagle3_draft.model import diagonal_kernel
 from eagle3_draft.model.diagonal import Chain
 from eagle3_draft.model.rows import Rows
-from eagle3_draft.model.rowwise import put_rows
+from eagle3_draft.model.rowwise import beginning, put_rows
 
 #: Rows and keys of one block of the GPU's kernel.
 BLOCK = 128
@@ -93,7 +93,7 @@ class GridKeys:
     def attend(self, query: Tensor, chain: Chain) -> Tensor:
         """As ``FirstKeys`` says."""
         alive = len(query)
-        of_chain = [part[:alive] for part in (*chain.keys, *chain.values)]
+        of_chain = [beginning(part, alive) for part in (*chain.keys, *chain.values)]
         out: Tensor = _GridAttention.apply(  # type: ignore[no-untyped-call]
             query, self.keys, self.values, self.cells[:alive], chain.stored, *of_chain
         )
@@ -172,7 +172,7 @@ class _GridAttention(torch.autograd.Function):
         of_query = of_laid.transpose(1, 2).flatten(0, 1).index_select(0, cells)
         of_chain: tuple[Tensor, ...] = ()
         if ctx.steps:
-            from_chain, both = diagonal_kernel.chain_backward(gradient, query, out, total, ctx.stored, ctx.steps)
+            from_chain, both = diagonal_kernel.merge_backward(gradient, query, out, total, ctx.stored, ctx.steps)
             of_query += from_chain
             of_chain = (*both[:, 0], *both[:, 1])
         return of_query, of_keys.transpose(1, 2), of_values.transpose(1, 2), None, None, *of_chain

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from eagle3_draft.model import diagonal_kernel
+from eagle3_draft.model.rowwise import beginning
 
 
 class Chain:
@@ -44,7 +45,7 @@ class Chain:
         if not self.keys:
             return causal
         alive = len(query)
-        keys, values = [key[:alive] for key in self.keys], [value[:alive] for value in self.values]
+        keys, values = ([beginning(part, alive) for part in parts] for parts in (self.keys, self.values))
         if not query.is_cuda:
             return merge_plainly(query, causal, lse, torch.stack(keys), torch.stack(values))
         merged: Tensor = _Merge.apply(query, causal, lse, self.stored, *keys, *values)  # type: ignore[no-untyped-call]
@@ -71,6 +72,7 @@ class _Merge(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, causal: Tensor, lse: Tensor, stored: Tensor, *chain: Tensor) -> Tensor:
         ctx.steps = len(chain) // 2
+        causal, lse = causal.contiguous(), lse.contiguous()
         out, total = diagonal_kernel.merge(query, causal, lse, stored, ctx.steps)
         ctx.save_for_backward(query, causal, lse, out, total)
         ctx.stored = stored  # rows of these steps are not written again
@@ -79,7 +81,8 @@ class _Merge(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, causal, lse, out, total = ctx.saved_tensors
-        of_query, of_chain, of_causal, of_lse = diagonal_kernel.merge_backward(
-            gradients[0], query, causal, lse, out, total, ctx.stored, ctx.steps
+        of_causal, of_lse = torch.empty_like(causal), torch.empty_like(lse)
+        of_query, of_chain = diagonal_kernel.merge_backward(
+            gradients[0], query, out, total, ctx.stored, ctx.steps, (causal, lse, of_causal, of_lse)
         )
         return of_query, of_causal, of_lse, None, *of_chain[:, 0], *of_chain[:, 1]

@@ -35,38 +35,21 @@ def merge(query: Tensor, causal: Tensor, lse: Tensor, stored: Tensor, steps: int
 def merge_backward(
     gradient: Tensor,
     query: Tensor,
-    causal: Tensor,
-    lse: Tensor,
     out: Tensor,
     total: Tensor,
     stored: Tensor,
     steps: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, of the chain, (steps, 2, alive, kv_heads, head_dim), of causal and of lse."""
-    causal, lse = causal.contiguous(), lse.contiguous()
-    of_causal, of_lse = torch.empty_like(causal), torch.empty_like(lse)
-    return *_backward(gradient, query, causal, lse, out, total, stored, steps, of_causal, of_lse), of_causal, of_lse
-
-
-def chain_backward(
-    gradient: Tensor, query: Tensor, out: Tensor, total: Tensor, stored: Tensor, steps: int
+    causal: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients through the chain alone: of the query, and of the chain, (steps, 2, alive, kv_heads, head_dim)."""
-    return _backward(gradient, query, out, total, out, total, stored, steps, None, None)
+    """Gradients of the query through the chain, and of the chain, (steps, 2, alive, kv_heads, head_dim).
 
-
-def _backward(
-    gradient: Tensor,
-    query: Tensor,
-    causal: Tensor,
-    lse: Tensor,
-    out: Tensor,
-    total: Tensor,
-    stored: Tensor,
-    steps: int,
-    of_causal: Tensor | None,
-    of_lse: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+    Args:
+        gradient: of the merged attention.
+        query, stored, steps: as of ``merge``.
+        out, total: what it returned.
+        causal: the causal part and its log-sum-exp, and where the gradients of both go, all contiguous. None leaves them
+            to the causal part's own backward.
+    """
     gradient, query = gradient.contiguous(), query.contiguous()
     of_query = torch.empty_like(query)
     of_chain = stored.new_empty(steps, 2, len(query), *stored.shape[3:])
@@ -74,19 +57,15 @@ def _backward(
     _merge_backward_kernel[grid](
         gradient,
         query,
-        causal,
-        lse,
         out,
         total,
         stored,
         of_query,
-        of_causal,
-        of_lse,
         of_chain,
+        *(causal or (None, None, None, None)),
         len(query),
         stored.shape[2],
         STEPS=steps,
-        CAUSAL=of_causal is not None,
         **sizes,
     )
     return of_query, of_chain
@@ -129,6 +108,14 @@ if triton is not None:
         )
 
     @triton.jit
+    def _of_step(stored_at, step, stored_rows, at, there, KV_HEADS, WIDTH):
+        """A step's keys and values."""
+        half = stored_rows.to(tl.int64) * KV_HEADS * WIDTH
+        key = tl.load(stored_at + 2 * step * half + at, mask=there, other=0.0).to(tl.float32)
+        value = tl.load(stored_at + (2 * step + 1) * half + at, mask=there, other=0.0).to(tl.float32)
+        return key, value
+
+    @triton.jit
     def _merge_kernel(
         query_at,
         causal_at,
@@ -150,14 +137,12 @@ if triton is not None:
         head, head_there, at, there, key, key_there = _places(
             alive, stored_rows, KV_HEADS, GROUP, GROUP_BLOCK, WIDTH, WIDTH_BLOCK, ROWS
         )
-        half = stored_rows.to(tl.int64) * KV_HEADS * WIDTH
         query = tl.load(query_at + at, mask=there, other=0.0).to(tl.float32)
         mixed = tl.load(causal_at + at, mask=there, other=0.0).to(tl.float32)
         highest = tl.load(lse_at + head, mask=head_there, other=0.0)
         weight = tl.full(highest.shape, 1.0, tl.float32)
         for step in tl.static_range(STEPS):
-            one = tl.load(stored_at + 2 * step * half + key, mask=key_there, other=0.0).to(tl.float32)
-            value = tl.load(stored_at + (2 * step + 1) * half + key, mask=key_there, other=0.0).to(tl.float32)
+            one, value = _of_step(stored_at, step, stored_rows, key, key_there, KV_HEADS, WIDTH)
             score = tl.sum(query * one, 2, keep_dims=True) * SCALE
             higher = tl.maximum(highest, score)
             before, here = tl.exp(highest - higher), tl.exp(score - higher)
@@ -171,20 +156,19 @@ if triton is not None:
     def _merge_backward_kernel(
         gradient_at,
         query_at,
-        causal_at,
-        lse_at,
         out_at,
         total_at,
         stored_at,
         of_query_at,
+        of_chain_at,
+        causal_at,
+        lse_at,
         of_causal_at,
         of_lse_at,
-        of_chain_at,
         alive,
         stored_rows,
         SCALE: tl.constexpr,
         STEPS: tl.constexpr,
-        CAUSAL: tl.constexpr,
         KV_HEADS: tl.constexpr,
         GROUP: tl.constexpr,
         GROUP_BLOCK: tl.constexpr,
@@ -195,14 +179,13 @@ if triton is not None:
         head, head_there, at, there, key, key_there = _places(
             alive, stored_rows, KV_HEADS, GROUP, GROUP_BLOCK, WIDTH, WIDTH_BLOCK, ROWS
         )
-        half = stored_rows.to(tl.int64) * KV_HEADS * WIDTH
         of_half = alive.to(tl.int64) * KV_HEADS * WIDTH
         gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
         query = tl.load(query_at + at, mask=there, other=0.0).to(tl.float32)
         out = tl.load(out_at + at, mask=there, other=0.0).to(tl.float32)
         total = tl.load(total_at + head, mask=head_there, other=0.0)
         mean = tl.sum(gradient * out, 2, keep_dims=True)
-        if CAUSAL:
+        if causal_at is not None:
             causal = tl.load(causal_at + at, mask=there, other=0.0).to(tl.float32)
             weight = tl.exp(tl.load(lse_at + head, mask=head_there, other=0.0) - total)
             tl.store(of_causal_at + at, (weight * gradient).to(of_causal_at.dtype.element_ty), mask=there)
@@ -210,8 +193,7 @@ if triton is not None:
             tl.store(of_lse_at + head, of_lse, mask=head_there)
         of_query = tl.zeros(query.shape, tl.float32)
         for step in tl.static_range(STEPS):
-            one = tl.load(stored_at + 2 * step * half + key, mask=key_there, other=0.0).to(tl.float32)
-            value = tl.load(stored_at + (2 * step + 1) * half + key, mask=key_there, other=0.0).to(tl.float32)
+            one, value = _of_step(stored_at, step, stored_rows, key, key_there, KV_HEADS, WIDTH)
             share = tl.exp(tl.sum(query * one, 2, keep_dims=True) * SCALE - total)
             of_score = share * (tl.sum(gradient * value, 2, keep_dims=True) - mean) * SCALE
             of_query += of_score * one

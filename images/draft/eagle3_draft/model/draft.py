@@ -98,6 +98,9 @@ class Draft(nn.Module):
     The state that a step leaves to the next is that before the final norm; with ``norm_output`` (EAGLE-3.1) that after it.
     """
 
+    #: Of ``lm_head``.
+    head_type: type[nn.Linear] = nn.Linear
+
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
         self.config = config
@@ -110,7 +113,7 @@ class Draft(nn.Module):
         # SGLang's names: the first layer is "midlayer" in all of its versions, others go by their number
         self.layers = nn.ModuleDict({str(number): Layer(config, first=False) for number in range(1, config.depth)})
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocabulary_size, bias=False)
+        self.lm_head = self.head_type(config.hidden_size, config.draft_vocabulary_size, bias=False)
 
     def initialise(self, seed: int) -> None:
         """Fresh weights on the CPU, the same for the same seed: small normal matrices, norms of one, biases of zero."""

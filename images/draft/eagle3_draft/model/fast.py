@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own name for it
-from torch import Tensor
+from torch import Tensor, nn
 
 from eagle3_draft.model import elementwise_kernel
 from eagle3_draft.model.causal import first_keys
@@ -31,6 +31,7 @@ from eagle3_draft.model.latent import LatentAttention, heads_of, padded
 from eagle3_draft.model.reused import Reused, Table
 from eagle3_draft.model.rope import Rotary, rotate
 from eagle3_draft.model.rows import Rows
+from eagle3_draft.model.rowwise import beginning
 
 T = TypeVar("T")
 
@@ -41,8 +42,29 @@ GPU_MULTIPLE = 128
 Turn = tuple[Tensor, Tensor]
 
 
+class Head(nn.Linear):
+    """The matrix that makes logits of states. What it is entered by is a method, so that it can be sharded by itself."""
+
+    def judged(self, states: list[Tensor], judge: Callable[[list[Tensor], Factor], T], factor: type[Factor]) -> T:
+        """What ``judge`` makes of states and of the matrix."""
+        return judge(states, factor(self.weight))
+
+
 class FastDraft(Draft):
     """A draft that can also be unrolled fast."""
+
+    lm_head: Head
+    head_type = Head
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__(config)
+        self._rotary: Rotary | None = None
+
+    def rotary(self, device: torch.device) -> Rotary:
+        """Its rotary embedding, made once: a step that copies numbers to a GPU waits until the one before is done."""
+        if self._rotary is None or self._rotary.device != device:
+            self._rotary = Rotary(self.config, device)
+        return self._rotary
 
     def taught(
         self,
@@ -64,15 +86,17 @@ class FastDraft(Draft):
             judge: must use the states of every step.
             factor: how the matrices of the steps multiply. What is multiplied once for all of them does so exactly.
         """
-        return judge(unroll(self, features, embeds, rows, factor), factor(self.lm_head.weight))
+        return self.lm_head.judged(unroll(self, features, embeds, rows, factor), judge, factor)
 
 
-def unroll(draft: Draft, features: Tensor, embeds: Tensor, rows: Rows, factor: type[Factor] = Factor) -> list[Tensor]:
+def unroll(
+    draft: FastDraft, features: Tensor, embeds: Tensor, rows: Rows, factor: type[Factor] = Factor
+) -> list[Tensor]:
     """Final-normed states of each step, (alive_i, hidden), in the order of ``rows``."""
     layers = [FastLayer(layer, draft.config, factor) for layer in draft.decoder_layers]
     first, last = layers[0], layers[-1]
     of_token = first.of_token(embeds)
-    rotary = Rotary(draft.config, features.device)
+    rotary = draft.rotary(features.device)
 
     # The first step's keys and values are those of all rows, and so is what one layer hands to the next there
     hidden = draft.reduce(features)
@@ -88,7 +112,7 @@ def unroll(draft: Draft, features: Tensor, embeds: Tensor, rows: Rows, factor: t
     states: list[Tensor] = []
     for step, alive in enumerate(rows.alive):
         if step:
-            hidden, into = hidden[:alive], into[:alive]
+            hidden, into = beginning(hidden, alive), beginning(into, alive)
             present = rows.rows[:alive]
             turn = rotary.at(rows.positions[present] + step)
             plus = of_token.pick((present + 1 + step) % len(features))

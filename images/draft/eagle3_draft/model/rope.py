@@ -17,6 +17,7 @@ class Rotary:
     """
 
     def __init__(self, config: DraftConfig, device: torch.device) -> None:
+        self.device = device
         self._frequencies = inverse_frequencies(config).to(device)
         self._stretch = stretch(config.rope_scaling) if isinstance(config.rope_scaling, YarnScaling) else 1.0
 

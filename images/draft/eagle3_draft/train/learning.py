@@ -68,9 +68,11 @@ class Learning:
             policy = MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16, reduce_dtype=torch.float32 if self.ranks > 1 else torch.bfloat16
             )
-        # One unit: the layer runs in every unroll step and would otherwise be gathered for each
-        fully_shard(self.model, mp_policy=policy)
-        register_fsdp_forward_method(self.model, "taught")
+        # Two units. The layers run in every unroll step and would otherwise be gathered for each; the head's gradient is
+        # complete when the backward begins, and is added up over the ranks beside it
+        for unit, entry in ((self.model.lm_head, "judged"), (self.model, "taught")):
+            fully_shard(unit, mp_policy=policy, reshard_after_forward=False)
+            register_fsdp_forward_method(unit, entry)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
 
     def step(self, batch: Batch, rate: float, notes: Tensor) -> Tensor:
