@@ -27,6 +27,7 @@ from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.train.batches import Batch, epoch_steps, pack
 from eagle3_draft.train.evaluate import Evaluation, evaluate
@@ -72,8 +73,8 @@ class Tiny:
         run(config, load=load)
         return Features.open(folder)
 
-    def learn(self, features: Features, seed: int, epochs: int) -> Learning:
-        """A draft that was trained from them."""
+    def learn(self, features: Features, seed: int, epochs: int, factor: type[Factor] = Factor) -> Learning:
+        """A draft that was trained from them, with such products."""
         target = Target(self.model)
         counts = count_supervised(features.train, features.header.vocabulary_size)
         ids = choose(counts, VOCABULARY, target.framing_tokens()).ids
@@ -84,6 +85,7 @@ class Tiny:
             head=target.head(),
             ids=ids,
             seed=seed,
+            factor=factor,
         )
         lengths = features.train.lengths.tolist()
         steps = [step for epoch in range(epochs) for step in epoch_steps(lengths, TOKENS, seed=seed, epoch=epoch)]

@@ -1,13 +1,14 @@
 """A target and a feature store of any size, without a model: what a GPU's own tests and benchmarks train on.
 
 Conversations walk through an alphabet of tokens, mostly as a fixed rule says, so that a draft has something to learn. The
-hidden state of a position is a random row of its token's own, and its last state points at the target's next token.
+hidden states of a token are a random row of its own, and what the target says after it is one other token.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -15,13 +16,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import PROMPTS
-from eagle3_draft.features import FeatureWriter, Header, Sample, Split
-from eagle3_draft.features.writer import plan_shards
+from eagle3_draft.data.tokenizer_files import tokenizer_digest
+from eagle3_draft.features import FeatureWriter, Header, Sample, Split, Teaching, mapped, plan_shards, teach
 from eagle3_draft.model import DraftConfig
 from unit.train.corpus import FEATURES_KEY, Corpus
 
 #: How sure the target is of its next token: the difference of its logit to all others', about.
 CERTAINTY = 20.0
+
+#: The target's next token is so many further in the alphabet.
+STRIDE = 3
 
 #: One time in so many the conversation goes on with another token than the target's.
 SURPRISE = 10
@@ -32,11 +36,12 @@ QUESTION = 8
 
 @dataclass(frozen=True)
 class Target:
-    """A target's two matrices, and what its states are made of."""
+    """A target's two matrices, and what it makes of each token of the alphabet."""
 
     embedding: Tensor  # (vocabulary, hidden)
     head: Tensor  # (vocabulary, hidden)
     states: Tensor  # (alphabet, layers x hidden)
+    teaching: Teaching  # (alphabet, ...)
 
 
 def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Sequence[int], alphabet: int) -> Corpus:
@@ -50,10 +55,13 @@ def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Se
     """
     torch.manual_seed(0)
     sizes = (draft.vocabulary_size, draft.target_hidden_size)
+    head = (torch.randn(sizes) / draft.target_hidden_size**0.5).to(torch.bfloat16)
+    following = (torch.arange(alphabet) + STRIDE) % alphabet
     target = Target(
         embedding=torch.randn(sizes, dtype=torch.bfloat16),
-        head=(torch.randn(sizes) / draft.target_hidden_size**0.5).to(torch.bfloat16),
+        head=head,
         states=torch.randn(alphabet, len(draft.layers) * draft.target_hidden_size, dtype=torch.bfloat16),
+        teaching=teach("LastState", head[following] * CERTAINTY, lambda rows: rows @ head.T, len(head)),
     )
     corpus = Corpus(folder / "target", folder / "features")
     _write_target(corpus.target, draft, target)
@@ -61,8 +69,9 @@ def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Se
         layers=draft.layers,
         hidden_size=draft.target_hidden_size,
         dtype="bf16",
+        teacher="LastState",
         vocabulary_size=draft.vocabulary_size,
-        tokenizer_digest="t" * 64,
+        tokenizer_digest=tokenizer_digest(corpus.target),
         chat_template_digest="c" * 64,
     )
     writer = FeatureWriter(corpus.features, header)
@@ -83,7 +92,7 @@ def _conversations(lengths: Iterable[int], target: Target) -> Iterator[Sample]:
     alphabet = len(target.states)
     for length in lengths:
         surprise = torch.randint(0, SURPRISE, (length,)) == 0
-        jumps = torch.where(surprise, torch.randint(0, alphabet, (length,)), 3)
+        jumps = torch.where(surprise, torch.randint(0, alphabet, (length,)), STRIDE)
         ids = jumps.cumsum(0) % alphabet
         mask = torch.ones(length, dtype=torch.uint8)
         mask[:QUESTION] = 0
@@ -91,7 +100,7 @@ def _conversations(lengths: Iterable[int], target: Target) -> Iterator[Sample]:
             input_ids=ids.to(torch.int32),
             loss_mask=mask,
             hidden=target.states[ids],
-            last=target.head[(ids + 3) % alphabet] * CERTAINTY,
+            teaching=mapped(target.teaching, itemgetter(ids)),
         )
 
 

@@ -112,13 +112,14 @@ def test_no_step_waits_for_the_gpu(made: corpus.Corpus, precision: str) -> None:
         factor=FACTORS[precision],
     )
 
-    def batch(number: int) -> Batch:
-        greedy = [torch.zeros(len(sample), dtype=torch.int32) for sample in samples[:4]]
-        return pack(samples[:4], STEPS, greedy=greedy, multiple=learning.multiple, pin=True)
+    def batch(_number: int) -> Batch:
+        return pack(samples[:4], STEPS, multiple=learning.multiple, pin=True)
 
+    # The reader's thread does wait, for its own copies
+    batches = [ready for _, ready in prefetched(batch, range(6), GPU)]
     notes = torch.zeros(2, device=GPU)
     try:
-        for number, (_, ready) in enumerate(prefetched(batch, range(6), GPU)):
+        for number, ready in enumerate(batches):
             if number == 3:  # what is compiled is compiled
                 torch.cuda.set_sync_debug_mode("error")
             values = learning.step(ready, 1e-3, notes).to("cpu", non_blocking=True)
