@@ -86,6 +86,7 @@ class PodReading(Model):
     tokens: float
     requests: float
     verify_calls: float
+    request_seconds: float = Field(0, description="How long its finished requests took, added up.")
 
 
 class Reading(Model):

@@ -17,9 +17,11 @@ from eagle3_api.artifacts import ANSWERS, PROMPTS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ProbeConfig, ProbeResult
 from eagle3_api.spec import Probe
+from eagle3_api.status import PodReading
 from eagle3_draft import probe
 from eagle3_draft.probe.server import Counters, Server
 from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.counters import counted
 from eagle3_operator.judge.probe import judge_probe
 from served import drafts
 from served.server import sglang
@@ -243,22 +245,23 @@ def test_health_checks_are_not_traffic(probed: Probed, plain: tuple[str, ProbeRe
 def test_the_servers_counters_count_what_its_answers_say(good_server: str) -> None:
     """The watch's accept length, from counters, is the probe's, from answers."""
 
-    def read() -> tuple[Counters, float]:
+    def read() -> tuple[Counters, PodReading]:
         counters = Server(good_server).counters()
         assert counters is not None
         with urllib.request.urlopen(f"{good_server}/metrics", timeout=60) as answer:  # noqa: S310
-            lines = answer.read().decode().splitlines()
-        return counters, sum(
-            float(line.rpartition(" ")[2]) for line in lines if line.startswith("sglang:spec_verify_calls_total{")
-        )
+            reading = counted(answer.read().decode(), pod="server", restarts=0)
+        assert reading is not None
+        return counters, reading
 
     server = Server(good_server)
-    before, calls_before = read()
+    before, read_before = read()
     answers = [server.generate([1, 20 + i, 21 + i], 2 + i) for i in range(4)]
-    after, calls_after = read()
+    after, read_after = read()
     tokens, requests = after.tokens - before.tokens, after.requests - before.requests
     assert (tokens, requests) == (sum(answer.tokens for answer in answers), 4)
-    assert calls_after - calls_before == sum(answer.verify_steps for answer in answers)
+    assert (read_after.tokens - read_before.tokens, read_after.requests - read_before.requests) == (tokens, requests)
+    assert read_after.verify_calls - read_before.verify_calls == sum(answer.verify_steps for answer in answers)
+    assert read_after.request_seconds > read_before.request_seconds
 
 
 def test_another_chat_template_on_the_server_is_found(

@@ -116,9 +116,9 @@ class Observer:
         ready = [pod for pod in pods if pod.ready and pod.address and not pod.terminating]
         if not ready or not counters.due(serving, policy, now):
             return None
-        reading, running = self._servers.read(ready, port, now)
+        reading = self._servers.read(ready, port, now)
         born = {pod.name: pod.created_at for pod in ready}
-        window = counters.window(counters.last(serving), reading, born, running=running)
+        window = counters.window(counters.last(serving), reading, born)
         return Metrics(serving.number, window=window, reading=reading)
 
     def _find(self, obj: Eagle3Draft, kind: str, metadata: dict[tuple[str, str], Json]) -> list[Json]:

@@ -27,8 +27,8 @@ class Servers:
         # A proxy of the environment is for the world outside, not for pods.
         self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False)
 
-    def read(self, pods: Sequence[Pod], port: int, now: datetime) -> tuple[Reading, float]:
-        """What these pods have counted, those that answer, and the mean of the requests that they run.
+    def read(self, pods: Sequence[Pod], port: int, now: datetime) -> Reading:
+        """What these pods have counted, those of them that answer.
 
         Of very many pods some are left out, always the same: the accept length is a quotient, and theirs is as good.
 
@@ -41,14 +41,13 @@ class Servers:
         found = [answer for answer in answers if not isinstance(answer, str)]
         if not found:
             raise MetricsUnavailableError("; ".join(str(answer) for answer in answers[:3]))
-        reading = Reading(time=times.text(now), pods=[reading for reading, _ in found])
-        return reading, sum(running for _, running in found) / len(found)
+        return Reading(time=times.text(now), pods=found)
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    def _ask(self, pod: Pod, port: int) -> tuple[PodReading, float] | str:
+    def _ask(self, pod: Pod, port: int) -> PodReading | str:
         """What one pod says, or why it says nothing."""
         host = f"[{pod.address}]" if ":" in (pod.address or "") else pod.address
         url = f"http://{host}:{port}/metrics"

@@ -8,6 +8,9 @@ The former reading lies in the revision's status, so nothing is lost with the op
 reading to reading; one that had to wait, because the operator was away or no server answered, is longer. Prometheus's
 way of doing the same is described in ``watch``, with the counters and what they mean.
 
+How many requests ran together comes from a counter too, as the mean over the window: the time that its requests took,
+added up, per second. A gauge would say that of two moments.
+
 What a server counted is known only while it runs. What comes between the last reading and the end of a pod is lost, of
 all three counters alike, so that the quotient stays that of the requests that were seen.
 """
@@ -19,9 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_api.spec import Watch, seconds
 from eagle3_api.status import PodReading, Reading, RevisionStatus, Window
-from eagle3_operator.judge.watch import REQUESTS, RUNNING, TOKENS, VERIFY_CALLS, begins, made_of
+from eagle3_operator.judge.watch import REQUESTS, TOKENS, VERIFY_CALLS, begins, made_of
 
-_READ = (TOKENS, REQUESTS, VERIFY_CALLS, RUNNING)
+_SECONDS = "sglang:e2e_request_latency_seconds_sum"
+_READ = (TOKENS, REQUESTS, VERIFY_CALLS, _SECONDS)
 
 
 def due(revision: RevisionStatus, watch: Watch, now: datetime) -> bool:
@@ -38,8 +42,8 @@ def last(revision: RevisionStatus) -> Reading | None:
     return reading if reading is not None and begin is not None and _time(reading.time) >= begin else None
 
 
-def counted(text: str, *, pod: str, restarts: int) -> tuple[PodReading, float] | None:
-    """What one server has counted, and how many requests it runs; None where the text has no counters of SGLang's.
+def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
+    """What one server has counted; None where the text has no counters of SGLang's.
 
     A server that has not verified a draft yet, or never does, has no counter of verify calls: that is none of them.
 
@@ -58,20 +62,23 @@ def counted(text: str, *, pod: str, restarts: int) -> tuple[PodReading, float] |
                 seen.add(sample.name)
     if not {TOKENS, REQUESTS} <= seen:
         return None
-    reading = PodReading(
-        pod=pod, restarts=restarts, tokens=sums[TOKENS], requests=sums[REQUESTS], verify_calls=sums[VERIFY_CALLS]
+    return PodReading(
+        pod=pod,
+        restarts=restarts,
+        tokens=sums[TOKENS],
+        requests=sums[REQUESTS],
+        verify_calls=sums[VERIFY_CALLS],
+        request_seconds=sums[_SECONDS],
     )
-    return reading, sums[RUNNING]
 
 
-def window(before: Reading | None, after: Reading, born: Mapping[str, datetime], *, running: float) -> Window | None:
+def window(before: Reading | None, after: Reading, born: Mapping[str, datetime]) -> Window | None:
     """What was counted between two readings; None where that cannot be known.
 
     Args:
         before: where the window begins.
         after: where it ends.
         born: when each pod was created, by its name.
-        running: mean of the running requests of a server.
     """
     if before is None:
         return None
@@ -84,22 +91,29 @@ def window(before: Reading | None, after: Reading, born: Mapping[str, datetime],
     ]
     if not grown:
         return None
-    tokens, requests, verify_calls = (sum(values) for values in zip(*grown, strict=True))
+    tokens, requests, verify_calls, request_seconds = (sum(values) for values in zip(*grown, strict=True))
+    end = _time(after.time)
     return made_of(
-        start=begin, end=_time(after.time), tokens=tokens, requests=requests, verify_calls=verify_calls, running=running
+        start=begin,
+        end=end,
+        tokens=tokens,
+        requests=requests,
+        verify_calls=verify_calls,
+        running=request_seconds / (end - begin).total_seconds() / len(grown),
     )
 
 
-def _increase(before: PodReading | None, after: PodReading, *, young: bool) -> tuple[float, float, float] | None:
+def _increase(before: PodReading | None, after: PodReading, *, young: bool) -> tuple[float, ...] | None:
     """What a server counted since the former reading: all of it if it was started since."""
-    now = (after.tokens, after.requests, after.verify_calls)
     if before is None:
-        return now if young else None
-    then = (before.tokens, before.requests, before.verify_calls)
+        return _values(after) if young else None
+    grown = tuple(new - old for new, old in zip(_values(after), _values(before), strict=True))
     # The container's restart may be known a moment later than what its successor counts.
-    if before.restarts != after.restarts or any(new < old for new, old in zip(now, then, strict=True)):
-        return now
-    return after.tokens - before.tokens, after.requests - before.requests, after.verify_calls - before.verify_calls
+    return _values(after) if before.restarts != after.restarts or min(grown) < 0 else grown
+
+
+def _values(reading: PodReading) -> tuple[float, ...]:
+    return reading.tokens, reading.requests, reading.verify_calls, reading.request_seconds
 
 
 def _time(text: str) -> datetime:

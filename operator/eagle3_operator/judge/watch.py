@@ -45,7 +45,7 @@ from eagle3_operator.decision import Verdict
 TOKENS = "sglang:generation_tokens_histogram_sum"
 REQUESTS = "sglang:generation_tokens_histogram_count"
 VERIFY_CALLS = "sglang:spec_verify_calls_total"
-RUNNING = "sglang:num_running_reqs"
+_RUNNING = "sglang:num_running_reqs"
 _STEPS = "sglang:spec_num_steps"
 
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
@@ -110,7 +110,7 @@ def queries(namespace: str, name: str, revision: int, seconds: float) -> dict[st
         "tokens": f"sum(increase({over(TOKENS)}))",
         "requests": f"sum(increase({over(REQUESTS)}))",
         "verify_calls": (f"sum(increase({over(VERIFY_CALLS)})) or 0 * (max(max_over_time({over(_STEPS)})) == 0)"),
-        "running": f"avg(avg_over_time({over(RUNNING)}))",
+        "running": f"avg(avg_over_time({over(_RUNNING)}))",
     }
 
 

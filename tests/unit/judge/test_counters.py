@@ -23,8 +23,9 @@ sglang:generation_tokens_histogram_bucket{engine_type="unified",le="100.0",model
 sglang:generation_tokens_histogram_count{engine_type="unified",model_name="kimi"} 100.0
 # TYPE sglang:spec_verify_calls_total counter
 sglang:spec_verify_calls_total{engine_type="unified",model_name="kimi"} 1500.0
-# TYPE sglang:num_running_reqs gauge
-sglang:num_running_reqs{engine_type="unified",model_name="kimi",tp_rank="0"} 2.0
+# TYPE sglang:e2e_request_latency_seconds histogram
+sglang:e2e_request_latency_seconds_sum{engine_type="unified",is_streaming="False",model_name="kimi"} 400.0
+sglang:e2e_request_latency_seconds_sum{engine_type="unified",is_streaming="True",model_name="kimi"} 200.0
 """
 
 
@@ -36,8 +37,12 @@ def stamp(minutes: float) -> str:
     return f"{at(minutes):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def pod(tokens: float, requests: float, calls: float, *, name: str = "a", restarts: int = 0) -> PodReading:
-    return PodReading(pod=name, restarts=restarts, tokens=tokens, requests=requests, verify_calls=calls)
+def pod(
+    tokens: float, requests: float, calls: float, *, name: str = "a", restarts: int = 0, busy: float = 0
+) -> PodReading:
+    return PodReading(
+        pod=name, restarts=restarts, tokens=tokens, requests=requests, verify_calls=calls, request_seconds=busy
+    )
 
 
 def reading(minutes: float, *pods: PodReading) -> Reading:
@@ -46,24 +51,24 @@ def reading(minutes: float, *pods: PodReading) -> Reading:
 
 def between(before: Reading | None, after: Reading, *, born: float = -60) -> Window | None:
     """The window between two readings of pods that were all created at a minute after noon."""
-    return window(before, after, {one.pod: at(born) for one in after.pods}, running=2.0)
+    return window(before, after, {one.pod: at(born) for one in after.pods})
 
 
 # ------------------------------------------------------------------------------------------------------- one server
 
 
 def test_a_servers_metrics_are_its_tokens_requests_and_verify_calls() -> None:
-    assert counted(TEXT, pod="a", restarts=1) == (pod(4000, 100, 1500, restarts=1), 2.0)
+    assert counted(TEXT, pod="a", restarts=1) == pod(4000, 100, 1500, restarts=1, busy=600)
 
 
 def test_the_series_of_several_ranks_are_added() -> None:
     second = TEXT.replace('engine_type="unified"', 'engine_type="unified",dp_rank="1"')
-    assert counted(TEXT + second, pod="a", restarts=0) == (pod(8000, 200, 3000), 4.0)
+    assert counted(TEXT + second, pod="a", restarts=0) == pod(8000, 200, 3000, busy=1200)
 
 
 def test_a_server_that_never_verified_a_draft_has_no_verify_calls() -> None:
     text = "\n".join(line for line in TEXT.splitlines() if "verify" not in line)
-    assert counted(text, pod="a", restarts=0) == (pod(4000, 100, 0), 2.0)
+    assert counted(text, pod="a", restarts=0) == pod(4000, 100, 0, busy=600)
 
 
 @pytest.mark.parametrize("text", ["", "process_cpu_seconds_total 1.5\n", "<html>Not here</html>"])
@@ -80,9 +85,9 @@ def test_a_line_that_is_cut_off_is_refused() -> None:
 
 
 def test_a_window_is_what_was_counted_between_two_readings() -> None:
-    made = between(reading(0, pod(1000, 10, 500)), reading(5, pod(5000, 110, 2000)))
+    made = between(reading(0, pod(1000, 10, 500, busy=100)), reading(5, pod(5000, 110, 2000, busy=700)))
     assert made is not None
-    assert (made.start, made.end, made.running) == (stamp(0), stamp(5), 2.0)
+    assert (made.start, made.end) == (stamp(0), stamp(5))
     assert (made.tokens, made.requests, made.verify_calls) == (4000, 100, 1500)
     assert made.accept_length == pytest.approx(3900 / 1500)
 
@@ -92,6 +97,14 @@ def test_the_pods_of_a_revision_are_added() -> None:
     made = between(before, reading(5, pod(300, 3, 150), pod(500, 6, 240, name="b")))
     assert made is not None
     assert (made.tokens, made.requests, made.verify_calls) == (500, 6, 250)
+
+
+def test_requests_that_run_together_are_the_mean_over_the_window_of_a_server() -> None:
+    """Ten minutes of requests within five are two at a time."""
+    before = reading(0, pod(0, 0, 0, busy=100), pod(0, 0, 0, name="b"))
+    made = between(before, reading(5, pod(90, 1, 30, busy=700), pod(90, 1, 30, name="b", busy=1200)))
+    assert made is not None
+    assert made.running == pytest.approx((2 + 4) / 2)
 
 
 def test_before_the_first_reading_there_is_no_window() -> None:
