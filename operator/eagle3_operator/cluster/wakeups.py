@@ -73,9 +73,10 @@ class Wakeups:
             except GoneError as error:
                 logger.info("changes of a %s may have been missed, so every object is looked at: %s", kind, error)
                 version = None
+                self._stopped.wait(_RETRY_SECONDS)
             except StoppingError:
                 return
-            except ApiError as error:
+            except Exception as error:  # whatever it was: that a watch has ended would be noticed by nobody
                 if self._stopped.is_set():
                     return
                 logger.warning("the watch of every %s was interrupted and goes on: %s", kind, error)
