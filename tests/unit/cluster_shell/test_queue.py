@@ -267,3 +267,41 @@ def test_stopping_waits_for_flights_under_way_but_not_for_ever() -> None:
 
     asyncio.run(scenario())
     assert ended == [A]
+
+
+def test_what_happens_together_is_looked_at_once_a_moment_later_whoever_tells_it() -> None:
+    flights: list[float] = []
+
+    async def reconcile(key: Key) -> None:
+        flights.append(time.monotonic())
+
+    async def scenario() -> None:
+        queue = Queue(reconcile, workers=4, resync=no_objects, resync_seconds=1e6)
+        queue.start()
+        begin = time.monotonic()
+        tellers = [threading.Thread(target=queue.wake, args=(A,)) for _ in range(5)]
+        for teller in tellers:
+            teller.start()
+        async with asyncio.timeout(10):
+            while not flights:
+                await asyncio.sleep(0.01)
+        assert flights[0] - begin >= GATHER_SECONDS
+        assert queue.backlog() == 0
+        await queue.stop()
+
+    asyncio.run(scenario())
+    assert len(flights) == 1
+
+
+def test_a_queue_that_has_ended_is_told_in_vain() -> None:
+    async def reconcile(key: Key) -> None:
+        raise AssertionError("nothing is looked at any more")
+
+    async def scenario() -> Queue:
+        queue = Queue(reconcile, workers=1, resync=no_objects, resync_seconds=1e6)
+        queue.wake(A)
+        queue.start()
+        await queue.stop()
+        return queue
+
+    asyncio.run(scenario()).wake(A)

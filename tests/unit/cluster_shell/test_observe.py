@@ -1,0 +1,78 @@
+"""What is asked of the API server to see an object's children. What it answers is tested in tests/cluster."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from eagle3_api.jobs import StageName
+from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
+from eagle3_operator.cluster.client import Client
+from eagle3_operator.cluster.observe import Observer
+from eagle3_operator.manifests import names
+from unit.samples import SPEC, merged
+
+Json = dict[str, Any]
+NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+
+
+class ClientThatNotesWhatItIsAsked(Client):
+    """Instead of a server: it has these Jobs and nothing else."""
+
+    def __init__(self, jobs: Sequence[Json]) -> None:
+        super().__init__(Configuration(host="http://127.0.0.1:1"))
+        self.jobs = list(jobs)
+        self.asked: list[str] = []
+
+    def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
+        self.asked.append(kind)
+        return self.jobs if kind == "Job" else []
+
+    def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
+        assert (kind, cached) == ("PersistentVolumeClaim", True)
+        return None
+
+
+def job(stage: StageName, key: str) -> Json:
+    metadata = {
+        "name": f"kimi-{stage}-{key}",
+        "namespace": "llm",
+        "uid": f"uid-{stage}",
+        "creationTimestamp": "2026-11-29T11:00:00Z",
+        "labels": names.labels("kimi", stage=stage),
+        "annotations": {names.KEY_ANNOTATION: key},
+    }
+    return {"metadata": metadata, "spec": {}, "status": {}}
+
+
+def asked(jobs: Sequence[Json], *stages: StageStatus) -> list[str]:
+    """The kinds that are listed for an object that only trains."""
+    metadata = {"name": "kimi", "namespace": "llm", "uid": "1"}
+    obj = Eagle3Draft.model_validate({"metadata": metadata, "spec": merged(SPEC, {"serve": None, "watch": None})})
+    client = ClientThatNotesWhatItIsAsked(jobs)
+    Observer(client, {}, poll_seconds=10).observe(obj, Eagle3DraftStatus(stages=list(stages)), NOW)
+    return client.asked
+
+
+def told(key: str, state: StageState) -> StageStatus:
+    return StageStatus(name=StageName.INSPECT, key=key, state=state)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "stages", "kinds"),
+    [
+        ([], (), ["Job"]),
+        ([job(StageName.INSPECT, "k1")], (told("k1", StageState.SUCCEEDED),), ["Job"]),
+        ([job(StageName.INSPECT, "k1")], (told("k1", StageState.RUNNING),), ["Job", "Pod"]),
+        ([job(StageName.INSPECT, "k2")], (told("k1", StageState.SUCCEEDED),), ["Job", "Pod"]),
+        ([job(StageName.INSPECT, "k1"), job(StageName.TRAIN, "k3")], (told("k1", StageState.SUCCEEDED),), ["Job", "Pod"]),
+    ],
+    ids=["no Job", "a Job whose stage succeeded", "one under way", "one of another key", "one of two"],
+)
+def test_pods_are_asked_for_only_where_a_job_may_have_something_new_to_say(
+    jobs: list[Json], stages: tuple[StageStatus, ...], kinds: list[str]
+) -> None:
+    assert asked(jobs, *stages) == kinds
