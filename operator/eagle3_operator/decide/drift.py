@@ -1,8 +1,8 @@
 """Drift: where traffic has moved away from what the serving draft learned, the data is looked at again.
 
-That is all that ``watch.onDrift: Retrain`` does, once per cooldown. Inspect runs anew; data that has changed has another
-digest, and is extracted and trained on as after any edit, probed and promoted as any draft. Data that has not changed
-would only make the same draft again, so nothing follows from it.
+That is all that ``watch.onDrift: Retrain`` does, once per cooldown. A data set of a hub is fetched anew, and Inspect runs
+anew; data that has changed has another digest, and is extracted and trained on as after any edit, probed and promoted as
+any draft. Data that has not changed would only make the same draft again, so nothing follows from it.
 """
 
 from datetime import datetime
@@ -21,7 +21,7 @@ def act_on(spec: Eagle3DraftSpec, status: Eagle3DraftStatus, now: datetime) -> E
     serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
     if watch is None or watch.on_drift != "Retrain" or serving is None or spec.suspend:
         return status
-    chain = (stage for stage in status.stages if stage.name is not StageName.CLEAN)
+    chain = (stage for stage in status.stages if stage.name not in (StageName.CLEAN, StageName.PUBLISH))
     at_work = any(stage.state is not StageState.SUCCEEDED for stage in chain)
     verdict = Revision(serving, None, spec).watch_verdict
     if at_work or verdict is None or verdict.reason is not Reason.DRIFTING:

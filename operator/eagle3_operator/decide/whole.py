@@ -122,7 +122,7 @@ def _advance_chain(
     chain: dict[StageName, StageStatus] = {}
     fetched: FetchResult | None = None
     begun: list[Link] = []
-    if (fetch := stages.fetch(view.obj, attempts.get(StageName.FETCH))) is not None:
+    if (fetch := stages.fetch(view.obj, attempts.get(StageName.FETCH), before.handled.drift)) is not None:
         step = advance(fetch, former.get(StageName.FETCH), view)
         actions.add(step)
         if step.status.state is not StageState.SUCCEEDED:

@@ -68,7 +68,11 @@ def told(key: str, state: StageState) -> StageStatus:
         ([job(StageName.INSPECT, "k1")], (told("k1", StageState.SUCCEEDED),), ["Job"]),
         ([job(StageName.INSPECT, "k1")], (told("k1", StageState.RUNNING),), ["Job", "Pod"]),
         ([job(StageName.INSPECT, "k2")], (told("k1", StageState.SUCCEEDED),), ["Job", "Pod"]),
-        ([job(StageName.INSPECT, "k1"), job(StageName.TRAIN, "k3")], (told("k1", StageState.SUCCEEDED),), ["Job", "Pod"]),
+        (
+            [job(StageName.INSPECT, "k1"), job(StageName.TRAIN, "k3")],
+            (told("k1", StageState.SUCCEEDED),),
+            ["Job", "Pod"],
+        ),
     ],
     ids=["no Job", "a Job whose stage succeeded", "one under way", "one of another key", "one of two"],
 )

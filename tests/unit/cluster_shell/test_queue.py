@@ -1,6 +1,8 @@
 """The queue: never two flights of one object, no request lost, the earlier request wins."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Collection
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from eagle3_operator.cluster.queue import FIRST_BACKOFF, LAST_BACKOFF, Key, Queue, Schedule, backoff
+from eagle3_operator.cluster.queue import FIRST_BACKOFF, GATHER_SECONDS, LAST_BACKOFF, Key, Queue, Schedule, backoff
 
 A, B = Key("llm", "a"), Key("llm", "b")
 KEYS = st.sampled_from([A, B, Key("llm", "c"), Key("other", "a")])

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from eagle3_api.conditions import Reason
+from eagle3_api.jobs import FetchConfig
 from eagle3_api.status import PodReading, Reading
+from eagle3_operator.decide.stages import fetch
 from eagle3_operator.observation import Metrics
 from unit.decide.world import World, serving_draft, stamp
 from unit.samples import FACTS, converted, measured
@@ -194,3 +196,18 @@ def test_without_a_cooldown_the_data_is_looked_at_once_per_window() -> None:
     assert world.reason() == ("False", Reason.DRIFTING)
     world.window(verify=2900 / 2.3)
     assert world.reason() == ("False", Reason.INSPECTING)
+
+
+def test_a_data_set_of_a_hub_is_fetched_anew_and_the_target_is_not() -> None:
+    data = {"conversations": None, "dataset": {"repository": "org/chats"}}
+    obj = World().edit(target={"model": "org/model"}, data=data).obj
+
+    def config(drift: str | None) -> FetchConfig:
+        link = fetch(obj, None, drift)
+        assert link is not None
+        assert isinstance(link.config, FetchConfig)
+        return link.config
+
+    before, after = config(None), config("2026-11-29T12:00:00Z")
+    assert before.target == after.target
+    assert before.dataset != after.dataset
