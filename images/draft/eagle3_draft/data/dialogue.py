@@ -43,12 +43,16 @@ class Answer:
 class _Sequence:
     """Tokens, and which of them the target produced."""
 
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    mask: "array[int]" = field(default_factory=lambda: array("B"))
+
+    def begins(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt repeats it and goes on."""
+        return array("i", prompt[: len(self.ids)]) == self.ids
 
     def add(self, ids: Sequence[int], *, produced: bool) -> None:
-        self.ids += ids
-        self.mask += [int(produced)] * len(ids)
+        self.ids.extend(ids)
+        self.mask.extend([int(produced)] * len(ids))
 
 
 class Dialogue:
@@ -100,7 +104,7 @@ class Dialogue:
         if self.prompt is None or len(answer.ids) > self.room:
             raise ValueError("an answer that was not asked for, or is too long")
         current = self._sequences[-1] if self._sequences else None
-        if current is None or self.prompt[: len(current.ids)] != current.ids:
+        if current is None or not current.begins(self.prompt):
             current = _Sequence()
             self._sequences.append(current)
         current.add(self.prompt[len(current.ids) :], produced=False)
@@ -120,7 +124,7 @@ class Dialogue:
         """
         if not self._sequences:
             raise UnusableError(self._obstacle)
-        return [Rendered(array("i", one.ids), array("B", one.mask)) for one in self._sequences]
+        return [Rendered(one.ids, one.mask) for one in self._sequences]
 
     def _ask(self) -> None:
         """Go on to the next question, or to the end."""
