@@ -171,6 +171,18 @@ def test_an_interrupted_fetch_goes_on_at_its_commit_with_the_files_that_are_miss
     ]
 
 
+def test_a_commit_that_was_taken_back_meanwhile_is_not_waited_for(there: Hub, folder: Path) -> None:
+    there.fault = lambda method, path: Fault(status=418) if path.endswith("tokenizer.json") else None
+    with pytest.raises(StageError):
+        run(config(folder))
+    del there.repositories[f"models/{MODEL}"]
+    new = there.put(MODEL, {**TARGET, "config.json": b'{"architectures": ["Other"]}'})
+    there.fault = lambda method, path: None
+    refused(lambda: run(config(folder)), ExitCode.BAD_INPUT, Reason.HUB_NOT_FOUND, MODEL)
+    assert of_target(run(config(folder))).commit == new
+    assert (folder / "target" / "config.json").read_bytes() == b'{"architectures": ["Other"]}'
+
+
 def test_what_a_killed_process_left_of_a_file_is_cleared_away(there: Hub, folder: Path) -> None:
     left = folder / "target" / ".cache" / "huggingface" / "download" / "x.1.incomplete"
     left.parent.mkdir(parents=True)

@@ -73,7 +73,12 @@ def _repository(kind: Kind, source: HubSource) -> Repository:
     """The repository, at the commit at which an interrupted fetch found it."""
     pinned = Path(source.folder) / _COMMIT
     revision = pinned.read_text() if pinned.is_file() else source.revision
-    found = Repository.find(kind, source.repository, revision)
+    try:
+        found = Repository.find(kind, source.repository, revision)
+    except StageError as error:
+        if error.reason is Reason.HUB_NOT_FOUND:  # perhaps a commit that was taken back: another try asks anew
+            pinned.unlink(missing_ok=True)
+        raise
     pinned.parent.mkdir(parents=True, exist_ok=True)
     artifacts.write_atomic(pinned, found.commit.encode())
     return found
