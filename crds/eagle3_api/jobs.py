@@ -186,6 +186,15 @@ class ExtractConfig(Model):
     end_tokens: list[int] | None = Field(None, description="With which the target ends an answer of its own.")
 
 
+class LossConfig(Model):
+    """What ``spec.train.loss`` says, as the data plane needs it."""
+
+    kind: Literal["CrossEntropy", "KL", "LKAlpha", "LKLambda"] = "CrossEntropy"
+    eta: float = 1.0
+    decay: float = 0.8
+    normalised: bool = False
+
+
 class TrainConfig(Model):
     """Train: hidden states to a draft, its vocabulary and its measure."""
 
@@ -210,6 +219,7 @@ class TrainConfig(Model):
     learning_rate: float
     unroll_steps: int
     precision: Literal["bf16", "fp8"] = "bf16"
+    loss: LossConfig = Field(default_factory=LossConfig)
     seed: int
     evaluations_per_epoch: int = 1
     early_stop: EarlyStop | None = Field(None, description="As the object says.")

@@ -438,6 +438,32 @@ class Logging(Model):
     )
 
 
+class Loss(Model):
+    """What training makes small."""
+
+    kind: Literal["CrossEntropy", "KL", "LKAlpha", "LKLambda"] = Field(
+        "CrossEntropy",
+        description="CrossEntropy with the target's distribution, as EAGLE-3 does. KL is the same but for a constant: its gradient "
+        "is that of CrossEntropy, its value says how far there is to go. LKAlpha is the negative logarithm of the probability "
+        "that a proposal is accepted, LKLambda goes over from KL to that probability itself as it rises: for drafts that are "
+        "verified by sampling rather than greedily.",
+    )
+    eta: float = Field(
+        1.0,
+        ge=0,
+        le=100,
+        description="Of LKLambda: how soon it goes over. KL counts exp(-eta x acceptance), acceptance the rest.",
+    )
+    decay: float = Field(
+        0.8, gt=0, le=1, description="What an unroll step counts less than the one before; 1 counts all alike."
+    )
+    normalised: bool = Field(
+        False,
+        description="Divide by the sum of the steps' weights, so that unrollSteps and decay leave the loss's size, and with it what "
+        "a learning rate means, as they are.",
+    )
+
+
 class Train(Model):
     """Training of the draft with FSDP2 and training-time test."""
 
@@ -463,6 +489,7 @@ class Train(Model):
     unroll_steps: int = Field(
         7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
     )
+    loss: Loss = section(Loss)
     precision: Literal["bf16", "fp8"] = Field(
         "bf16",
         description="Of the matrix products: bf16, or fp8 for those of the unroll steps, a third faster on Ada, Hopper and "

@@ -32,6 +32,7 @@ from eagle3_draft.model.target import Target
 from eagle3_draft.train.batches import Batch, epoch_steps, pack
 from eagle3_draft.train.evaluate import Evaluation, evaluate
 from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.loss import CROSS_ENTROPY
 from eagle3_draft.train.loss_kernel import Judged
 from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.vocabulary import choose, count_supervised
@@ -109,6 +110,7 @@ def measured(learning: Learning, exact: Features) -> Evaluation:
         unroll_steps=UNROLL,
         replay_steps=UNROLL,
         multiple=1,
+        loss=CROSS_ENTROPY,
         device=CPU,
         progress=lambda _: None,
     )

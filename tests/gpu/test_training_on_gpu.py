@@ -1,11 +1,13 @@
 """On a GPU the kernels compute the formulas, and the fast unroll with its loss is the plain one."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
@@ -14,7 +16,7 @@ from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.model.rows import needed
 from eagle3_draft.train.batches import Batch, pack
-from eagle3_draft.train.loss import Teacher, known_rows, mark, total_loss
+from eagle3_draft.train.loss import Teacher, distance, known_rows, mark, total_loss
 from eagle3_draft.train.loss_kernel import compare, judge, log_sum_exp
 
 GPU = torch.device("cuda", 0)
@@ -130,18 +132,20 @@ def test_attention_on_a_grid_with_its_chain_is_as_near_to_the_formula_as_the_pac
 
 
 @pytest.mark.parametrize("vocabulary", [512, 4097, 32000])
-def test_the_loss_kernel_is_its_formula(vocabulary: int) -> None:
+@pytest.mark.parametrize("kind", ["CrossEntropy", "KL", "LKAlpha", "LKLambda"])
+def test_the_loss_kernel_is_its_formula(vocabulary: int, kind: Any) -> None:
     torch.manual_seed(3)
     logits, teacher = torch.randn(9, vocabulary, device=GPU) * 3, torch.randn(4, vocabulary, device=GPU) * 3
     rows, weights = torch.tensor([0, 1, 1, 2, 3, 3, 0, 2, 1], device=GPU), torch.rand(9, device=GPU)
     normaliser = log_sum_exp(teacher)
     assert away(normaliser, teacher.logsumexp(-1)) < 1e-5
     expected = logits.clone().requires_grad_()
-    losses = torch.nn.functional.cross_entropy(expected, teacher[rows].softmax(-1), reduction="none")
+    mass, loss = torch.rand(4, device=GPU), LossConfig(kind=kind, eta=2.0)
+    losses = distance(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
-    loss, best = compare(logits, teacher, normaliser, rows, weights, gradient=True)
+    far, best = compare(logits, teacher, normaliser, mass, rows, weights, loss, gradient=True)
     assert torch.equal(best, expected.argmax(-1))
-    assert away(loss, losses) < 1e-5
+    assert away(far, losses) < 1e-5
     assert away(logits, gradient) < 1e-4
 
 

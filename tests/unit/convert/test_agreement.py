@@ -27,7 +27,7 @@ from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import DECAY, Teacher, mark
+from eagle3_draft.train.loss import Teacher, mark
 from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
 from unit.train import corpus
@@ -81,7 +81,7 @@ def knowing(made: drafts.Made, answered: list[Sample]) -> Original:
         logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
         losses = mark(logits, lesson, batch.teachers, ids).losses
         optimizer.zero_grad()
-        (losses * torch.tensor([1.0, DECAY])).sum().div(len(batch.taught)).backward()  # type: ignore[no-untyped-call]
+        (losses * torch.tensor([1.0, 0.8])).sum().div(len(batch.taught)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     weights = {name: value.detach().contiguous() for name, value in draft.state_dict().items()}
     return Original(weights, ids, drafts.original_of(made).sizes, tuple(corpus.LAYERS))

@@ -52,6 +52,7 @@ def test_what_does_not_change_the_output_is_in_no_key_of_a_stage() -> None:
 
 
 def test_a_default_spelt_out_changes_no_key() -> None:
+    assert not changed(train={"loss": {"kind": "CrossEntropy", "decay": 0.8}})
     assert not changed(draft={"depth": 1, "variant": "EAGLE-3", "attention": "Heads"})
     assert not changed(
         train={"epochs": 3, "precision": "bf16", "evaluationsPerEpoch": 1},
@@ -82,6 +83,7 @@ def test_an_edit_changes_its_stage_and_what_follows() -> None:
     assert changed(train={"evaluationsPerEpoch": 2}) == {"train", "convert"}
     assert changed(train={"earlyStop": {}}) == {"train", "convert"}
     assert changed(data={"maxLength": 1024}) == {"inspect", "extract", "train", "convert"}
+    assert changed(train={"loss": {"kind": "LKAlpha"}}) == {"train", "convert"}
     assert changed(draft={"attention": "Latent"}) == {"inspect", "train", "convert"}
     assert changed(draft={"depth": 2}) == changed(draft={"variant": "EAGLE-3.1"}) == {"inspect", "train", "convert"}
     assert changed(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}) == {"draft"}

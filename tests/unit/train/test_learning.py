@@ -7,11 +7,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor, Fp8Factor
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import Learning
-from unit.model.test_draft import config
+from eagle3_draft.train.loss import CROSS_ENTROPY
+from unit.model.test_draft import SWITCHES, config
+from unit.train.test_loss import LOSSES
 
 VOCABULARY, STEPS = 96, 3
 IDS = torch.arange(0, VOCABULARY)[:64]
@@ -25,9 +28,18 @@ def one_rank() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def new_learning(factor: type[Factor]) -> Learning:
+def new_learning(factor: type[Factor] = Factor, loss: LossConfig = CROSS_ENTROPY, switches: str = "plain") -> Learning:
     embedding = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(2))
-    return Learning(config(), torch.device("cpu"), embedding=embedding, head=HEAD, ids=IDS, seed=0, factor=factor)
+    return Learning(
+        config(**SWITCHES[switches]),
+        torch.device("cpu"),
+        embedding=embedding,
+        head=HEAD,
+        ids=IDS,
+        seed=0,
+        factor=factor,
+        loss=loss,
+    )
 
 
 def new_batch(tokens: int = 120) -> Batch:
@@ -43,6 +55,38 @@ def new_batch(tokens: int = 120) -> Batch:
 
 def losses(learning: Learning, batch: Batch, steps: int) -> list[float]:
     return [learning.step(batch, 3e-3, torch.zeros(2))[0].item() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("switches", ["latent attention, yarn, EAGLE-3.1", "all"])
+def test_drafts_of_every_kind_learn(switches: str) -> None:
+    found = losses(new_learning(switches=switches), new_batch(60), 15)
+    assert found[-1] < 0.9 * found[0]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
+def test_with_every_loss_more_is_accepted(loss: LossConfig) -> None:
+    batch, learning = new_batch(60), new_learning(loss=loss)
+
+    def accepted() -> float:
+        """The geometric mean over all positions and steps of what a server that samples accepts."""
+        learning.loss, trained = LossConfig(kind="LKAlpha"), learning.loss
+        with torch.no_grad():
+            marks = learning.judge(batch, learning.teacher.answer(batch.teaching), torch.ones(STEPS)).marks
+        learning.loss = trained
+        return float((-marks.losses.sum() / marks.counted.sum()).exp())
+
+    untrained = accepted()
+    found = losses(learning, batch, 15)
+    assert found[-1] < found[0]
+    assert accepted() > 1.3 * untrained
+
+
+def test_normalised_weights_leave_the_size_of_a_step_as_it_is_whatever_its_unroll() -> None:
+    batch = new_batch()
+    plain, normalised = (
+        losses(new_learning(loss=LossConfig(decay=0.8, normalised=flag)), batch, 1)[0] for flag in (False, True)
+    )
+    assert plain == pytest.approx(normalised * (1 + 0.8 + 0.64))
 
 
 def test_in_fp8_it_learns_as_much() -> None:

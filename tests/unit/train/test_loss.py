@@ -1,13 +1,16 @@
 """The loss is the paper's."""
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import LastState, Sample, TopK
 from eagle3_draft.train import loss
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import Teacher, known_rows, mark, total_loss
+from eagle3_draft.train.loss import Teacher, distance, known_rows, mark, total_loss
 
 VOCABULARY, HIDDEN, STEPS = 40, 6, 3
 IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
@@ -23,17 +26,42 @@ def conversation(mask: list[int], head: Tensor) -> Sample:
     )
 
 
-def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor]) -> Tensor:
+KINDS: tuple[Literal["KL", "LKAlpha", "LKLambda"], ...] = ("KL", "LKAlpha", "LKLambda")
+LOSSES = [
+    LossConfig(),
+    LossConfig(kind="KL", decay=0.5),
+    LossConfig(kind="LKAlpha", normalised=True),
+    LossConfig(kind="LKLambda", eta=3.0),
+]
+
+
+def of_a_position(target_logits: Tensor, logits: Tensor, loss: LossConfig) -> Tensor:
+    """arXiv 2503.01840 (cross-entropy) and 2602.23881, from the target's logits of its vocabulary and the draft's of its own."""
+    teacher, own = torch.softmax(target_logits[IDS], 0), torch.softmax(logits, 0)
+    if loss.kind == "CrossEntropy":
+        return -(teacher * own.log()).sum()
+    divergence = (teacher * (teacher / own).log()).sum()
+    if loss.kind == "KL":
+        return divergence
+    told = torch.softmax(target_logits, 0)[IDS]
+    accepted = sum((torch.minimum(p, q) for p, q in zip(told, own, strict=True)), torch.zeros(()))
+    if loss.kind == "LKAlpha":
+        return -accepted.log()
+    leading = torch.exp(-loss.eta * accepted).detach()
+    return leading * divergence + (1 - leading) * (1 - accepted)
+
+
+def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor], loss: LossConfig) -> Tensor:
     """arXiv 2503.01840, one position after the other.
 
-    At step i, position p proposes token p + 2 + i. Its loss is the cross-entropy with the target's distribution there, over
-    the draft's vocabulary. Steps count 1, 0.8, 0.64, ...
+    At step i, position p proposes token p + 2 + i. Its loss is the distance from the target's distribution there, over the
+    draft's vocabulary. Steps count 1, 0.8, 0.64, ...
 
     Args:
         proposals: logits of each step, (positions, draft vocabulary).
     """
     assert isinstance(sample.teaching, LastState)
-    total = torch.zeros(())
+    total, sum_of_weights = torch.zeros(()), 0.0
     for step, logits in enumerate(proposals):
         losses = []
         for position in range(len(sample.input_ids)):
@@ -43,11 +71,11 @@ def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor]) -> Tenso
             target_logits = head @ sample.teaching.last[predicted - 1]
             if int(target_logits.argmax()) not in IDS.tolist():
                 continue
-            teacher = torch.softmax(target_logits[IDS], 0)
-            losses.append(-(teacher * torch.log_softmax(logits[position], 0)).sum())
+            losses.append(of_a_position(target_logits, logits[position], loss))
+        sum_of_weights += loss.decay**step
         if losses:
-            total = total + 0.8**step * torch.stack(losses).mean()
-    return total
+            total = total + loss.decay**step * torch.stack(losses).mean()
+    return total / sum_of_weights if loss.normalised else total
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +84,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_the_papers_loss_with_its_gradient(seed: int) -> None:
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
+def test_it_is_the_papers_loss_with_its_gradient(seed: int, loss: LossConfig) -> None:
     torch.manual_seed(seed)
     head = torch.randn(VOCABULARY, HIDDEN)
     sample = conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 20, head)
@@ -65,16 +94,55 @@ def test_it_is_the_papers_loss_with_its_gradient(seed: int) -> None:
     batch = pack([sample], STEPS)
     lesson = Teacher(head, IDS).teach(batch.teaching)
     logits = [of_step[rows] for of_step, rows in zip(proposals, batch.wanted, strict=True)]
-    marks = mark(logits, lesson, batch.teachers, IDS)
-    ours = total_loss(marks.losses, known_rows(lesson, batch.teachers))
+    marks = mark(logits, lesson, batch.teachers, IDS, loss)
+    ours = total_loss(marks.losses, known_rows(lesson, batch.teachers), loss)
 
-    theirs = by_the_paper(sample, head, proposals)
+    theirs = by_the_paper(sample, head, proposals, loss)
     assert theirs > 0
     torch.testing.assert_close(ours, theirs)
     for mine, expected in zip(
         torch.autograd.grad(ours, proposals), torch.autograd.grad(theirs, proposals), strict=True
     ):
         torch.testing.assert_close(mine, expected)
+
+
+def test_each_loss_is_least_where_the_draft_says_what_the_target_says() -> None:
+    teacher = torch.randn(3, len(IDS), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    mass = torch.ones(3, dtype=torch.float64)
+    for kind in KINDS:
+        same = distance(teacher + 7, teacher, mass, LossConfig(kind=kind))
+        torch.testing.assert_close(same, torch.zeros_like(same))
+        for seed in range(6, 14):
+            other = torch.randn(3, len(IDS), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+            assert (distance(other, teacher, mass, LossConfig(kind=kind)) > 0).all()
+
+
+def test_the_gradient_of_kl_is_that_of_cross_entropy() -> None:
+    logits = torch.randn(3, len(IDS), requires_grad=True)
+    teacher, mass = torch.randn(3, len(IDS)), torch.ones(3)
+    losses = [LossConfig(kind="KL"), LossConfig()]
+    one, other = (torch.autograd.grad(distance(logits, teacher, mass, loss).sum(), logits)[0] for loss in losses)
+    torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", ["LKAlpha", "LKLambda"])
+def test_descending_on_it_raises_what_is_accepted_to_all_that_the_draft_can_propose(
+    kind: Literal["LKAlpha", "LKLambda"],
+) -> None:
+    torch.manual_seed(7)
+    teacher, mass = torch.randn(1, len(IDS)) * 4, torch.tensor([0.9])
+    logits = torch.zeros(1, len(IDS), requires_grad=True)
+
+    def accepted() -> float:
+        return torch.exp(-distance(logits, teacher, mass, LossConfig(kind="LKAlpha"))).item()
+
+    assert accepted() < 0.3
+    optimizer = torch.optim.SGD([logits], lr=1.0)
+    for _ in range(300):
+        optimizer.zero_grad()
+        distance(logits, teacher, mass, LossConfig(kind=kind)).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert 0.88 < accepted() <= 0.9 + 1e-5
 
 
 def test_a_token_that_the_draft_does_not_know_gives_no_loss_and_counts_as_wrong() -> None:

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.train import loss_kernel
 from eagle3_draft.train.batches import Batch, idle, pack
-from eagle3_draft.train.loss import DECAY, Lesson, Marks, Teacher, known_rows, mark, total_loss
+from eagle3_draft.train.loss import CROSS_ENTROPY, Lesson, Marks, Teacher, known_rows, mark, step_weights, total_loss
+from unit.train.test_loss import LOSSES
 
 VOCABULARY, HIDDEN, STEPS = 40, 6, 3
 IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
@@ -39,18 +41,19 @@ def states_of(batch: Batch) -> list[Tensor]:
     return [torch.randn(alive, HIDDEN, requires_grad=True) for alive in batch.rows.alive]
 
 
-def step_weights(counted: Tensor) -> Tensor:
-    return DECAY ** torch.arange(len(counted)) / counted.clamp(min=1)
-
-
-def plainly(states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson) -> tuple[Tensor, Marks]:
+def plainly(
+    states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson, loss: LossConfig = CROSS_ENTROPY
+) -> tuple[Tensor, Marks]:
     logits = [state[spots] @ head.T for state, spots in zip(states, batch.rows.spots, strict=True)]
-    marks = mark(logits, lesson, batch.teachers, IDS)
-    return total_loss(marks.losses, known_rows(lesson, batch.teachers)), marks
+    marks = mark(logits, lesson, batch.teachers, IDS, loss)
+    return total_loss(marks.losses, known_rows(lesson, batch.teachers), loss), marks
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 100])
-def test_loss_gradient_and_marks_are_those_of_the_plain_loss(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
+def test_loss_gradient_and_marks_are_those_of_the_plain_loss(
+    chunk: int, loss: LossConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loss_kernel, "CHUNK", chunk)
     torch.manual_seed(1)
     head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
@@ -58,11 +61,11 @@ def test_loss_gradient_and_marks_are_those_of_the_plain_loss(chunk: int, monkeyp
     lesson = Teacher(TARGET, IDS).teach(batch.teaching)
     assert 0 < lesson.known.sum() < len(lesson.known)
     states = states_of(batch)
-    expected, marks = plainly(states, head, batch, lesson)
+    expected, marks = plainly(states, head, batch, lesson, loss)
     gradients = torch.autograd.grad(3 * expected, [head, *states])
 
-    weights = step_weights(known_rows(lesson, batch.teachers))
-    judged = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights)
+    weights = step_weights(known_rows(lesson, batch.teachers), loss)
+    judged = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights, loss)
     torch.testing.assert_close(judged.loss, expected)
     torch.testing.assert_close(judged.marks.losses, marks.losses)
     for name in ("counted", "right", "supervised"):

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import Sample, Samples
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.loss import total_loss
@@ -36,6 +37,7 @@ def evaluate(
     unroll_steps: int,
     replay_steps: int,
     multiple: int,
+    loss: LossConfig,
     device: torch.device,
     progress: Callable[[float], None],
 ) -> Evaluation:
@@ -49,6 +51,7 @@ def evaluate(
         unroll_steps: steps of the loss and of the accuracies.
         replay_steps: draft steps of the longest replay.
         multiple: of ``pack``.
+        loss: what is made small.
         device: where the ranks' numbers are added up.
         progress: is told the share that is done.
     """
@@ -84,7 +87,7 @@ def evaluate(
     tokens, steps = walked.tolist()
     alive, begun = chains[:, :unroll_steps]
     return Evaluation(
-        loss=total_loss(losses, counted).item(),
+        loss=total_loss(losses, counted, loss).item(),
         accuracy=(right / supervised.clamp(min=1)).tolist(),
         prefix_survival=(alive / begun.clamp(min=1)).tolist(),
         accept_length=[made / taken if taken else 0.0 for made, taken in zip(tokens, steps, strict=True)],

@@ -9,11 +9,12 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import DECAY, Answers, Teacher, known_rows, total_loss
+from eagle3_draft.train.loss import CROSS_ENTROPY, Answers, Teacher, known_rows, step_weights, total_loss
 from eagle3_draft.train.loss_kernel import Judged, judge
 
 #: The global norm that gradients are cut to, and AdamW's settings: those of the published trainings.
@@ -35,6 +36,7 @@ class Learning:
         seed: of the fresh weights.
         weights: to begin with instead, by name.
         factor: how the matrices of the unroll multiply while it learns.
+        loss: what is made small.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class Learning:
         seed: int,
         weights: Mapping[str, Tensor] | None = None,
         factor: type[Factor] = Factor,
+        loss: LossConfig = CROSS_ENTROPY,
     ) -> None:
         on_gpu = device.type == "cuda"
         self.device = device
         self.factor = factor
+        self.loss = loss
         self.dtype = torch.bfloat16 if on_gpu else torch.float32
         self.multiple = GPU_MULTIPLE if on_gpu else 1
         self.ranks = dist.get_world_size()
@@ -93,7 +97,7 @@ class Learning:
         dist.all_reduce(shared)
         counted = shared[:steps]
         # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
-        weights = self.ranks * DECAY ** torch.arange(steps, device=self.device) / counted.clamp(min=1)
+        weights = self.ranks * step_weights(counted, self.loss)
         judged = self.judge(batch, answers, weights)
         judged.loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
@@ -105,7 +109,7 @@ class Learning:
         dist.all_reduce(marks)
         losses, right, supervised = marks
         accuracy = right[:1] / supervised[:1].clamp(min=1)
-        return torch.cat([total_loss(losses, counted)[None], _whole(norm)[None], accuracy, shared[steps:]])
+        return torch.cat([total_loss(losses, counted, self.loss)[None], _whole(norm)[None], accuracy, shared[steps:]])
 
     def judge(self, batch: Batch, answers: Answers, weights: Tensor) -> Judged:
         """Unroll a batch and judge it; a counted row of each step has these weights, (steps,)."""
@@ -120,6 +124,7 @@ class Learning:
                 answers=answers,
                 teacher=self.teacher,
                 weights=weights,
+                loss=self.loss,
             ),
             # What is measured is what will be served, and that multiplies exactly
             self.factor if self.model.training else Factor,

@@ -114,6 +114,7 @@ class Training:
             seed=config.seed,
             weights=first_weights(config, target),
             factor=FACTORS[config.precision],
+            loss=config.loss,
         )
         self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
         self.best = BestWeights(folder)
@@ -318,6 +319,7 @@ class Training:
             unroll_steps=self.config.unroll_steps,
             replay_steps=REPLAY_STEPS,
             multiple=self.learning.multiple,
+            loss=self.config.loss,
             device=self.device,
             progress=lambda done: self._say(
                 min(step, len(self.plan) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured"

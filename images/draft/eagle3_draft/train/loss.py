@@ -5,6 +5,11 @@ its cross-entropy with the draft's. A position whose most likely token the draft
 draft can only be wrong. Source: arXiv 2503.01840 and its implementation (SafeAILab/EAGLE, ``traineagle3/cnets.py``),
 except that the loss mask is that of the *predicted* token, and that a step's loss is the mean over its counted rows.
 
+A server that samples accepts a proposal with probability min(1, p / q): over all tokens, with the sum of min(p, q), p the
+target's distribution over its whole vocabulary and q the draft's. The LK losses make that probability large (arXiv
+2602.23881): ``LKAlpha`` its negative logarithm, ``LKLambda`` its distance to 1 beside the Kullback-Leibler divergence, which
+leads while the two are far apart. The paper weighs the two by the acceptance of a whole batch; here each position has its own.
+
 What needs the target's whole vocabulary was found when the features were extracted; nothing here multiplies with its head
 beyond the tokens that the draft knows.
 """
@@ -17,10 +22,14 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import LastState, Teaching
 
-#: What a step counts less than the one before.
-DECAY = 0.8
+#: The loss of EAGLE-3.
+CROSS_ENTROPY = LossConfig()
+
+#: A probability of acceptance has no logarithm below.
+LEAST = 1e-20
 
 #: The logit of a token of which ``TopK`` says nothing: its probability is 0 in float32, whatever the others'.
 NEVER = -1e4
@@ -42,6 +51,7 @@ class Lesson(Answers):
     """And how likely it finds what."""
 
     logits: Tensor  # (taught, draft vocabulary), of the tokens that the draft knows, up to a constant in each row
+    mass: Tensor  # (taught,), its probability of the tokens that the draft knows
 
 
 class Teacher:
@@ -69,7 +79,9 @@ class Teacher:
     def teach(self, teaching: Teaching) -> Lesson:
         """The lesson of what the target says at the taught positions."""
         answers = self.answer(teaching)
-        return Lesson(greedy=answers.greedy, known=answers.known, logits=self.logits(teaching))
+        logits = self.logits(teaching)
+        mass = known_mass(wide(logits).logsumexp(-1), teaching)
+        return Lesson(greedy=answers.greedy, known=answers.known, logits=logits, mass=mass)
 
     @torch.no_grad()
     def answer(self, teaching: Teaching) -> Answers:
@@ -91,12 +103,24 @@ class Teacher:
         return logits.scatter_reduce_(1, places.clamp(min=0), told, "amax")
 
 
-def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
-    """Cross-entropy of the draft's distribution with the teacher's, row by row.
+def known_mass(log_normaliser: Tensor, teaching: Teaching) -> Tensor:
+    """The target's probability of the tokens that the draft knows, (rows,).
+
+    Args:
+        log_normaliser: (rows,), log-sum-exp of its logits of these.
+        teaching: which has that of all of them.
+    """
+    return (log_normaliser - teaching.log_normaliser).exp().clamp(max=1)
+
+
+def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
+    """How far the draft's distribution is from the teacher's, row by row.
 
     Args:
         logits: (rows, draft vocabulary), the draft's.
         teacher: as ``logits``, the target's.
+        mass: (rows,), the target's probability of all of these tokens.
+        loss: what is meant by far.
 
     Returns:
         (rows,) float32.
@@ -105,9 +129,11 @@ def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
         [
             # Only the logits are kept for backward, not their float32 copies
             checkpoint(
-                _soft_cross_entropy,
+                _distance,
                 logits[start : start + ROW_CHUNK],
                 teacher[start : start + ROW_CHUNK],
+                mass[start : start + ROW_CHUNK],
+                loss,
                 use_reentrant=False,
                 preserve_rng_state=False,
             )
@@ -116,8 +142,19 @@ def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
     )
 
 
-def _soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
-    return F.cross_entropy(wide(logits), wide(teacher).softmax(-1), reduction="none")
+def _distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: LossConfig) -> Tensor:
+    target = wide(teacher).softmax(-1)
+    cross_entropy = F.cross_entropy(wide(logits), target, reduction="none")
+    if loss.kind == "CrossEntropy":
+        return cross_entropy
+    divergence = cross_entropy + (target * wide(teacher).log_softmax(-1)).sum(-1)
+    if loss.kind == "KL":
+        return divergence
+    accepted = torch.minimum(target * mass[:, None], wide(logits).softmax(-1)).sum(-1).clamp(min=LEAST)
+    if loss.kind == "LKAlpha":
+        return -accepted.log()
+    leading = (-loss.eta * accepted.detach()).exp()
+    return leading * divergence + (1 - leading) * (1 - accepted)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -140,11 +177,14 @@ def known_rows(lesson: Answers, teachers: list[Tensor]) -> Tensor:
     return torch.stack([lesson.known[rows].sum() for rows in teachers]).to(torch.float32)
 
 
-def mark(logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tensor) -> Marks:
+def mark(
+    logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tensor, loss: LossConfig = CROSS_ENTROPY
+) -> Marks:
     """Mark the logits of each step, (rows_i, draft vocabulary), by the lesson's rows that ``teachers`` names."""
     losses, right, supervised = [], [], []
     for of_step, rows in zip(logits, teachers, strict=True):
-        losses.append((soft_cross_entropy(of_step, lesson.logits[rows]) * lesson.known[rows]).sum())
+        far = distance(of_step, lesson.logits[rows], lesson.mass[rows], loss)
+        losses.append((far * lesson.known[rows]).sum())
         right.append(right_rows(of_step, lesson, rows, ids).sum())
         supervised.append(len(rows))
     return Marks(
@@ -160,12 +200,25 @@ def right_rows(logits: Tensor, answers: Answers, rows: Tensor, ids: Tensor) -> T
     return ids[logits.argmax(-1)] == answers.greedy[rows]
 
 
-def total_loss(losses: Tensor, counted: Tensor) -> Tensor:
-    """The loss of an unroll: the mean over counted rows of each step, steps weighted by powers of ``DECAY``.
+def step_weights(counted: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
+    """What a counted row of each step counts in the loss of an unroll, (steps,): a step is the mean over its rows.
+
+    Args:
+        counted: (steps,), the rows of all ranks together.
+        loss: says what a step counts less than the one before.
+    """
+    weights = loss.decay ** torch.arange(len(counted), dtype=counted.dtype, device=counted.device)
+    if loss.normalised:
+        weights = weights / weights.sum()
+    return weights / counted.clamp(min=1)
+
+
+def total_loss(losses: Tensor, counted: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
+    """The loss of an unroll, as ``step_weights`` says.
 
     Args:
         losses: (steps,), sums over the rows.
         counted: (steps,), the rows of all ranks together.
+        loss: says what a step counts less than the one before.
     """
-    weights = DECAY ** torch.arange(len(losses), dtype=losses.dtype, device=losses.device)
-    return (weights * losses / counted.clamp(min=1)).sum()
+    return (step_weights(counted, loss) * losses).sum()

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.features import mapped
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rowwise import put_rows, scale
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import Answers, Marks, Teacher, known_rows, wide
+from eagle3_draft.train.loss import CROSS_ENTROPY, LEAST, Answers, Marks, Teacher, known_mass, known_rows, wide
 
 try:
     import triton
@@ -42,7 +43,13 @@ class Judged(NamedTuple):
 
 
 def judge(
-    states: list[Tensor], head: Factor, batch: Batch, answers: Answers, teacher: Teacher, weights: Tensor
+    states: list[Tensor],
+    head: Factor,
+    batch: Batch,
+    answers: Answers,
+    teacher: Teacher,
+    weights: Tensor,
+    loss: LossConfig = CROSS_ENTROPY,
 ) -> Judged:
     """Judge an unroll by the target's answers.
 
@@ -53,8 +60,9 @@ def judge(
         answers: of the target at the taught positions.
         teacher: reads what it says.
         weights: (steps,) float32, what a counted row of each step counts in ``Judged.loss``.
+        loss: what a row's loss is.
     """
-    loss, losses, mass, *best = _Judge.apply(head.weight, head, batch, answers.known, teacher, weights, *states)
+    total, losses, mass, *best = _Judge.apply(head.weight, head, batch, answers.known, teacher, weights, loss, *states)
     right = [teacher.ids[said] == answers.greedy[teachers] for said, teachers in zip(best, batch.teachers, strict=True)]
     marks = Marks(
         losses=losses,
@@ -62,7 +70,7 @@ def judge(
         right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
         supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.teachers]),
     )
-    return Judged(loss=loss, marks=marks, right=right, mass=mass)
+    return Judged(loss=total, marks=marks, right=right, mass=mass)
 
 
 class _Judge(torch.autograd.Function):
@@ -75,6 +83,7 @@ class _Judge(torch.autograd.Function):
         known: Tensor,
         teacher: Teacher,
         weights: Tensor,
+        loss: LossConfig,
         *states: Tensor,
     ) -> tuple[Tensor, ...]:
         learning = any(ctx.needs_input_grad)
@@ -87,7 +96,8 @@ class _Judge(torch.autograd.Function):
             teaching = mapped(batch.teaching, itemgetter(slice(first, first + CHUNK)))
             target = teacher.logits(teaching)
             normaliser = log_sum_exp(target)
-            mass += (normaliser - teaching.log_normaliser).exp().clamp(max=1).sum()
+            of_rows = known_mass(normaliser, teaching)
+            mass += of_rows.sum()
             for step, state in enumerate(states):
                 part = batch.between(step, first, first + CHUNK)
                 rows, spots = batch.teachers[step][part], batch.rows.spots[step][part]
@@ -95,10 +105,17 @@ class _Judge(torch.autograd.Function):
                     continue
                 x = state.index_select(0, spots)
                 logits = head.forward(x)
-                loss, proposals = compare(
-                    logits, target, normaliser, rows - first, known[rows] * weights[step], gradient=learning
+                far, proposals = compare(
+                    logits,
+                    target,
+                    normaliser,
+                    of_rows,
+                    rows - first,
+                    known[rows] * weights[step],
+                    loss,
+                    gradient=learning,
                 )
-                losses[step].append((loss * known[rows]).sum())
+                losses[step].append((far * known[rows]).sum())
                 best[step].append(proposals)
                 if of_head is not None:
                     of_head.addmm_(logits.T, x)
@@ -116,7 +133,7 @@ class _Judge(torch.autograd.Function):
         for gradient in computed:
             scale(gradient, gradients[0])
         del ctx.of_head, ctx.of_states
-        return computed[0], None, None, None, None, None, *computed[1:]
+        return computed[0], None, None, None, None, None, None, *computed[1:]
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -129,49 +146,87 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def compare(
-    logits: Tensor, teacher: Tensor, normaliser: Tensor, rows: Tensor, weights: Tensor, *, gradient: bool
+    logits: Tensor,
+    teacher: Tensor,
+    normaliser: Tensor,
+    mass: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    loss: LossConfig,
+    *,
+    gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the draft's distribution with the teacher's, and the draft's most likely token, row by row.
+    """``loss.distance`` of the draft's distribution from the teacher's, and the draft's most likely token, row by row.
 
     Args:
         logits: (rows, draft vocabulary), the draft's. With ``gradient`` the loss's gradient, times weight, takes their place.
         teacher: (chunk, draft vocabulary), the target's.
         normaliser: (chunk,), the log-sum-exp of the teacher's.
+        mass: (chunk,), the target's probability of the tokens that the draft knows.
         rows: (rows,) int64, which of the chunk each is compared with.
         weights: (rows,) float32, what each row counts in the gradient.
+        loss: what is meant by far.
+        gradient: whether it is wanted.
 
     Returns:
         (rows,) float32 or wider, and (rows,) int64.
     """
     if not logits.is_cuda:
-        return _compare_plainly(logits, teacher, normaliser, rows, weights, gradient=gradient)
-    loss = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+        return _compare_plainly(logits, teacher, normaliser, mass, rows, weights, loss, gradient=gradient)
+    far = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     best = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     _compare_kernel[(len(logits),)](
         logits,
         teacher,
         normaliser,
+        mass,
         rows,
         weights,
-        loss,
+        far,
         best,
         logits.shape[1],
+        loss.eta,
+        LEAST,
+        DIVERGENCE=loss.kind in ("KL", "LKLambda"),
+        ACCEPTANCE=loss.kind in ("LKAlpha", "LKLambda"),
         GRADIENT=gradient,
         BLOCK=BLOCK,
         num_warps=8,
     )
-    return loss, best
+    return far, best
 
 
 def _compare_plainly(
-    logits: Tensor, teacher: Tensor, normaliser: Tensor, rows: Tensor, weights: Tensor, *, gradient: bool
+    logits: Tensor,
+    teacher: Tensor,
+    normaliser: Tensor,
+    mass: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    loss: LossConfig,
+    *,
+    gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    share = (wide(teacher[rows]) - normaliser[rows, None]).exp()
-    log_likelihood = wide(logits).log_softmax(-1)
-    loss, best = -(share * log_likelihood).sum(-1), logits.argmax(-1)
+    log_share = wide(teacher[rows]) - normaliser[rows, None]
+    log_own = wide(logits).log_softmax(-1)
+    share, own, best = log_share.exp(), log_own.exp(), logits.argmax(-1)
+    far, change = -(share * log_own).sum(-1), own - share
+    if loss.kind in ("KL", "LKLambda"):
+        far = far + (share * log_share).sum(-1)
+    if loss.kind in ("LKAlpha", "LKLambda"):
+        told = share * mass[rows, None]
+        accepted = torch.minimum(told, own).sum(-1).clamp(min=LEAST)
+        below = own * (own < told)
+        rise = below - own * below.sum(-1, keepdim=True)  # the gradient of what is accepted
+        if loss.kind == "LKAlpha":
+            far, change = -accepted.log(), -rise / accepted[:, None]
+        else:
+            leading = (-loss.eta * accepted).exp()
+            far = leading * far + (1 - leading) * (1 - accepted)
+            change = leading[:, None] * change - (1 - leading)[:, None] * rise
     if gradient:
-        logits.copy_((log_likelihood.exp() - share) * weights[:, None])
-    return loss, best
+        logits.copy_(change * weights[:, None])
+    return far, best
 
 
 if triton is not None:
@@ -196,11 +251,16 @@ if triton is not None:
         logits_at,
         teacher_at,
         normaliser_at,
+        mass_at,
         rows_at,
         weights_at,
-        loss_at,
+        far_at,
         best_at,
         vocabulary,
+        eta,
+        least,
+        DIVERGENCE: tl.constexpr,
+        ACCEPTANCE: tl.constexpr,
         GRADIENT: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
@@ -217,15 +277,44 @@ if triton is not None:
             token = start + tl.arange(0, BLOCK)
             there = token < vocabulary
             logits = tl.load(logits_at + token, mask=there, other=-float("inf")).to(tl.float32)
-            teacher = tl.load(teacher_at + token, mask=there, other=-float("inf")).to(tl.float32)
-            agreement += tl.where(there, tl.exp(teacher - normaliser) * logits, 0.0)
+            log_share = tl.load(teacher_at + token, mask=there, other=-float("inf")).to(tl.float32) - normaliser
+            counterpart = logits - log_share if DIVERGENCE else logits
+            agreement += tl.where(there, tl.exp(log_share) * counterpart, 0.0)
             block_highest, block_best = tl.max(logits, 0, return_indices=True)
             best = tl.where(block_highest > highest, start + block_best, best)
             higher = tl.maximum(highest, block_highest)
             total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logits - higher), 0)
             highest = higher
         own = highest + tl.log(total)
-        tl.store(loss_at + row, own - tl.sum(agreement, 0))
+        far = own - tl.sum(agreement, 0)
+        # What the gradient is made of: so much of own - share, and so much less of what is accepted
+        leading = 1.0
+        accepting = 0.0
+        fallen = 0.0
+        mass = 1.0
+        if ACCEPTANCE:
+            mass = tl.load(mass_at + of)
+            accepted = tl.zeros([BLOCK], tl.float32)
+            below = tl.zeros([BLOCK], tl.float32)
+            for start in range(0, vocabulary, BLOCK):
+                token = start + tl.arange(0, BLOCK)
+                there = token < vocabulary
+                logits = tl.load(logits_at + token, mask=there, other=-float("inf")).to(tl.float32)
+                teacher = tl.load(teacher_at + token, mask=there, other=-float("inf")).to(tl.float32)
+                said, told = tl.exp(logits - own), tl.exp(teacher - normaliser) * mass
+                accepted += tl.minimum(said, told)
+                below += tl.where(said < told, said, 0.0)
+            alike = tl.maximum(tl.sum(accepted, 0), least)
+            fallen = tl.sum(below, 0)
+            if DIVERGENCE:
+                leading = tl.exp(-eta * alike)
+                accepting = 1.0 - leading
+                far = leading * far + accepting * (1.0 - alike)
+            else:
+                leading = 0.0
+                accepting = 1.0 / alike
+                far = -tl.log(alike)
+        tl.store(far_at + row, far)
         tl.store(best_at + row, best.to(tl.int64))
         if GRADIENT:
             weight = tl.load(weights_at + row)
@@ -234,5 +323,9 @@ if triton is not None:
                 there = token < vocabulary
                 logits = tl.load(logits_at + token, mask=there, other=-float("inf")).to(tl.float32)
                 teacher = tl.load(teacher_at + token, mask=there, other=-float("inf")).to(tl.float32)
-                gradient = (tl.exp(logits - own) - tl.exp(teacher - normaliser)) * weight
-                tl.store(logits_at + token, gradient.to(logits_at.dtype.element_ty), mask=there)
+                said, share = tl.exp(logits - own), tl.exp(teacher - normaliser)
+                change = leading * (said - share)
+                if ACCEPTANCE:
+                    rise = tl.where(said < share * mass, said, 0.0) - said * fallen
+                    change -= accepting * rise
+                tl.store(logits_at + token, (change * weight).to(logits_at.dtype.element_ty), mask=there)
