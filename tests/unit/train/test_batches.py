@@ -1,12 +1,19 @@
 """Steps do not depend on the number of ranks, and every assistant token is taught once a step."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3_draft.data.rendering import Renderer
 from eagle3_draft.features import LastState, Sample, restored
 from eagle3_draft.features.scaled import quantised
 from eagle3_draft.train.batches import epoch_steps, idle, pack, share
+from unit.data.test_rendering import CHATML, CHATML_MARKED, LLAMA3, MISTRAL, TURNS, VICUNA, answers, bytelevel
+
+TEMPLATES = [CHATML, CHATML_MARKED, LLAMA3, MISTRAL, VICUNA]
 
 
 def sample(mask: list[int], first: int = 0) -> Sample:
@@ -58,6 +65,21 @@ def test_the_loss_mask_is_that_of_the_predicted_token() -> None:
         proposed = (rows + 2 + step).tolist()
         assert proposed == (batch.taught[teachers] + 1).tolist()
     assert [rows.tolist() for rows in batch.wanted] == [[1, 2], [0, 1], [0]]
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template[:24])
+def test_what_is_taught_is_what_the_assistant_has_to_say_whatever_the_template(template: str) -> None:
+    tokenizer = bytelevel()
+    rendered = Renderer(tokenizer, template, 4096).conversation(TURNS)
+    one = sample(list(rendered.loss_mask))
+    batch = pack([replace(one, input_ids=torch.tensor(rendered.input_ids, dtype=torch.int32))], steps=3)
+    said = tokenizer.decode(batch.input_ids[batch.taught + 1])
+    assert said == "".join(answers(Renderer(tokenizer, template, 4096), tokenizer, TURNS))
+    assert said.startswith((TURNS[1]["content"], " " + TURNS[1]["content"]))
+    for step, (rows, teachers) in enumerate(zip(batch.wanted, batch.teachers, strict=True)):
+        # Each token of every answer is proposed once at each step, from the row that the step's chain began at
+        assert (rows + 2 + step).tolist() == (batch.taught + 1).tolist()
+        assert teachers.tolist() == list(range(len(batch.taught)))
 
 
 def test_no_row_is_taught_across_the_border_of_two_conversations() -> None:
