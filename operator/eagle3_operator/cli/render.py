@@ -97,6 +97,7 @@ def _read(spec: Eagle3DraftSpec, given: Path | None) -> Facts:
             sglang_version=sglang_version(spec),
             layer_convention="",
             capture_ids=[],
+            draft_attention=spec.draft.attention,
             fetched=_to_be_fetched(spec),
         )
     except FileNotFoundError:
