@@ -142,6 +142,15 @@ class FetchResult(Model):
     dataset: Fetched | None = None
 
 
+class ObjectStoreConfig(Model):
+    """Where features lie, if not on a volume. Credentials are in the environment, as ``AWS_*``."""
+
+    url: str = Field(description="s3://BUCKET/PREFIX, under which the folders of the features root lie.")
+    endpoint: str | None = Field(None, description="Of the service, if it is not Amazon's.")
+    region: str = "us-east-1"
+    cache_bytes: int = Field(description="Room on the pod's disk for what is in use.")
+
+
 class InspectConfig(Model):
     """Inspect: look at everything, write nothing."""
 
@@ -160,6 +169,7 @@ class InspectConfig(Model):
     feature_teacher: TeacherKind = "LastState"
     sglang_version: str
     context_length: int | None = None
+    object_store: ObjectStoreConfig | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
     fetched: FetchResult | None = Field(None, description="What came from a hub, for the report.")
 
@@ -176,6 +186,7 @@ class ExtractConfig(Model):
     trust_remote_code: bool = False
     data: DataConfig
     data_digest: str
+    object_store: ObjectStoreConfig | None = None
     layers: list[int]
     dtype: FeatureDtype
     teacher: TeacherKind = "LastState"
@@ -205,6 +216,7 @@ class TrainConfig(Model):
     scratch: str = Field(description="Resumable checkpoints, under the features root.")
     features: str = Field(description="Extract's artifact.")
     features_key: str
+    object_store: ObjectStoreConfig | None = None
     target: str
     target_digest: str
     layers: list[int]
@@ -245,6 +257,7 @@ class CleanConfig(Model):
     owner: ObjectReference
     key: str
     folders: list[str] = Field(description="Of the object, under the features root.")
+    object_store: ObjectStoreConfig | None = None
 
 
 class ConvertConfig(Model):

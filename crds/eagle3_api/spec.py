@@ -740,10 +740,54 @@ class Root(Model):
     )
 
 
+class ObjectStore(Model):
+    """A bucket of an S3-compatible object store."""
+
+    url: Annotated[
+        str, StringConstraints(pattern=r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[-A-Za-z0-9._/]*)?$", max_length=512)
+    ] = Field(description="s3://BUCKET/PREFIX; the object's folders lie under it.")
+    endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[-A-Za-z0-9.:_/]+$", max_length=512)] | None = Field(
+        None, description="The service's address. Default Amazon's."
+    )
+    region: Text = Field("us-east-1", description="Of the bucket.")
+    secret: Name | None = Field(
+        None,
+        description="A Secret of the object's namespace with the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the "
+        "kubelet reads it, the operator never does. Without one the pods have what placement.env gives them.",
+    )
+    cache: Quantity = Field(
+        "100Gi",
+        description="Room on the node's disk for what is in use: a part of 512 conversations while it is extracted, shards "
+        "while they are trained from.",
+    )
+
+
+class FeaturesRoot(Root):
+    """Where features lie: a claim of yours, one that the operator makes, or an object store."""
+
+    model_config = rules(
+        rule(
+            "[has(self.claim), has(self.size), has(self.objectStore)].filter(given, given).size() == 1",
+            "give one of claim (yours), size (a claim made by the operator) and objectStore",
+        ),
+        rule(
+            "!has(self.storageClassName) || has(self.size)",
+            "storageClassName belongs to size, not to a claim of yours or an object store",
+        ),
+    )
+
+    object_store: ObjectStore | None = Field(
+        None,
+        description="Keep features in a bucket instead of a claim. Train's checkpoints then lie with the drafts.",
+    )
+
+
 class Storage(Model):
     """features is huge scratch; drafts is small and outlives everything; models holds what comes from a hub."""
 
-    features: Root = Field(description="Hidden states and resumable checkpoints. Emptied when training has finished.")
+    features: FeaturesRoot = Field(
+        description="Hidden states and resumable checkpoints. Emptied when training has finished."
+    )
     drafts: Root = Field(description="Trained and converted drafts, reports, prompts and measurements.")
     models: Root | None = Field(
         None,
@@ -788,7 +832,8 @@ class Eagle3DraftSpec(Model):
         ),
         rule(
             "!has(self.train) || self.train.nodes == 1 || "
-            "[self.storage.features, self.storage.drafts].all(r, !has(r.size) || r.accessMode == 'ReadWriteMany')",
+            "(!has(self.storage.features.size) || self.storage.features.accessMode == 'ReadWriteMany') && "
+            "(!has(self.storage.drafts.size) || self.storage.drafts.accessMode == 'ReadWriteMany')",
             "train.nodes: pods on several nodes write to storage.features and storage.drafts; set accessMode of both to "
             "ReadWriteMany, or nodes to 1",
         ),

@@ -1,6 +1,6 @@
 """What storing less of a target costs in accept length: the table of docs/benchmarks/store.md.
 
-    PYTHONPATH=tests python tests/bench/bench_teacher.py [--seeds 2] [--epochs 3]
+    PYTHONPATH=tests python tests/bench/bench_teacher.py [fp32/LastState fp8/TopK ...] [--seeds 2] [--epochs 3]
 
 Features of the tiny target (tests/tiny) are extracted in each way of storing them, a draft is trained from each with the
 product's own step, and all drafts are measured by replay on the same held-out conversations, from states that nobody rounded, as
@@ -119,6 +119,8 @@ def measured(learning: Learning, exact: Features) -> Evaluation:
 def main() -> None:
     """Extract, train, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ways = {f"{way.dtype}/{way.teacher}": way for way in ways_to_store("fp32", "LastState")}
+    parser.add_argument("ways", nargs="*", default=list(ways), metavar="DTYPE/TEACHER", help="all by default")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     given = parser.parse_args()
@@ -129,7 +131,7 @@ def main() -> None:
     tiny = Tiny(made / "models" / "tiny-target", made / "data" / "train.jsonl")
     with tempfile.TemporaryDirectory() as name:
         exact = tiny.extract(Path(name) / "exact", "fp32", "LastState")
-        for way in ways_to_store("fp32", "LastState"):
+        for way in map(ways.__getitem__, given.ways):
             features = tiny.extract(Path(name) / f"{way.dtype}-{way.teacher}", way.dtype, way.teacher)
             found = [measured(tiny.learn(features, seed, given.epochs), exact) for seed in range(given.seeds)]
             row = {

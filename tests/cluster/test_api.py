@@ -251,6 +251,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"storage.drafts": {"claim": "training", "size": "1Gi"}},
         "give either claim (yours) or size (a claim made by the operator)",
     ),
+    "features in two places": (
+        {"storage.features": {"claim": "nvme", "objectStore": {"url": "s3://bucket/team"}}},
+        "give one of claim (yours), size (a claim made by the operator) and objectStore",
+    ),
+    "an object store that is no bucket": (
+        {"storage.features": {"objectStore": {"url": "https://bucket"}}},
+        "spec.storage.features.objectStore.url",
+    ),
     "a root that is nothing": ({"storage.drafts": {}}, "give either claim (yours) or size"),
     "a storage class for a claim of the user's": (
         {"storage.drafts": {"claim": "training", "storageClassName": "fast"}},

@@ -23,6 +23,7 @@ from pathlib import Path
 
 MODULES = Path(__file__).parent / "go"
 HEARTBEAT = 20  # seconds
+OBJECT_STORE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 SMALL = ("-s", "-w")  # no symbol table, no debugging information
 
@@ -49,6 +50,7 @@ PROGRAMS = {
         Program("pause", "pause", (1, 24), "the first process of every pod"),
         Program("registry", "registry", (1, 25), "an OCI registry"),
         Program("dns", "dns", (1, 24), "CoreDNS"),
+        Program("versitygw", OBJECT_STORE, (1, 25), "S3-compatible object storage on a folder"),
         Program("helm", HELM, (1, 26), "Helm"),
         Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),
     )

@@ -44,6 +44,7 @@ def publish(
     numbers: Mapping[str, Any],
     provenance: Mapping[str, str],
     digests: Mapping[str, str] | None = None,
+    parts: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
     """Make a folder, whose files are all written, a finished artifact.
 
@@ -56,18 +57,23 @@ def publish(
         provenance: what did not change the output (image, versions, node, times).
         digests: sha256 of files, by path, that the caller wrote with ``write_atomic``, or made durable with that mode
             itself: terabytes are not read again.
+        parts: manifests of artifacts that were published in subfolders, by the subfolder's name: their files become this
+            artifact's, and may lie elsewhere by now.
 
     Raises:
         ValueError: the folder holds something that is no regular file (a link, a socket).
     """
-    known, files = digests or {}, []
-    for path in _contents(folder):
+    known, parts, files = digests or {}, parts or {}, []
+    own = [path for path in _contents(folder) if path.relative_to(folder).parts[0] not in parts]
+    for path in own:
         name = path.relative_to(folder).as_posix()
         files.append(File(path=name, size=path.stat().st_size, sha256=known.get(name) or settle(path)))
+    for part, of_part in parts.items():
+        files += [file.model_copy(update={"path": f"{part}/{file.path}"}) for file in of_part.files]
     manifest = Manifest(
         stage=stage, key=key, files=files, made_from=dict(made_from), provenance=dict(provenance), numbers=dict(numbers)
     )
-    for parent in {path.parent for path in _contents(folder)} | {folder}:
+    for parent in {path.parent for path in own} | {folder}:
         _set_mode(parent, _FOLDER_MODE)
         _sync_folder(parent)
     write_atomic(folder / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1).encode())
@@ -87,11 +93,16 @@ def finished(folder: Path, key: str) -> Manifest | None:
     if not _exists(folder / MANIFEST):
         return None
     manifest = read(folder)
-    if manifest.key != key:
-        raise _corrupt(folder, f"its manifest is that of key {manifest.key}, not {key}")
+    check_key(folder, manifest, key)
     for file in manifest.files:
         _inside(folder, file)
     return manifest
+
+
+def check_key(folder: Path, manifest: Manifest, key: str) -> None:
+    """Raises StageError where a folder's manifest is another key's (CorruptArtifact)."""
+    if manifest.key != key:
+        raise corrupt(folder, f"its manifest is that of key {manifest.key}, not {key}")
 
 
 def read(folder: Path) -> Manifest:
@@ -105,21 +116,21 @@ def read(folder: Path) -> Manifest:
         with path.open("rb") as file:
             text = file.read(MANIFEST_LIMIT + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise _corrupt(folder, f"it has no {MANIFEST}, so it was never finished or was deleted in part") from None
+        raise corrupt(folder, f"it has no {MANIFEST}, so it was never finished or was deleted in part") from None
     except OSError as error:
         raise _unavailable(path, error) from error
     if len(text) > MANIFEST_LIMIT:
-        raise _corrupt(folder, f"{MANIFEST} is larger than {MANIFEST_LIMIT} bytes")
+        raise corrupt(folder, f"{MANIFEST} is larger than {MANIFEST_LIMIT} bytes")
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _corrupt(folder, f"{MANIFEST} is broken: {f'{where}: ' if where else ''}{first['msg']}") from None
+        raise corrupt(folder, f"{MANIFEST} is broken: {f'{where}: ' if where else ''}{first['msg']}") from None
     if manifest.format != MANIFEST_FORMAT:
-        raise _corrupt(folder, f"{MANIFEST} has the format {manifest.format!r}, this version reads {MANIFEST_FORMAT}")
+        raise corrupt(folder, f"{MANIFEST} has the format {manifest.format!r}, this version reads {MANIFEST_FORMAT}")
     if len({file.path for file in manifest.files}) != len(manifest.files):
-        raise _corrupt(folder, f"{MANIFEST} lists a file twice")
+        raise corrupt(folder, f"{MANIFEST} lists a file twice")
     return manifest
 
 
@@ -136,7 +147,12 @@ def verified(folder: Path, file: str) -> Path:
     try:
         entry = read(folder).file(file)
     except KeyError:
-        raise _corrupt(folder, f"its {MANIFEST} lists no {file}") from None
+        raise corrupt(folder, f"its {MANIFEST} lists no {file}") from None
+    return verified_entry(folder, entry)
+
+
+def verified_entry(folder: Path, entry: File) -> Path:
+    """As ``verified``, of a file that the caller found in the manifest."""
     path = _inside(folder, entry)
     mark = (str(path), entry.size, path.stat().st_mtime_ns, entry.sha256)
     if mark not in _verified:
@@ -145,9 +161,9 @@ def verified(folder: Path, file: str) -> Path:
         except OSError as error:
             raise _unavailable(path, error) from error
         if digest != entry.sha256:
-            raise _corrupt(
+            raise corrupt(
                 folder,
-                f"{file} has the digest {digest[:12]}…, {entry.sha256[:12]}… was published: it was changed since",
+                f"{entry.path} has the digest {digest[:12]}…, {entry.sha256[:12]}… was published: it was changed since",
             )
         _verified.add(mark)
     return path
@@ -256,19 +272,20 @@ def _inside(folder: Path, file: File) -> Path:
     try:
         real, status = path.resolve(strict=True), path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError, RuntimeError):
-        raise _corrupt(folder, f"{file.path!r} is missing") from None
+        raise corrupt(folder, f"{file.path!r} is missing") from None
     except OSError as error:
         raise _unavailable(path, error) from error
     if not real.is_relative_to(folder.resolve()):
-        raise _corrupt(folder, f"{file.path!r} leads out of the folder")
+        raise corrupt(folder, f"{file.path!r} leads out of the folder")
     if not stat.S_ISREG(status.st_mode):
-        raise _corrupt(folder, f"{file.path!r} is no regular file")
+        raise corrupt(folder, f"{file.path!r} is no regular file")
     if status.st_size != file.size:
-        raise _corrupt(folder, f"{file.path!r} has {status.st_size} bytes, {file.size} were published")
+        raise corrupt(folder, f"{file.path!r} has {status.st_size} bytes, {file.size} were published")
     return path
 
 
-def _corrupt(folder: Path, what: str) -> StageError:
+def corrupt(folder: Path, what: str) -> StageError:
+    """An artifact that cannot be what was published."""
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.CORRUPT_ARTIFACT,

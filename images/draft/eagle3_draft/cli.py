@@ -56,9 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def copy_library(folder: Path) -> None:
-    """Copy the packages ``eagle3_api`` and ``eagle3_draft`` to a folder that another container has on PYTHONPATH."""
-    for package in (eagle3_api, eagle3_draft):
-        source = Path(package.__path__[0])
+    """Copy our packages to a folder that another container has on PYTHONPATH, and what speaks to object stores, if it is here.
+
+    That is one file for every Python.
+    """
+    store = importlib.util.find_spec("obstore")
+    found = [*eagle3_api.__path__, *eagle3_draft.__path__, *((store.submodule_search_locations or ()) if store else ())]
+    for source in map(Path, found):
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from eagle3_api.estimate import Estimate, Shape, estimate, readable_bytes, ways_to_store
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
+from eagle3_api.quantity import quantity
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Data, Eagle3DraftSpec
-from eagle3_operator.cluster.convert import quantity
 
 TEACHERS: dict[TeacherKind, str] = {
     "LastState": "LastState: every probability that the draft can learn",
@@ -100,7 +100,9 @@ def _answering(data: Data, chosen: Estimate, tokens_per_second: float, pods: int
 
 def _against_claim(spec: Eagle3DraftSpec, chosen: Estimate) -> str:
     """Whether a claim that the operator is to make is large enough; a user's own is not known here."""
-    size = spec.storage.features.size
+    size, store = spec.storage.features.size, spec.storage.features.object_store
+    if store is not None:
+        return f"; in {store.url}"
     if size is None:
         return f"; claim {spec.storage.features.claim} must have them free"
     missing = chosen.bytes - quantity(size)

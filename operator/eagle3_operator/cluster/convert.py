@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from eagle3_api.jobs import FATAL_EXIT_CODES, Progress, Report
+from eagle3_api.quantity import quantity
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Claim, Deployment, Job, Pod, Service
@@ -14,10 +15,6 @@ Json = Mapping[str, Any]
 
 #: What every container waits for on its way, and what tells nothing.
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
-
-_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-}  # fmt: skip
 
 
 def controller_uid(metadata: Json) -> str | None:
@@ -237,15 +234,6 @@ def claim_from(claim: Json, *, owner: str) -> Claim:
         access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
         owned=controller_uid(claim["metadata"]) == owner,
     )
-
-
-def quantity(text: str) -> int:
-    """A Kubernetes quantity (``1.5Ti``, ``500G``, ``1e12``, ``1500m``) as a whole number, rounded down."""
-    number = text.rstrip("".join({c for suffix in _FACTORS for c in suffix} | {"i"}))
-    suffix = text[len(number) :]
-    if number.endswith("m") and not suffix:
-        return int(float(number[:-1]) / 1000)
-    return int(float(number) * _FACTORS[suffix])
 
 
 def _time(stamp: str | None) -> datetime | None:

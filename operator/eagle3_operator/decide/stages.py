@@ -25,11 +25,13 @@ from eagle3_api.jobs import (
     InspectConfig,
     LossConfig,
     ObjectReference,
+    ObjectStoreConfig,
     ProbeConfig,
     PublishConfig,
     StageName,
     TrainConfig,
 )
+from eagle3_api.quantity import quantity
 from eagle3_api.sglang import Version
 from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec, Logging, seconds
 from eagle3_api.status import Handled
@@ -129,6 +131,15 @@ def _unusual(teacher: TeacherKind) -> TeacherKind | None:
     return None if teacher == "LastState" else teacher
 
 
+def _object_store(spec: Eagle3DraftSpec) -> ObjectStoreConfig | None:
+    store = spec.storage.features.object_store
+    if store is None:
+        return None
+    # A tenth stays free: the kubelet ends a pod whose volume is fuller than its limit
+    room = quantity(store.cache) * 9 // 10
+    return ObjectStoreConfig(url=store.url, endpoint=store.endpoint, region=store.region, cache_bytes=room)
+
+
 def _given(data: Data | None) -> Data:
     if data is None:
         raise ValueError("training needs data; admission lets no such object through")
@@ -221,6 +232,7 @@ def inspect(
         feature_teacher=spec.extract.teacher,
         sglang_version=sglang_version(spec),
         context_length=spec.serve.context_length if spec.serve else None,
+        object_store=_object_store(spec),
         features_capacity=features_capacity,
         fetched=fetched,
     )
@@ -259,6 +271,7 @@ def _extract_config(context: Context, key: str) -> ExtractConfig:
         trust_remote_code=spec.target.trust_remote_code,
         data=_data(_given(spec.data), facts.fetched),
         data_digest=facts.data_digest or "",
+        object_store=_object_store(spec),
         layers=facts.auxiliary_layers,
         dtype=spec.extract.dtype,
         teacher=spec.extract.teacher,
@@ -294,17 +307,25 @@ def _train_inputs(context: Context) -> dict[str, Any]:
     }
 
 
+def _scratch(context: Context, key: str) -> str:
+    """Where Train's checkpoints lie: with the features, or, where these lie in an object store, with the drafts."""
+    metadata = context.obj.metadata
+    if context.spec.storage.features.object_store is not None:
+        return f"{context.folder(StageName.TRAIN, key)}/.scratch"
+    return str(folder(FEATURES_ROOT, metadata.namespace, metadata.name, StageName.TRAIN, key))
+
+
 def _train_config(context: Context, key: str) -> TrainConfig:
     spec, facts, features = context.spec, context.facts, context.upstream(StageName.EXTRACT)
-    metadata = context.obj.metadata
     logging = spec.train.logging or Logging()
     return TrainConfig(
         owner=_owner(context.obj),
         key=key,
         folder=context.folder(StageName.TRAIN, key),
-        scratch=str(folder(FEATURES_ROOT, metadata.namespace, metadata.name, StageName.TRAIN, key)),
+        scratch=_scratch(context, key),
         features=features.artifact or "",
         features_key=features.key,
+        object_store=_object_store(spec),
         target=context.target,
         target_digest=facts.target_digest,
         layers=facts.auxiliary_layers,
@@ -412,10 +433,17 @@ def clean(obj: Eagle3Draft, extract: Link, train: Link) -> Link:
     Its ``artifact`` is the one that it removes.
     """
     config = train.config
-    scratch = [config.scratch] if isinstance(config, TrainConfig) else []
+    # In an object store there are features alone
+    stored = obj.spec.storage.features.object_store is not None
+    scratch = [config.scratch] if isinstance(config, TrainConfig) and not stored else []
     key = key_of("clean/1", {"features": extract.key, "trained": train.key})
     folders = [extract.artifact or "", *scratch]
-    return Link(StageName.CLEAN, key, CleanConfig(owner=_owner(obj), key=key, folders=folders), extract.artifact)
+    return Link(
+        StageName.CLEAN,
+        key,
+        CleanConfig(owner=_owner(obj), key=key, folders=folders, object_store=_object_store(obj.spec)),
+        extract.artifact,
+    )
 
 
 EXTRACT = Stage(StageName.EXTRACT, 1, _extract_inputs, _extract_config)

@@ -130,8 +130,8 @@ def _advance_chain(
         chain[StageName.FETCH] = step.status
         fetched = FetchResult.model_validate(step.status.result)
         begun.append(fetch)
-    claim = view.seen.claims[names.claim_name(view.obj, "features")]
-    first = stages.inspect(view.obj, before.handled, claim.capacity, fetched)
+    claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
+    first = stages.inspect(view.obj, before.handled, claim.capacity if claim else None, fetched)
     begun.append(first)
     step = advance(first, former.get(StageName.INSPECT), view)
     actions.add(step)

@@ -16,7 +16,7 @@ from eagle3_api.jobs import (
     ProbeConfig,
     StageName,
 )
-from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement
+from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement, SecretKey
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import group, names
 from eagle3_operator.manifests.pods import (
@@ -43,6 +43,9 @@ OWN_IMAGE = frozenset({StageName.FETCH, StageName.INSPECT, StageName.CLEAN, Stag
 #: Stages that write nothing to the user's volumes.
 ONLY_LOOKING = frozenset({StageName.FETCH, StageName.INSPECT})
 
+
+#: Stages that make, read or remove features.
+FEATURE_STAGES = frozenset({StageName.INSPECT, StageName.EXTRACT, StageName.TRAIN, StageName.CLEAN})
 
 _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.FETCH: {"cpu": "200m", "memory": "512Mi"},
@@ -212,6 +215,7 @@ def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
         gpus=stage_gpus(obj.spec, stage),
         requests=_REQUESTS[stage],
         environment={} if own_image else {"PYTHONPATH": LIBRARY},
+        secrets=_credentials(obj) if stage in FEATURE_STAGES else {},
         own_image=own_image,
         container={"terminationMessagePolicy": "File", **_ports(stage)},
     )
@@ -236,7 +240,7 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
     return (
         configuration(),
         *(() if stage in OWN_IMAGE else (library(read_only=True),)),
-        root_mount(obj, "features"),
+        *((root_mount(obj, "features"),) if stage in FEATURE_STAGES or "features" in names.roots(obj.spec) else ()),
         root_mount(obj, "drafts"),
         *_models(obj, stage),
         *user_mounts(placement, read_only=stage in ONLY_LOOKING),
@@ -259,6 +263,14 @@ def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
     if not obj.spec.fetches or stage in (StageName.CLEAN, StageName.PUBLISH, StageName.PROBE):
         return ()
     return (root_mount(obj, "models", read_only=stage is not StageName.FETCH),)
+
+
+def _credentials(obj: Eagle3Draft) -> dict[str, SecretKey]:
+    """What an object store lets features in and out by, under the names that its clients know."""
+    store = obj.spec.storage.features.object_store
+    if store is None or store.secret is None:
+        return {}
+    return {name: SecretKey(name=store.secret, key=name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 
 
 def _failure_rules() -> list[Manifest]:

@@ -72,8 +72,10 @@ def claim_name(obj: Eagle3Draft, root: RootName) -> str:
 
 
 def roots(spec: Eagle3DraftSpec) -> tuple[RootName, ...]:
-    """The roots that an object has."""
-    return ("features", "drafts", "models") if spec.storage.models is not None else ("features", "drafts")
+    """The roots that an object has on claims: features may lie in an object store instead."""
+    features: tuple[RootName, ...] = ("features",) if spec.storage.features.object_store is None else ()
+    models: tuple[RootName, ...] = ("models",) if spec.storage.models is not None else ()
+    return (*features, "drafts", *models)
 
 
 def owner_reference(obj: Eagle3Draft) -> dict[str, object]:

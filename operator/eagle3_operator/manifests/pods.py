@@ -11,7 +11,7 @@ from typing import Any
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT
 from eagle3_api.jobs import CONFIG_ANNOTATION, CONFIG_FILE, LIBRARY
-from eagle3_api.spec import Eagle3Draft, EnvironmentVariable, Placement, Volume
+from eagle3_api.spec import Eagle3Draft, EnvironmentVariable, Placement, SecretKey, Volume
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.names import RootName, claim_name
 from eagle3_operator.settings import Settings
@@ -48,8 +48,11 @@ class Mount:
 
 
 def root_mount(obj: Eagle3Draft, root: RootName, *, read_only: bool = False) -> Mount:
-    """One of the roots of artifacts."""
+    """One of the roots of artifacts; where features lie in an object store, a cache of them."""
     path = {"features": FEATURES_ROOT, "drafts": DRAFTS_ROOT, "models": MODELS_ROOT}[root]
+    store = obj.spec.storage.features.object_store
+    if root == "features" and store is not None:
+        return Mount("eagle3-features", str(path), {"emptyDir": {"sizeLimit": store.cache}})
     source = {"persistentVolumeClaim": {"claimName": claim_name(obj, root)}}
     return Mount(f"eagle3-{root}", str(path), source, read_only)
 
@@ -138,6 +141,8 @@ class Program:
     requests: Mapping[str, str] = field(default_factory=dict)
     #: Environment that the user's cannot replace.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Likewise, from Secrets, which the kubelet reads and the operator does not.
+    secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     #: It is our own image, which writes to its mounts only.
     own_image: bool = False
     #: Further fields of the container: ports, probes.
@@ -216,6 +221,7 @@ def _environment(program: Program, placement: Placement) -> list[Manifest]:
         variables["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
     variables |= {variable.name: _variable(variable) for variable in placement.env or ()}
     variables |= {name: {"value": value} for name, value in program.environment.items()}
+    variables |= {name: {"valueFrom": {"secretKeyRef": key.to_json()}} for name, key in program.secrets.items()}
     return [{"name": name, **body} for name, body in variables.items()]
 
 

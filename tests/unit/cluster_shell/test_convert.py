@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from eagle3_api.jobs import Progress, Report, StageName
+from eagle3_api.quantity import quantity
 from eagle3_operator.cluster.convert import (
     claim_from,
     controller_uid,
     deployment_from,
     job_from,
     pod_from,
-    quantity,
     revision_number,
     service_from,
     together,

@@ -6,7 +6,17 @@ from datetime import timedelta
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import CONFIG_ANNOTATION, JobEnvelope, Progress, Report, StageName, TrainConfig
+from eagle3_api.jobs import (
+    CONFIG_ANNOTATION,
+    CleanConfig,
+    ExtractConfig,
+    JobEnvelope,
+    Progress,
+    Report,
+    StageName,
+    TrainConfig,
+)
+from eagle3_operator.decide.stages import after_inspection, clean
 from eagle3_operator.observation import Claim, Pod
 from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
@@ -54,6 +64,26 @@ def test_an_adopted_checkpoint_skips_extraction_and_training() -> None:
     assert [job.stage for job in world.seen.jobs.values()] == ["inspect", "convert"]
     kinds = {c.type for c in world.told.conditions}
     assert not kinds & {"FeaturesReady", "DraftTrained"}
+
+
+def test_features_in_an_object_store_need_no_claim_and_the_checkpoints_lie_with_the_drafts() -> None:
+    store = {"url": "s3://bucket/team", "endpoint": "https://s3.example.com", "secret": "bucket", "cache": "10Gi"}
+    world = World().edit(storage={"features": {"objectStore": store}, "drafts": {"claim": "drafts"}})
+    world.seen = replace(world.seen, claims={name: c for name, c in world.seen.claims.items() if name == "drafts"})
+    world = trained(world)
+    links = after_inspection(world.obj, FACTS, {})
+    configs = {link.stage: link.config for link in links}
+    train, extract = configs[StageName.TRAIN], configs[StageName.EXTRACT]
+    assert isinstance(train, TrainConfig)
+    assert isinstance(extract, ExtractConfig)
+    assert train.object_store == extract.object_store
+    assert train.object_store is not None
+    assert (train.object_store.url, train.object_store.cache_bytes) == ("s3://bucket/team", 10 * 2**30 * 9 // 10)
+    assert train.scratch == f"{train.folder}/.scratch"
+    removed = clean(world.obj, links[0], links[1]).config
+    assert isinstance(removed, CleanConfig)
+    assert removed.folders == [extract.folder]
+    assert removed.object_store == extract.object_store
 
 
 def test_the_stages_follow_one_another() -> None:

@@ -81,6 +81,12 @@ ONE_CLAIM: dict[str, Any] = {
         ]
     },
 }
+BUCKET = {
+    "features": {
+        "objectStore": {"url": "s3://features/team", "endpoint": "https://s3.example.com", "secret": "bucket"}
+    },
+    "drafts": {"claim": "drafts"},
+}
 OWN_CLAIMS = {
     "features": {"size": "2Ti", "storageClassName": "nvme"},
     "drafts": {"size": "20Gi", "accessMode": "ReadWriteMany"},
@@ -114,6 +120,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
         StageName.TRAIN, draft(train={"gpus": 8, "nodes": 2})
     ),
     "the Service of pods that train together": lambda: group.service(draft(train={"nodes": 2})),
+    "features in an object store are cached on the node and let in by a Secret that the kubelet reads": lambda: stage(
+        StageName.TRAIN, draft(storage=BUCKET)
+    ),
     "clean is small and runs in our image": lambda: stage(StageName.CLEAN),
     "convert sees no GPU and leaves the memory to the servers": lambda: stage(
         StageName.CONVERT, draft(placement=full_placement())

@@ -1,11 +1,12 @@
 """The stage Clean."""
 
-import os
+from functools import partial
 from pathlib import Path
 
-from eagle3_api.artifacts import FEATURES_ROOT, MANIFEST
+from eagle3_api.artifacts import FEATURES_ROOT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CleanConfig, CleanResult, ExitCode
+from eagle3_draft.places import place
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -21,7 +22,8 @@ def run(config: CleanConfig, *, features_root: Path | None = None) -> CleanResul
         StageError: a folder is not below this object's own (InvalidConfiguration): nothing is removed then.
         OSError: a file cannot be removed.
     """
-    own = (features_root or Path(FEATURES_ROOT)) / config.owner.namespace / config.owner.name
+    root = features_root or Path(FEATURES_ROOT)
+    own = root / config.owner.namespace / config.owner.name
     folders = [Path(folder) for folder in config.folders]
     for folder in folders:
         if folder == own or not folder.resolve().is_relative_to(own.resolve()):
@@ -30,22 +32,16 @@ def run(config: CleanConfig, *, features_root: Path | None = None) -> CleanResul
                 Reason.INVALID_CONFIGURATION,
                 f"{folder} does not lie below {own}, the folder of this object; it is left alone",
             )
+    at = place(config.object_store, root)
     files, size = 0, 0
     progress = Progress(len(folders), "folders")
     for number, folder in enumerate(folders):
         progress.update(number)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        for parent, names, leaves in os.walk(folder, topdown=False):
-            for leaf in leaves:
-                path = Path(parent) / leaf
-                size += path.lstat().st_blocks * 512
-                path.unlink()
-                files += 1
-                progress.update(number, f"{files:,} files removed")
-            for name in names:
-                path = Path(parent) / name
-                path.unlink() if path.is_symlink() else path.rmdir()
-        if folder.is_dir():
-            folder.rmdir()
+        removed, freed = at.remove(folder, partial(_told, progress, number))
+        files, size = files + removed, size + freed
     progress.update(len(folders))
     return CleanResult(files=files, bytes=size)
+
+
+def _told(progress: Progress, number: int, files: int) -> None:
+    progress.update(number, f"{files:,} files removed")

@@ -5,7 +5,6 @@ finds them all finished publishes the whole, which moves no byte.
 """
 
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from platform import node
 
 import torch
 
-from eagle3_api.artifacts import MANIFEST, PROMPTS, REPORT, Manifest
+from eagle3_api.artifacts import PROMPTS, REPORT, Manifest
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, readable_bytes
@@ -45,6 +44,7 @@ from eagle3_draft.features import (
     publish_store,
 )
 from eagle3_draft.inspect.target import context_length, hidden_size, target_digest
+from eagle3_draft.places import Place, place_of
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -102,28 +102,18 @@ def run(
             came, after which the next run goes on.
     """
     folder = Path(config.folder)
-    if artifacts.finished(folder, config.key) is not None:
-        return _published(folder)
-    _remove_abandoned(folder)
+    at = place_of(config.object_store, folder)
+    if (manifest := at.finished(folder, config.key)) is not None:
+        return ExtractResult.model_validate_json(at.file(folder, manifest.file(REPORT)).read_bytes())
+    if (
+        folder.parent.name == StageName.EXTRACT
+    ):  # if not, it is not laid out as artifacts are: others' things may lie there
+        # This object's extractions under other keys: its spec has changed since. Inspect counts their bytes as free. What
+        # is finished stays: it may be retained, and Clean removes it otherwise
+        at.abandoned(folder)
     with interruptible() as interruption:
-        extraction = _Extraction(config, folder, interruption, shard_bytes, part_conversations, free_bytes)
+        extraction = _Extraction(config, folder, at, interruption, shard_bytes, part_conversations, free_bytes)
         return extraction.run(load)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove this object's extractions under other keys that were never finished: its spec has changed since.
-
-    Inspect counts their bytes as free. What is finished stays: it may be retained, and Clean removes it otherwise.
-    """
-    if folder.parent.name != StageName.EXTRACT:  # not laid out as artifacts are: what lies there is somebody's
-        return
-    for other in folder.parent.iterdir() if folder.parent.exists() else ():
-        if other != folder and other.is_dir() and not (other / MANIFEST).exists():
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def _published(folder: Path) -> ExtractResult:
-    return ExtractResult.model_validate_json(artifacts.verified(folder, REPORT).read_bytes())
 
 
 class _PartNumbers(Model):
@@ -179,6 +169,7 @@ class _Extraction:
         self,
         config: ExtractConfig,
         folder: Path,
+        at: Place,
         interruption: Interruption,
         shard_bytes: int,
         part_size: int,
@@ -186,6 +177,7 @@ class _Extraction:
     ) -> None:
         self.config = config
         self.folder = folder
+        self.at = at
         self.interruption = interruption
         self.shard_bytes = shard_bytes
         self.free_bytes = free_bytes
@@ -318,7 +310,9 @@ class _Extraction:
         Inspect knew bytes only; these are tokens, and those that cannot be used are left out.
         """
         tokens = sum(len(text.input_ids) for text in texts)
-        left = sum(len(part.conversations) for part in self.parts if self._manifest(part) is None)
+        left = sampled  # where parts go elsewhere, there need be room for one
+        if self.at.keeps:
+            left = sum(len(part.conversations) for part in self.parts if self._manifest(part) is None)
         per_token = self._bytes_per_token(hidden_size(self.target))
         needed = tokens * per_token * left // max(1, sampled)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -345,7 +339,7 @@ class _Extraction:
     # ------------------------------------------------------------------------------------------------------- a part
 
     def _manifest(self, part: Part) -> Manifest | None:
-        return artifacts.finished(self.folder / part.name, self.config.key)
+        return self.at.finished(self.folder / part.name, self.config.key)
 
     def _make(self, part: Part, usable: Usable, engine: Engine, progress: Progress, done: int) -> None:
         self._check_vocabulary(usable.all, engine)
@@ -374,12 +368,13 @@ class _Extraction:
             answers=usable.answers.all if usable.answers else None,
             cut_answers=usable.answers.cut if usable.answers else None,
         )
-        writer.publish(
+        manifest = writer.publish(
             key=self.config.key,
             made_from=self._made_from(),
             numbers=numbers.model_dump(),
             provenance=self._provenance(engine),
         )
+        self.at.published(writer.folder, manifest)
 
     def _extract(
         self,
@@ -455,6 +450,7 @@ class _Extraction:
             publish_store(
                 self.folder,
                 [part.name for part in self.parts],
+                self.at,
                 key=self.config.key,
                 made_from=self._made_from(),
                 numbers=result.model_dump(),
@@ -462,7 +458,7 @@ class _Extraction:
             )
         except FileNotFoundError:
             # Another pod finished its last part at the same time, published the same, and cleaned up
-            if artifacts.finished(self.folder, self.config.key) is None:
+            if self.at.finished(self.folder, self.config.key) is None:
                 raise
         return result
 

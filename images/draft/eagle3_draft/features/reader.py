@@ -12,12 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from eagle3_api.artifacts import Manifest
+from eagle3_api.artifacts import File, Manifest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import artifacts
 from eagle3_draft.features.format import LENGTHS, Header, Sample, ShardEntry, Split
-from eagle3_draft.features.shard import Shard, announce, corrupt
+from eagle3_draft.features.shard import Shard, corrupt
+from eagle3_draft.places import Place, Volume
 from eagle3_draft.stage import StageError
 
 _SHARDS = TypeAdapter(list[ShardEntry])
@@ -43,14 +43,19 @@ class Features:
         self.held_out = held_out
 
     @classmethod
-    def open(cls, folder: Path) -> "Features":
+    def open(cls, folder: Path, at: Place = Volume()) -> "Features":  # noqa: B008  it has no state
         """Open the store in a folder. Each file's digest is checked when it is first read.
+
+        Args:
+            folder: of Extract's artifact.
+            at: where it lies.
 
         Raises:
             StageError: the artifact is unfinished or broken (CorruptArtifact), or its last states are not what lm_head
                 reads (FeatureMismatch).
         """
-        manifest = artifacts.read(folder)
+        manifest = at.read(folder)
+        files = {file.path: file for file in manifest.files}
         try:
             header = Header.model_validate(manifest.numbers)
         except ValidationError as error:
@@ -62,17 +67,22 @@ class Features:
                 f"the last hidden states in {folder} were taken {header.last_norm!r} of the final norm; the target's head "
                 "reads them after it. Extract them again",
             )
-        lengths = _lengths(artifacts.verified(folder, LENGTHS))
+        if LENGTHS not in files:
+            raise corrupt(folder, f"its manifest lists no {LENGTHS}")
+        lengths = _lengths(at.file(folder, files[LENGTHS]))
         samples = []
         for split in Split:
             try:
                 shards = _SHARDS.validate_python(manifest.numbers["shards"][str(split)])
-                agree = sum(shard.conversations for shard in shards) == len(lengths[str(split)])
+                agree = all(shard.file in files for shard in shards) and sum(
+                    shard.conversations for shard in shards
+                ) == len(lengths[str(split)])
             except (KeyError, TypeError, ValidationError):
                 agree = False
             if not agree:
                 raise corrupt(folder, f"{LENGTHS} and the manifest differ on the {split} conversations")
-            samples.append(Samples(folder, shards, header, lengths[str(split)]))
+            named = [(files[shard.file], shard.conversations) for shard in shards]
+            samples.append(Samples(folder, at, named, header, lengths[str(split)]))
         return cls(manifest, header, *samples)
 
 
@@ -83,12 +93,20 @@ class Samples(Sequence[Sample]):
         lengths: int32 (conversations,), tokens of each; known without reading a shard.
     """
 
-    def __init__(self, folder: Path, shards: Sequence[ShardEntry], header: Header, lengths: torch.Tensor) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        at: Place,
+        shards: Sequence[tuple[File, int]],
+        header: Header,
+        lengths: torch.Tensor,
+    ) -> None:
         self.lengths = lengths
         self._folder = folder
-        self._shards = shards
+        self._at = at
+        self._shards = [file for file, _ in shards]
         self._header = header
-        self._starts = [0, *accumulate(shard.conversations for shard in shards)]
+        self._starts = [0, *accumulate(conversations for _, conversations in shards)]
         self._open: OrderedDict[int, Shard] = OrderedDict()
 
     def __len__(self) -> int:
@@ -110,13 +128,13 @@ class Samples(Sequence[Sample]):
     def place(self, index: int) -> str:
         """Where a conversation lies, for people: its number in a shard, and the shard."""
         number = self._number(index)
-        return f"number {index - self._starts[number]} of {self._shards[number].file}"
+        return f"number {index - self._starts[number]} of {self._shards[number].path}"
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Several conversations. The kernel is told of all of them first, and reads what comes next meanwhile."""
         for number in dict.fromkeys(self._number(index) for index in indices):
             if number not in self._open:  # it will be verified: all of it is read
-                announce(self._folder / self._shards[number].file)
+                self._at.announce(self._folder, self._shards[number])
         found = [self._find(index) for index in indices]
         for shard, place in found:
             shard.announce(place)
@@ -134,11 +152,11 @@ class Samples(Sequence[Sample]):
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number]
-        name = self._shards[number].file
-        shard = Shard(artifacts.verified(self._folder, name), self._header)
+        file = self._shards[number]
+        shard = Shard(self._at.file(self._folder, file), self._header)
         first, end = self._starts[number], self._starts[number + 1]
         if shard.lengths != self.lengths[first:end].tolist():
-            raise corrupt(self._folder, f"{name} and {LENGTHS} differ on how long its conversations are")
+            raise corrupt(self._folder, f"{file.path} and {LENGTHS} differ on how long its conversations are")
         self._open[number] = shard
         if len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)

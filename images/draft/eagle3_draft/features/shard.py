@@ -2,9 +2,7 @@
 
 import json
 import mmap
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -179,12 +177,6 @@ class Shard:
         if not bounds or bounds[0] != 0 or bounds[-1] != tokens or bounds != sorted(bounds):
             raise corrupt(path, "its offsets do not divide its tokens into conversations")
         return bounds
-
-
-def announce(path: Path) -> None:
-    """Have the kernel read a file, without waiting for it. One that is not there is missed by who opens it."""
-    with suppress(OSError), path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 def corrupt(path: Path, what: str) -> StageError:

@@ -18,6 +18,7 @@ from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
 from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
 from eagle3_draft.features.shard import write_shard
+from eagle3_draft.places import Place
 from eagle3_draft.stage import StageError
 
 #: Large enough to be read in one piece, small enough that losing one costs seconds.
@@ -146,6 +147,7 @@ class FeatureWriter:
 def publish_store(
     folder: Path,
     parts: Sequence[str],
+    at: Place,
     *,
     key: str,
     made_from: Mapping[str, str],
@@ -157,6 +159,7 @@ def publish_store(
     Args:
         folder: holds them.
         parts: their names, in order; other parts in the folder are of another cut, and go.
+        at: where they lie.
         key: Extract's key, theirs too.
         made_from, provenance: as of ``artifacts.publish``.
         numbers: further ones, beside the header's.
@@ -164,7 +167,7 @@ def publish_store(
     Raises:
         StageError: a part is not finished, or its states are others than the first one's (CorruptArtifact).
     """
-    manifests = {part: artifacts.read(folder / part) for part in parts}
+    manifests = {part: at.read(folder / part) for part in parts}
     headers = [Header.model_validate(manifest.numbers) for manifest in manifests.values()]
     if any(header != headers[0] for header in headers):
         raise StageError(
@@ -175,7 +178,7 @@ def publish_store(
     shards: dict[str, list[dict[str, Any]]] = {str(split): [] for split in Split}
     lengths: dict[str, list[torch.Tensor]] = {str(split): [] for split in Split}
     for part, manifest in manifests.items():
-        of_part = load_file(artifacts.verified(folder / part, LENGTHS))
+        of_part = load_file(at.file(folder / part, manifest.file(LENGTHS)))
         for split, entries in shards.items():
             lengths[split].append(of_part[split])
             entries += [{**entry, "file": f"{part}/{entry['file']}"} for entry in manifest.numbers["shards"][split]]
@@ -183,15 +186,17 @@ def publish_store(
     for path in folder.glob("part-*"):
         if path.name not in manifests:
             shutil.rmtree(path)
-    return artifacts.publish(
+    manifest = artifacts.publish(
         folder,
         stage="extract",
         key=key,
         made_from=made_from,
         numbers=headers[0].model_dump() | {"shards": shards} | dict(numbers),
         provenance=provenance,
-        digests={f"{part}/{file.path}": file.sha256 for part, manifest in manifests.items() for file in manifest.files},
+        parts=manifests,
     )
+    at.published(folder, manifest)
+    return manifest
 
 
 def plan_shards(lengths: Sequence[int], bytes_per_token: int, shard_bytes: int = SHARD_BYTES) -> list[range]:

@@ -22,6 +22,7 @@ from eagle3_draft.data.tokenizer_files import chat_template, template_digest
 from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from
 from eagle3_draft.inspect.target import TargetFacts, end_tokens, read_target
+from eagle3_draft.places import place
 from eagle3_draft.stage import StageError
 
 #: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
@@ -214,6 +215,8 @@ def _space(
     owner, dtype, teacher = config.owner, config.feature_dtype, config.feature_teacher
     extractions = Path(folder(PurePosixPath(features), owner.namespace, owner.name, StageName.EXTRACT, ""))
     trainings = Path(folder(PurePosixPath(drafts), owner.namespace, owner.name, StageName.TRAIN, ""))
+    if config.object_store is not None:
+        place(config.object_store, features).check(extractions)
     made_from = extraction_inputs(
         data.config,
         target_digest=target.digest,
@@ -232,7 +235,8 @@ def _space(
         dtype=dtype,
         teacher=teacher,
         free=None
-        if any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*"))
+        if config.object_store is not None
+        or any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*"))
         else free_bytes(features, config.features_capacity, extractions, made_from),
     )
 

@@ -17,6 +17,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.child import Outcome
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
+from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.begin import begin
 from eagle3_draft.train.checks import check_devices, check_features
@@ -48,7 +49,7 @@ def run(config: TrainConfig) -> TrainResult:
     check_libraries(config)
     folder.mkdir(parents=True, exist_ok=True)
     scratch.mkdir(parents=True, exist_ok=True)
-    features = Features.open(Path(config.features))
+    features = Features.open(Path(config.features), place_of(config.object_store, Path(config.features)))
     target = Target(Path(config.target))
     check_devices(config)
     check_features(features, target, config)
@@ -57,8 +58,8 @@ def run(config: TrainConfig) -> TrainResult:
         _prepare(config, features, target)
     result = _launch(config, index)
     if index == 0:
-        artifacts.remove_working_files(scratch)
-        with suppress(OSError):  # where it is not empty
+        with suppress(OSError):  # where it went with the artifact's working files, or is not empty
+            artifacts.remove_working_files(scratch)
             scratch.rmdir()
     return result
 

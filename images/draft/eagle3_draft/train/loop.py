@@ -22,6 +22,7 @@ from eagle3_draft.features import Features, Samples
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
+from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.begin import first_weights
@@ -94,7 +95,7 @@ class Training:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         folder, scratch = Path(config.folder), Path(config.scratch)
 
-        features = Features.open(Path(config.features))
+        features = Features.open(Path(config.features), place_of(config.object_store, Path(config.features)))
         self.train, self.held_out = features.train, features.held_out
         self.lengths = features.train.lengths.tolist()
         epochs = [

@@ -18,6 +18,7 @@ from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.features import Features, Sample
+from eagle3_draft.places import place_of
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.report import page
 from eagle3_draft.train.vocabulary import Vocabulary, count_supervised, coverage
@@ -34,12 +35,13 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
         state: at the training's end.
     """
     folder = Path(config.folder)
-    features = Features.open(Path(config.features))
+    at = place_of(config.object_store, Path(config.features))
+    features = Features.open(Path(config.features), at)
     result = _result(config, state, features)
     report = _report(config, state, result)
     artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
     artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
-    shutil.copyfile(artifacts.verified(Path(config.features), PROMPTS), folder / PROMPTS)
+    shutil.copyfile(at.file(Path(config.features), features.manifest.file(PROMPTS)), folder / PROMPTS)
     save_sample(folder / HELD_OUT, list(islice(features.held_out, SAMPLE_CONVERSATIONS)), features.header.torch_dtype)
     artifacts.publish(
         folder,

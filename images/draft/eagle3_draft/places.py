@@ -1,0 +1,323 @@
+"""Where features lie: on a volume, or in an object store of which the pod's disk holds what is in use.
+
+The code that makes, reads and removes features speaks of local folders. On a volume these are the features. With an object
+store they are a cache: what is published there is uploaded, its manifest last, and leaves the disk; what is read is
+downloaded ahead of its use, and goes when room is needed. Either way a folder is finished when its manifest is there.
+
+The object store is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, ObjectStoreConfig
+from eagle3_draft import artifacts
+from eagle3_draft.stage import StageError
+
+#: Shards that are downloaded at a time.
+DOWNLOADS = 4
+
+#: What was used so lately is not removed from the cache: another rank may be about to open it.
+RECENT_SECONDS = 60.0
+
+
+class Place(Protocol):
+    """Where features lie.
+
+    Attributes:
+        keeps: whether what is published stays on the pod's disk.
+    """
+
+    keeps: bool
+
+    def check(self, folder: Path) -> None:
+        """Raises StageError where artifacts could not be looked for in a folder (StorageUnavailable)."""
+        ...
+
+    def finished(self, folder: Path, key: str) -> Manifest | None:
+        """The manifest of a finished artifact, or None. Errors as of ``artifacts.finished``."""
+        ...
+
+    def read(self, folder: Path) -> Manifest:
+        """The manifest of an artifact that must be finished. Errors as of ``artifacts.read``."""
+        ...
+
+    def file(self, folder: Path, entry: File) -> Path:
+        """The path of an artifact's file, verified. Errors as of ``artifacts.verified``."""
+        ...
+
+    def announce(self, folder: Path, entry: File) -> None:
+        """Say that a file will be asked for."""
+        ...
+
+    def published(self, folder: Path, manifest: Manifest) -> None:
+        """An artifact was published in a local folder: take what it lists itself to where it is to lie."""
+        ...
+
+    def abandoned(self, folder: Path) -> None:
+        """Remove the folders beside this one that are not finished."""
+        ...
+
+    def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
+        """Remove a folder, its manifest first. One that is not there is no fault.
+
+        Args:
+            folder: of an artifact, or of working files.
+            told: is told now and then how many files are gone.
+
+        Returns:
+            Files and bytes.
+        """
+        ...
+
+
+def place(config: ObjectStoreConfig | None, root: Path) -> Place:
+    """Where a stage's features lie.
+
+    Args:
+        config: of an object store, or None for a volume.
+        root: where the volume, or the cache, is mounted.
+
+    Raises:
+        StageError: nothing here speaks to an object store (InvalidConfiguration).
+    """
+    return Volume() if config is None else ObjectStore(config, root)
+
+
+def place_of(config: ObjectStoreConfig | None, artifact: Path) -> Place:
+    """As ``place``, for an artifact's folder, ``<root>/<namespace>/<name>/<stage>/<key>``."""
+    return Volume() if config is None else ObjectStore(config, artifact.parents[3])
+
+
+class Volume:
+    """Features on a volume."""
+
+    keeps = True
+
+    def check(self, folder: Path) -> None:
+        """One that is not there is missed when its free space is asked for."""
+
+    def finished(self, folder: Path, key: str) -> Manifest | None:
+        return artifacts.finished(folder, key)
+
+    def read(self, folder: Path) -> Manifest:
+        return artifacts.read(folder)
+
+    def file(self, folder: Path, entry: File) -> Path:
+        return artifacts.verified_entry(folder, entry)
+
+    def announce(self, folder: Path, entry: File) -> None:
+        with suppress(OSError), (folder / entry.path).open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+    def published(self, folder: Path, manifest: Manifest) -> None:
+        """It lies where it is to lie."""
+
+    def abandoned(self, folder: Path) -> None:
+        for other in folder.parent.iterdir() if folder.parent.exists() else ():
+            if other != folder and other.is_dir() and not (other / MANIFEST).exists():
+                shutil.rmtree(other, ignore_errors=True)
+
+    def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
+        files, size = 0, 0
+        (folder / MANIFEST).unlink(missing_ok=True)
+        for parent, names, leaves in os.walk(folder, topdown=False):
+            for leaf in leaves:
+                path = Path(parent) / leaf
+                size += path.lstat().st_blocks * 512
+                path.unlink()
+                files += 1
+                told(files)
+            for name in names:
+                path = Path(parent) / name
+                path.unlink() if path.is_symlink() else path.rmdir()
+        if folder.is_dir():
+            folder.rmdir()
+        return files, size
+
+
+class ObjectStore:
+    """Features in an object store.
+
+    Args:
+        config: of the store; credentials are in the environment.
+        root: of the cache.
+    """
+
+    keeps = False
+
+    def __init__(self, config: ObjectStoreConfig, root: Path) -> None:
+        self._url = config.url
+        self._bucket = config.url.removeprefix("s3://").rstrip("/")
+        self._root = root
+        self._cache_bytes = config.cache_bytes
+        self._files = _file_system(config)
+        self._reader = ThreadPoolExecutor(DOWNLOADS, "download")
+        self._coming: dict[Path, Future[None]] = {}
+
+    def check(self, folder: Path) -> None:
+        with self._asking(folder):
+            self._files.find(f"{self._name(folder)}/{MANIFEST}")
+
+    def finished(self, folder: Path, key: str) -> Manifest | None:
+        if not self._has_manifest(folder):
+            return None
+        manifest = artifacts.read(folder)
+        artifacts.check_key(folder, manifest, key)
+        return manifest
+
+    def read(self, folder: Path) -> Manifest:
+        self._has_manifest(folder)
+        return artifacts.read(folder)
+
+    def file(self, folder: Path, entry: File) -> Path:
+        path = folder / entry.path
+        while True:
+            if not path.exists():
+                self._come(folder, entry).result()
+                self._coming.pop(path, None)
+            try:
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+                return artifacts.verified_entry(folder, entry)
+            except (FileNotFoundError, StageError):
+                if path.exists():
+                    raise
+                # Another rank needed the room
+
+    def announce(self, folder: Path, entry: File) -> None:
+        if not (folder / entry.path).exists():
+            self._come(folder, entry)
+
+    def published(self, folder: Path, manifest: Manifest) -> None:
+        for file in manifest.files:
+            if (folder / file.path).exists():  # those of parts are there already
+                with self._asking(folder / file.path):
+                    self._files.put_file(str(folder / file.path), self._name(folder / file.path))
+        with self._asking(folder):
+            self._files.put_file(str(folder / MANIFEST), self._name(folder / MANIFEST))
+        for file in manifest.files:
+            (folder / file.path).unlink(missing_ok=True)
+
+    def abandoned(self, folder: Path) -> None:
+        parent = self._name(folder.parent)
+        with self._asking(folder.parent):
+            names = {name.removeprefix(f"{parent}/") for name in self._files.find(parent)}
+        for other in {name.partition("/")[0] for name in names} - {folder.name}:
+            if f"{other}/{MANIFEST}" not in names:
+                self.remove(folder.parent / other)
+
+    def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
+        name = self._name(folder)
+        with self._asking(folder):
+            found = self._files.find(name, detail=True)
+            first = [one for one in found if one == f"{name}/{MANIFEST}"]
+            for number, one in enumerate((*first, *(one for one in found if one not in first)), 1):
+                self._files.rm_file(one)
+                told(number)
+        return len(found), sum(one["size"] for one in found.values())
+
+    def _has_manifest(self, folder: Path) -> bool:
+        path = folder / MANIFEST
+        if path.exists():
+            return True
+        try:
+            with self._asking(folder):
+                text = self._files.cat_file(self._name(path))
+        except FileNotFoundError:
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        artifacts.write_atomic(path, text)
+        return True
+
+    def _come(self, folder: Path, entry: File) -> Future[None]:
+        path = folder / entry.path
+        if path not in self._coming:
+            self._coming[path] = self._reader.submit(self._download, path, entry.size)
+        return self._coming[path]
+
+    def _download(self, path: Path, size: int) -> None:
+        if path.exists():
+            return
+        self._make_room(size)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            with self._asking(path):
+                self._files.get_file(self._name(path), str(partial))
+        except FileNotFoundError:
+            raise artifacts.corrupt(path.parent, f"{path.name!r} is missing in {self._url}") from None
+        partial.replace(path)
+
+    def _make_room(self, size: int) -> None:
+        """Remove what was not used for longest, until a file of this size fits into the cache."""
+        found = []
+        for path in self._root.rglob("*.safetensors"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_atime, status.st_size, path))
+        room = self._cache_bytes - size - sum(held for _, held, _ in found)
+        for used, held, path in sorted(found):
+            if room >= 0 or time.time() - used < RECENT_SECONDS:
+                return
+            path.unlink(missing_ok=True)
+            room += held
+
+    def _name(self, path: Path) -> str:
+        """Of an object, as fsspec wants it: with its bucket."""
+        return f"{self._bucket}/{path.relative_to(self._root).as_posix()}"
+
+    @contextmanager
+    def _asking(self, path: Path) -> Iterator[None]:
+        """Within this, what the store answers badly is told as the stage's error.
+
+        Raises:
+            StageError: it lets us not in (StorageUnavailable), which trying again does not change; or it cannot be reached
+                or is out of order, after many tries (StorageUnavailable), which it may.
+            FileNotFoundError: there is no such object.
+        """
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            yield
+        except (FileNotFoundError, BaseError) as error:
+            if "NoSuchBucket" in str(error):
+                raise self._unavailable(ExitCode.BAD_INPUT, "there is no such bucket", error) from error
+            if isinstance(error, FileNotFoundError):
+                raise
+            # A listing that is denied is a generic error
+            if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in str(error):
+                what = f"it does not let us at {path.name}; see the Secret in storage.features.objectStore"
+                raise self._unavailable(ExitCode.BAD_INPUT, what, error) from error
+            raise self._unavailable(ExitCode.INTERRUPTED, "it does not answer as it should", error) from error
+
+    def _unavailable(self, code: ExitCode, what: str, error: Exception) -> StageError:
+        said = str(error).splitlines()[0][:300]
+        return StageError(
+            code, Reason.STORAGE_UNAVAILABLE, f"storage.features.objectStore {self._url}: {what} ({said})"
+        )
+
+
+def _file_system(config: ObjectStoreConfig) -> Any:
+    try:
+        from obstore.fsspec import FsspecStore
+    except ImportError:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            "storage.features.objectStore: this image cannot speak to an object store. Build the operator's draft image with "
+            'EXTRAS="--extra s3"; it brings what is needed into the other images',
+        ) from None
+    settings: Any = {"region": config.region, "virtual_hosted_style_request": False}
+    if config.endpoint is not None:
+        settings["endpoint"] = config.endpoint
+    # fsspec would remember an instance, and with it the credentials of the time
+    options: Any = {"client_options": {"allow_http": True, "timeout": "600s"}, "skip_instance_cache": True}
+    return FsspecStore("s3", config=settings, **options)

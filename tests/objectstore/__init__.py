@@ -1,0 +1,5 @@
+"""A real S3-compatible server, for tests of features that lie in an object store."""
+
+from objectstore.server import BUCKET, Server, serving
+
+__all__ = ["BUCKET", "Server", "serving"]

@@ -1,0 +1,243 @@
+"""Features in a real S3-compatible object store: made, read, refused and removed as on a volume."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eagle3_api.artifacts import MANIFEST
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import CleanConfig, DataConfig, ExitCode, ExtractConfig, ObjectReference, ObjectStoreConfig
+from eagle3_draft import clean, places
+from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.extract import run as run_extract
+from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, publish_store
+from eagle3_draft.places import ObjectStore, place
+from eagle3_draft.stage import StageError
+from eagle3_draft.train import run as run_train
+from objectstore import BUCKET, Server, serving
+from unit.train import corpus
+
+pytestmark = pytest.mark.stages
+
+KEY = "ab" * 32
+HEADER = Header(
+    layers=[0, 1],
+    hidden_size=64,
+    dtype="fp32",
+    teacher="LastState",
+    vocabulary_size=100,
+    tokenizer_digest="t" * 64,
+    chat_template_digest="c" * 64,
+)
+PARTS = ["part-00000-of-00002", "part-00001-of-00002"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def empty_and_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in server.folder.iterdir():
+        shutil.rmtree(path)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def config(server: Server, **changes: Any) -> ObjectStoreConfig:
+    fields: dict[str, Any] = {"url": f"s3://{BUCKET}/team", "endpoint": server.url, "cache_bytes": 10**9}
+    return ObjectStoreConfig(**(fields | changes))
+
+
+def sample(seed: int) -> Sample:
+    made = torch.Generator().manual_seed(seed)
+    return Sample(
+        input_ids=torch.randint(0, 100, (50,), dtype=torch.int32, generator=made),
+        loss_mask=torch.ones(50, dtype=torch.uint8),
+        hidden=torch.randn(50, 128, generator=made),
+        teaching=LastState.of(torch.randn(50, 64, generator=made), torch.randn(50, 100, generator=made)),
+    )
+
+
+def extract(root: Path, server: Server, parts: list[str] = PARTS) -> Path:
+    """Publish parts, each of two shards, and the whole once all are there: what Extract's pods do."""
+    at, folder = place(config(server), root), root / "llm" / "tiny" / "extract" / "k1"
+    for part in parts:
+        writer = FeatureWriter(folder / part, HEADER)
+        for number in range(2):
+            one = sample(PARTS.index(part) * 2 + number)
+            writer.write(Split.TRAIN, number, [one.input_ids.tolist()], [one])
+        at.published(folder / part, writer.publish(key=KEY, made_from={}, numbers={}, provenance={}))
+    if all(at.finished(folder / part, KEY) for part in PARTS):
+        publish_store(folder, PARTS, at, key=KEY, made_from={}, numbers={}, provenance={})
+    return folder
+
+
+def test_what_one_pod_publishes_another_reads_to_the_bit(server: Server, tmp_path: Path) -> None:
+    folder = extract(tmp_path / "one", server)
+    assert not list(folder.rglob("*.safetensors"))  # the pod's disk is free for the next part
+    elsewhere = tmp_path / "other" / folder.relative_to(tmp_path / "one")
+    features = Features.open(elsewhere, place(config(server), tmp_path / "other"))
+    assert len(features.train) == 4
+    for number, found in enumerate(features.train.read([3, 0, 2, 1])):
+        expected = sample([3, 0, 2, 1][number])
+        assert torch.equal(found.hidden, expected.hidden)
+        assert torch.equal(found.teaching.greedy, expected.teaching.greedy)
+
+
+def test_two_pods_share_the_parts_and_a_part_without_its_manifest_is_made_again(server: Server, tmp_path: Path) -> None:
+    folder = extract(tmp_path / "one", server, PARTS[:1])
+    at = place(config(server), tmp_path / "two")
+    whole = tmp_path / "two" / folder.relative_to(tmp_path / "one")
+    assert at.finished(whole, KEY) is None
+    assert at.finished(whole / PARTS[0], KEY) is not None
+    extract(tmp_path / "two", server, PARTS[1:])
+    assert at.finished(whole, KEY) is not None
+    (server.folder / "team/llm/tiny/extract/k1" / PARTS[0] / MANIFEST).unlink()
+    assert (
+        place(config(server), tmp_path / "three").finished(tmp_path / "three" / "llm/tiny/extract/k1" / PARTS[0], KEY)
+        is None
+    )
+
+
+def test_a_cache_that_is_too_small_for_all_gives_room_and_reads_on(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "RECENT_SECONDS", -1.0)
+    folder = extract(tmp_path / "one", server)
+    root = tmp_path / "other"
+    features = Features.open(
+        root / folder.relative_to(tmp_path / "one"), place(config(server, cache_bytes=100_000), root)
+    )
+    for number in (0, 1, 2, 3, 0, 1):
+        assert torch.equal(features.train[number].hidden, sample(number).hidden)
+        assert sum(path.stat().st_size for path in root.rglob("train-*.safetensors")) <= 100_000
+
+
+def test_an_object_of_which_a_byte_was_flipped_is_refused(server: Server, tmp_path: Path) -> None:
+    folder = extract(tmp_path / "one", server)
+    shard = server.folder / "team/llm/tiny/extract/k1" / PARTS[1] / "train-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-5000] ^= 1
+    shard.write_bytes(content)
+    features = Features.open(
+        tmp_path / "other" / folder.relative_to(tmp_path / "one"), place(config(server), tmp_path / "other")
+    )
+    with pytest.raises(StageError, match=r"train-00000[.]safetensors has the digest") as raised:
+        features.train[2]
+    assert raised.value.reason == Reason.CORRUPT_ARTIFACT
+
+
+def test_clean_removes_the_objects_and_nothing_of_others(server: Server, tmp_path: Path) -> None:
+    folder = extract(tmp_path / "one", server)
+    (server.folder / "team" / "llm" / "other").mkdir()
+    (server.folder / "team" / "llm" / "other" / MANIFEST).write_text("{}")
+    result = clean.run(
+        CleanConfig(
+            owner=ObjectReference(namespace="llm", name="tiny", uid="u"),
+            key="c" * 16,
+            folders=[str(folder)],
+            object_store=config(server),
+        ),
+        features_root=tmp_path / "one",
+    )
+    assert result.files == 2 * 4 + 2
+    assert server.objects() == {f"team/llm/other/{MANIFEST}"}
+
+
+def test_what_was_begun_under_another_key_is_removed(server: Server, tmp_path: Path) -> None:
+    folder = extract(tmp_path / "one", server, PARTS[:1])
+    place(config(server), tmp_path / "one").abandoned(folder.with_name("k2"))
+    assert server.objects() == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment", "code", "words"),
+    [
+        ({"url": "s3://nowhere/team"}, {}, ExitCode.BAD_INPUT, "no such bucket"),
+        ({}, {"AWS_SECRET_ACCESS_KEY": "another"}, ExitCode.BAD_INPUT, "see the Secret"),
+    ],
+)
+def test_a_store_that_lets_us_not_in_is_named(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    environment: dict[str, str],
+    code: ExitCode,
+    words: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    at = ObjectStore(config(server, **changes), tmp_path)
+    with pytest.raises(StageError, match=words) as raised:
+        at.check(tmp_path / "llm" / "tiny" / "extract")
+    assert (raised.value.code, raised.value.reason) == (code, Reason.STORAGE_UNAVAILABLE)
+
+
+def test_an_image_that_cannot_speak_to_a_store_says_how_it_would_learn_to(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.fsspec", None)
+    with pytest.raises(StageError, match="--extra s3") as raised:
+        place(config(server), Path("/eagle3/features"))
+    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
+
+
+def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_features(
+    server: Server, tmp_path: Path
+) -> None:
+    """The stages themselves, one after the other, each with an empty disk as its pod has it."""
+    made = corpus.make(tmp_path / "corpus", train=1, held_out=1)
+    data = tmp_path / "train.jsonl"
+    turns = [
+        [{"role": "user", "content": f"w{3 + i} w{5 + 2 * i}"}, {"role": "assistant", "content": f"w4 w{i + 9}"}]
+        for i in range(16)
+    ]
+    data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in turns))
+    owner, store = ObjectReference(namespace="llm", name="tiny", uid="u"), config(server)
+    extract_config = ExtractConfig(
+        owner=owner,
+        key="ec" * 8,
+        folder=str(tmp_path / "pod-1" / "llm" / "tiny" / "extract" / "k1"),
+        target=str(made.target),
+        target_digest=made.target_digest,
+        data=DataConfig(conversations=str(data), max_length=100, holdout=0.3),
+        data_digest=Conversations.read(data).sha256,
+        object_store=store,
+        layers=corpus.LAYERS,
+        dtype="fp32",
+        sglang_version="0.5.21",
+    )
+    result = run_extract(extract_config)
+    assert result.whole
+    assert run_extract(extract_config) == result
+
+    features = tmp_path / "pod-2" / "llm" / "tiny" / "extract" / "k1"
+    drafts = tmp_path / "drafts" / "llm" / "tiny" / "train" / "t1"
+    train_config = corpus.train_config(
+        made,
+        tmp_path,
+        folder=str(drafts),
+        scratch=str(drafts / ".scratch"),
+        features=str(features),
+        features_key="ec" * 8,
+        object_store=store,
+        epochs=1,
+    )
+    assert run_train(train_config).held_out == result.held_out
+    assert {path.name for path in drafts.iterdir()} >= {"manifest.json", "model.safetensors", "prompts.jsonl"}
+    assert not (drafts / ".scratch").exists()
+
+    removed = tmp_path / "pod-3"
+    folder = removed / "llm" / "tiny" / "extract" / "k1"
+    clean.run(CleanConfig(owner=owner, key="c" * 16, folders=[str(folder)], object_store=store), features_root=removed)
+    assert server.objects() == set()
