@@ -4,21 +4,20 @@ SGLang's sources are not touched. Its ``Engine`` lets a subclass choose what a s
 registers two hooks with SGLang's own registry and goes on to SGLang's scheduler. The hooks call the same method with the
 same layer ids as a server with a draft does, and see the same concatenation as that draft would.
 
-The rank that has the rows writes them, one file a conversation, before the forward goes on: when the engine answers, the
-files are there. A hook that raised would have SGLang kill every process, the client with its exit code included. So it
+The rank that has the rows writes them, one file a forward, before the forward goes on: when the engine answers, the files
+are there. A hook that raised would have SGLang kill every process, the client with its exit code included. So it
 notes what is wrong in ``FAILURE`` instead, takes nothing more, and the client raises it by name.
 """
 
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
 from sglang.srt.layers.logits_processor import LogitsMetadata
 from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
@@ -29,13 +28,14 @@ from sglang.srt.runtime_context import get_parallel
 from eagle3_api.conditions import Reason
 from eagle3_api.features import TeacherKind
 from eagle3_api.sglang import CapturePoints
+from eagle3_draft.extract.handover import HandoverWriter, Rows
 from eagle3_draft.features import Teaching, teach
 from eagle3_draft.features.teaching import tensors
 
 FAILURE = "failure.json"
 
-#: Of request ids: ``eagle3:<number of the file>:<tokens>``. Others are the engine's own (warm-up, health).
-_MARK = "eagle3"
+#: Of request ids: ``eagle3:<number of the conversation>``. Others are the engine's own (warm-up, health).
+_MARK = "eagle3:"
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,9 @@ class Plan:
     folder: Path
 
 
-def request_id(number: int, tokens: int) -> str:
-    """The id of the request whose states go to ``states_file(number)``; a hook cannot know how long a request is."""
-    return f"{_MARK}:{number}:{tokens}"
-
-
-def states_file(folder: Path, number: int) -> Path:
-    """The file of one conversation: ``input_ids``, ``hidden`` and what the target says."""
-    return folder / f"{number}.safetensors"
+def request_id(conversation: int) -> str:
+    """The id of the request that computes a conversation, by which its rows are told from others'."""
+    return f"{_MARK}{conversation}"
 
 
 def run_scheduler(plan: Plan, *args: Any, **kwargs: Any) -> None:
@@ -93,16 +88,8 @@ class CaptureError(Exception):
         self.reason = reason
 
 
-@dataclass
-class _Rows:
-    """A conversation of which some tokens were computed: its tensors, chunk by chunk."""
-
-    chunks: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    count: int = 0
-
-
 class Capture:
-    """The hooks. A conversation that is computed in several chunks is gathered until it is whole.
+    """The hooks.
 
     Args:
         plan: what to take.
@@ -110,7 +97,7 @@ class Capture:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._open: dict[str, _Rows] = {}
+        self._handover = HandoverWriter(plan.folder)
         self._failed = False
 
     def install(self) -> None:
@@ -188,39 +175,28 @@ class Capture:
             )
         if get_parallel().attn_tp_rank != 0:  # every rank of the attention's group has all rows whole; one writes them
             return
-        # Copies: the engine uses its buffers again
+        counts = batch.extend_seq_lens_cpu
+        rows = [
+            Rows(conversation=int(request.removeprefix(_MARK)), start=start, count=count)
+            for request, start, count in zip(batch.rids, batch.extend_prefix_lens_cpu, counts, strict=True)
+            if _is_ours(request)
+        ]
         columns = {"input_ids": input_ids, "hidden": aux, **tensors(teaching)}
+        chosen: Any = slice(0, sum(counts))  # what follows is padding
+        if len(rows) < len(counts):
+            ours = torch.tensor([_is_ours(request) for request in batch.rids])
+            chosen = ours.repeat_interleave(torch.tensor(counts)).nonzero().flatten().to(hidden.device)
         kinds = {"hidden": self._plan.dtype, "last": self._plan.dtype}
-        taken = {name: column.to("cpu", kinds.get(name, column.dtype), copy=True) for name, column in columns.items()}
-        end = 0
-        for request, start, count in zip(
-            batch.rids, batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True
-        ):
-            rows, end = slice(end, end + count), end + count
-            if _is_ours(request):
-                self._add(request, start, count, {name: column[rows] for name, column in taken.items()})
-
-    def _add(self, request: str, start: int, count: int, chunk: dict[str, torch.Tensor]) -> None:
-        _, number, tokens = request.split(":")
-        if start == 0:  # the first chunk, also of a request that was put back and begins anew
-            self._open[request] = _Rows()
-        rows = self._open.get(request, _Rows())
-        if rows.count != start:
-            raise CaptureError(
-                Reason.FEATURES_MISALIGNED,
-                f"rows from token {start} on, after {rows.count} tokens: the engine took the others from its prefix cache",
-            )
-        rows.chunks.append(chunk)
-        rows.count += count
-        if rows.count == int(tokens):
-            path = states_file(self._plan.folder, int(number))
-            save_file({name: torch.cat([one[name] for one in rows.chunks]) for name in chunk}, path)
-            del self._open[request]
+        # Copies: the engine uses its buffers again
+        taken = {
+            name: column[chosen].to("cpu", kinds.get(name, column.dtype), copy=True).contiguous()
+            for name, column in columns.items()
+        }
+        self._handover.write(rows, taken)
 
     def _note(self, error: Exception) -> None:
         """Leave word for the client and take nothing more; the first one counts."""
         self._failed = True
-        self._open.clear()
         path = self._plan.folder / FAILURE
         if path.exists():
             return
@@ -240,4 +216,4 @@ def _logits(processor: Any, lm_head: Any, batch: Any, rows: torch.Tensor) -> tor
 
 
 def _is_ours(request: Sequence[str] | str) -> bool:
-    return isinstance(request, str) and request.startswith(f"{_MARK}:")
+    return isinstance(request, str) and request.startswith(_MARK)

@@ -21,10 +21,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from sglang.srt.entrypoints.engine import Engine as ServerEngine
 from sglang.srt.server_args import prepare_server_args
 from sglang.version import __version__
+from torch import Tensor
 
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, startup_seconds
@@ -32,7 +32,8 @@ from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points
 from eagle3_draft.data.dialogue import Answer, Dialogue
 from eagle3_draft.extract.engine import Sampling, States
-from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler, states_file
+from eagle3_draft.extract.handover import HandoverReader
+from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler
 from eagle3_draft.features import TORCH_DTYPES, teaching_of
 from eagle3_draft.inspect.target import read_target
 from eagle3_draft.progress import Progress
@@ -73,7 +74,8 @@ class SGLangEngine:
         self.vocabulary_size = target.vocabulary_size
         self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype, config.teacher)
         self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
-        self._handed_over = 0
+        self._handover = HandoverReader(self._folder)
+        self._asked = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
         plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], config.teacher, self._folder)
         try:
@@ -100,13 +102,15 @@ class SGLangEngine:
             StageError: rows are missing or of other tokens (FeaturesMisaligned).
             OSError: the states cannot be handed over: no space.
         """
-        waiting: Future[list[Path]] | None = None
+        waiting: Future[list[dict[str, Tensor]]] | None = None
         before: list[Sequence[int]] = []
         for batch in (*_batches(conversations, self._token_bytes), []):
             ahead = self._thread.submit(self._compute, batch) if batch else None
             if waiting is not None:
-                for ids, path in zip(before, waiting.result(), strict=True):
-                    yield self._taken(ids, path)
+                computed = waiting.result()
+                computed.reverse()
+                for ids in before:
+                    yield _states(ids, computed.pop())  # and with the last of a forward its memory goes
             waiting, before = ahead, batch
 
     def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
@@ -175,33 +179,28 @@ class SGLangEngine:
             dialogue.take(_answer(answer, len(dialogue.prompt)))
         finished(dialogue)
 
-    def _compute(self, batch: Sequence[Sequence[int]]) -> list[Path]:
-        first = self._handed_over
-        self._handed_over += len(batch)
-        numbers = range(first, self._handed_over)
+    def _compute(self, batch: Sequence[Sequence[int]]) -> list[dict[str, Tensor]]:
+        numbers = range(self._asked, self._asked + len(batch))
+        self._asked = numbers.stop
         try:
             answers = self._engine.generate(
                 input_ids=[list(ids) for ids in batch],
                 # No token: SGLang then neither samples nor decodes
                 sampling_params={"max_new_tokens": 0, "temperature": 0.0},
-                rid=[request_id(number, len(ids)) for number, ids in zip(numbers, batch, strict=True)],
+                rid=[request_id(number) for number in numbers],
             )
         except ValueError as error:
             raise _misaligned(f"SGLang refuses a conversation: {error}") from error
         self._raise_failure()
-        paths = [states_file(self._folder, number) for number in numbers]
-        for path, ids, answer in zip(paths, batch, answers, strict=True):
-            if not path.exists():
+        self._handover.look()
+        computed = []
+        for number, ids, answer in zip(numbers, batch, answers, strict=True):
+            rows = self._handover.take(number)
+            if rows is None:
                 why = answer["meta_info"].get("finish_reason")
                 raise _misaligned(f"SGLang gave no states of a conversation of {len(ids)} tokens ({why})")
-        return paths
-
-    def _taken(self, ids: Sequence[int], path: Path) -> States:
-        tensors = load_file(path)  # mapped: the memory is free again when the states are
-        path.unlink()
-        if tensors["input_ids"].tolist() != list(ids):
-            raise _misaligned(f"SGLang's rows of a conversation of {len(ids)} tokens are of other tokens")
-        return States(hidden=tensors["hidden"], teaching=teaching_of(tensors))
+            computed.append(rows)
+        return computed
 
     def _raise_failure(self) -> None:
         try:
@@ -231,6 +230,12 @@ def _engine(plan: Plan, arguments: Any) -> ServerEngine:
         raise StageError(
             ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang does not start: {error}; the pod's log says why"
         ) from error
+
+
+def _states(ids: Sequence[int], rows: dict[str, Tensor]) -> States:
+    if rows["input_ids"].tolist() != list(ids):
+        raise _misaligned(f"SGLang's rows of a conversation of {len(ids)} tokens are of other tokens")
+    return States(hidden=rows["hidden"], teaching=teaching_of(rows))
 
 
 def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
