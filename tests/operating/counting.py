@@ -59,12 +59,18 @@ def counting(address: str = "127.0.0.1", port: int = 0) -> Iterator[tuple[Counti
         yield counted, found
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    """Takes as many connections at once as a real one."""
+
+    request_queue_size = 128
+
+
 @contextmanager
 def serving_http(
     handler: type[http.server.BaseHTTPRequestHandler], address: str = "127.0.0.1", port: int = 0
 ) -> Iterator[int]:
     """A server in a thread; its port."""
-    server = http.server.ThreadingHTTPServer((address, port), handler)
+    server = _Server((address, port), handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield server.server_port

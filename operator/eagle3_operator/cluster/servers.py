@@ -16,7 +16,8 @@ from eagle3_operator.decide import times
 from eagle3_operator.judge.counters import counted
 from eagle3_operator.observation import Pod
 
-_TIMEOUT_SECONDS = 3.0
+#: Pods are near: what does not answer soon is kept from us, and a reconcile waits for it. One packet may be lost.
+_TIMEOUT = httpx.Timeout(3.0, connect=1.5)
 _AT_A_TIME = 8
 
 
@@ -25,7 +26,7 @@ class Servers:
 
     def __init__(self) -> None:
         # A proxy of the environment is for the world outside, not for pods.
-        self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False)
+        self._http = httpx.Client(timeout=_TIMEOUT, trust_env=False)
 
     def read(self, pods: Sequence[Pod], port: int, now: datetime) -> Reading:
         """What these pods have counted, those of them that answer.

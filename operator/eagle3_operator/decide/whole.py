@@ -314,9 +314,11 @@ def _next_window(view: View, serving: Revision) -> float | None:
     watch, status = view.obj.spec.watched, serving.status
     if watch is None or serving.plain or serving.ready == 0:
         return None
+    length = seconds(watch.window)
     if status.watch_problem:
-        return RETRY_SECONDS
+        # Of pods the next window tells all that this one would have; of a Prometheus, each window only its own.
+        return max(RETRY_SECONDS, length) if watch.prometheus is None else RETRY_SECONDS
     former = counters.last(status) if watch.prometheus is None else None
     since = times.parse(former.time) if former is not None else begins(status)
     age = (view.now - since).total_seconds() if since is not None else 0.0
-    return max(1.0, seconds(watch.window) - age + 1.0)
+    return max(1.0, length - age + 1.0)

@@ -211,3 +211,11 @@ def test_a_data_set_of_a_hub_is_fetched_anew_and_the_target_is_not() -> None:
     before, after = config(None), config("2026-11-29T12:00:00Z")
     assert before.target == after.target
     assert before.dataset != after.dataset
+
+
+def test_pods_that_do_not_answer_are_asked_again_when_the_next_window_has_passed() -> None:
+    """Each try waits for them, and what one window could not be told the next one is."""
+    pods, prometheus = unwatched(), serving_draft()
+    for world, seconds in ((pods, 300), (prometheus, 30)):
+        world.seen = replace(world.seen, metrics=Metrics(1, problem="does not answer"))
+        assert world.step().requeue_after == seconds
