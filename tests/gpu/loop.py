@@ -25,6 +25,7 @@ from typing import Any
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.jobs import ConvertResult, Facts, JobEnvelope, ProbeConfig, ProbeResult, Report, StageName, result_of
 from eagle3_api.spec import Eagle3Draft, Probe
+from eagle3_api.status import Handled
 from eagle3_operator.decide.stages import Link, after_inspection, inspect
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
@@ -88,7 +89,7 @@ class Loop:
 
     def run(self) -> Verdict:
         """All of it; the verdict on the revision with the draft."""
-        facts = self.stage(inspect(self.obj, None, None), Facts)
+        facts = self.stage(inspect(self.obj, Handled(), None), Facts)
         draft, converted = "", None
         for link in after_inspection(self.obj, facts, {}):
             draft, converted = link.artifact or "", self.stage(link)
@@ -133,7 +134,7 @@ class Loop:
         with self.server(number, facts, served) as url:
             key = f"{number:016d}"
             config = ProbeConfig(
-                owner=inspect(self.obj, None, None).config.owner,
+                owner=inspect(self.obj, Handled(), None).config.owner,
                 key=key,
                 folder=str(folder(DRAFTS_ROOT, NAMESPACE, NAME, StageName.PROBE, key)),
                 revision=number,
