@@ -234,6 +234,7 @@ class TrainConfig(Model):
     loss: LossConfig = Field(default_factory=LossConfig)
     seed: int
     evaluations_per_epoch: int = 1
+    trainer: list[str] | None = Field(None, description="The command of somebody else's trainer, which trains instead.")
     early_stop: EarlyStop | None = Field(None, description="As the object says.")
     tensor_board: bool = False
     weights_and_biases: WeightsAndBiases | None = Field(None, description="As the object says.")

@@ -464,6 +464,22 @@ class Loss(Model):
     )
 
 
+class Trainer(Model):
+    """A trainer of somebody else's, which keeps the contract in docs/trainers.md."""
+
+    image: Text = Field(
+        description="Its image. Ours runs beside it: Python 3.11 or newer, torch and pydantic must be in it."
+    )
+    command: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] = Field(
+        min_length=1,
+        max_length=64,
+        description="What to run, one item per word. It leaves a checkpoint in $EAGLE3_OUTPUT.",
+    )
+    arguments: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] | None = Field(
+        None, max_length=64, description="Further words of the command."
+    )
+
+
 class Train(Model):
     """Training of the draft with FSDP2 and training-time test."""
 
@@ -471,6 +487,10 @@ class Train(Model):
         rule(
             "self.precision != 'fp8' || self.gpus > 0",
             "precision: fp8 needs GPUs that multiply FP8 (Ada, Hopper or newer), and train.gpus is 0; leave it at bf16",
+        ),
+        rule(
+            "!has(self.trainer) || self.nodes == 1",
+            "trainer: one pod runs it; set nodes to 1",
         ),
     )
 
@@ -505,6 +525,10 @@ class Train(Model):
     )
     early_stop: EarlyStop | None = Field(
         None, description="End the training when the expected accept length no longer grows; {} takes the defaults."
+    )
+    trainer: Trainer | None = Field(
+        None,
+        description="Train with somebody else's trainer instead. What it leaves is read, measured and checked like any draft.",
     )
     logging: Logging | None = Field(None, description="TensorBoard and Weights & Biases.")
     checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")
@@ -829,6 +853,10 @@ class Eagle3DraftSpec(Model):
         rule(
             "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
             "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
+        ),
+        rule(
+            "!has(self.train) || !has(self.train.trainer) || !has(self.draft) || !has(self.draft.initFrom)",
+            "train.trainer begins with what it likes: leave draft.initFrom out and give the path in trainer.arguments",
         ),
         rule(
             "!has(self.train) || self.train.nodes == 1 || "

@@ -205,6 +205,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"watch": {"prometheus": {"name": "default"}, "failures": {"of": 3, "in": 2}}},
         "failures.of cannot be larger than failures.in",
     ),
+    "somebody else's trainer on several nodes": (
+        {"train": {"nodes": 2, "trainer": {"image": "specforge", "command": ["train"]}}},
+        "trainer: one pod runs it; set nodes to 1",
+    ),
+    "somebody else's trainer with a draft to begin with": (
+        {"train": {"trainer": {"image": "specforge", "command": ["train"]}}, "draft": {"initFrom": "/models/draft"}},
+        "train.trainer begins with what it likes: leave draft.initFrom out",
+    ),
     "several nodes with a claim for one": (
         {"train.nodes": 2, "storage": {"features": {"size": "1Gi"}, "drafts": {"claim": "training"}}},
         "set accessMode of both to ReadWriteMany, or nodes to 1",

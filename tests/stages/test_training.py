@@ -184,10 +184,8 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     assert report(whole)["result"]["steps"] == len(losses(whole))
 
 
-def test_a_training_goes_on_from_a_published_draft_with_its_vocabulary(
-    made: corpus.Corpus, whole: Path, tmp_path: Path
-) -> None:
-    there = tmp_path / "there"
+def published(whole: Path, layout: str, there: Path) -> Path:
+    """The draft of a training as others publish it."""
     there.mkdir()
     sizes = DraftConfig.model_validate_json((whole / CONFIG).read_bytes())
     layer = {
@@ -200,7 +198,14 @@ def test_a_training_goes_on_from_a_published_draft_with_its_vocabulary(
         "vocab_size": sizes.vocabulary_size,
     }
     ids = Vocabulary.load(whole / VOCABULARY).ids
-    LAYOUTS["ModelOpt"](Original(load_file(whole / WEIGHTS), ids, layer, tuple(corpus.LAYERS)), there)
+    LAYOUTS[layout](Original(load_file(whole / WEIGHTS), ids, layer, tuple(corpus.LAYERS)), there)
+    return there
+
+
+def test_a_training_goes_on_from_a_published_draft_with_its_vocabulary(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    there = published(whole, "ModelOpt", tmp_path / "there")
     digest = checkpoint_digest(there)
     run(short(made, tmp_path, epochs=1, learning_rate=1e-3, init_from=str(there), init_digest=digest))
     draft = tmp_path / "draft"
@@ -281,3 +286,35 @@ def test_features_that_are_not_finite_stop_the_training_with_step_and_conversati
         run(short(made, tmp_path, epochs=1))
     assert stopped.value.code == ExitCode.NON_FINITE
     assert stopped.value.reason == Reason.NON_FINITE
+
+
+#: A trainer that keeps the contract: it reads the configuration, looks at the features, and leaves a checkpoint.
+TRAINER = """
+import json, os, pathlib, shutil, sys
+config = json.load(open(os.environ["EAGLE3_CONFIG"]))["config"]
+shards = json.load(open(pathlib.Path(config["features"]) / "manifest.json"))["numbers"]["shards"]["train"]
+print("trained on", len(shards), "shards, layers", config["layers"], flush=True)
+shutil.copytree(sys.argv[1], os.environ["EAGLE3_OUTPUT"], dirs_exist_ok=True)
+"""
+
+
+def test_what_another_trainer_leaves_is_measured_and_published_like_a_draft_of_our_own(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER)
+    there = published(whole, "SpecForge", tmp_path / "there")
+    config = short(made, tmp_path, trainer=[sys.executable, str(script), str(there)])
+    with supervised(config, tmp_path / "pod") as process:
+        assert process.wait(PATIENCE) == ExitCode.DONE
+    log = (tmp_path / "pod" / "log").read_text()
+    assert "trained on 1 shards, layers [0, 1, 2]" in log
+    assert Progress.last(log) is not None
+    own, theirs = report(whole), report(tmp_path / "draft")
+    assert theirs["result"]["steps"] == 0
+    assert theirs["result"]["expectedAcceptLengths"] == pytest.approx(own["result"]["expectedAcceptLengths"], abs=0.05)
+    weights, original = load_file(tmp_path / "draft" / WEIGHTS), load_file(whole / WEIGHTS)
+    assert set(weights) == set(original)
+    for name, weight in original.items():  # SpecForge publishes bfloat16
+        torch.testing.assert_close(weights[name], weight, rtol=0.01, atol=1e-3)
+    assert not (tmp_path / "scratch").exists()

@@ -304,6 +304,7 @@ def _train_inputs(context: Context) -> dict[str, Any]:
         "seed": train.seed,
         "evaluationsPerEpoch": train.evaluations_per_epoch if train.evaluations_per_epoch > 1 else None,
         "earlyStop": changed(train.early_stop),
+        "trainer": changed(train.trainer),
     }
 
 
@@ -344,6 +345,7 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         seed=spec.train.seed,
         evaluations_per_epoch=spec.train.evaluations_per_epoch,
         early_stop=spec.train.early_stop,
+        trainer=[*trainer.command, *(trainer.arguments or [])] if (trainer := spec.train.trainer) else None,
         tensor_board=logging.tensor_board,
         weights_and_biases=logging.weights_and_biases,
         metrics_port=METRICS_PORT,

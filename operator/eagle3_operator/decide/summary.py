@@ -176,11 +176,15 @@ def _outcome(stage: StageStatus) -> str:
         )
     if stage.name is StageName.TRAIN:
         trained = TrainResult.model_validate(stage.result)
+        how = (
+            f"after step {trained.best_step} of {trained.steps}; {_rate(trained.tokens_per_second)}, "
+            f"{trained.waiting:.0%} of the time waiting for data"
+            if trained.steps
+            else "as spec.train.trainer left it"
+        )
         return (
             f"expected accept length {trained.expected_accept_lengths[-1]:.2f} at {len(trained.expected_accept_lengths)} "
-            f"steps on {trained.held_out} held-out conversations, after step {trained.best_step} of {trained.steps}; "
-            f"{_rate(trained.tokens_per_second)}, {trained.waiting:.0%} of the time waiting for data; "
-            f"report in {stage.artifact}/{REPORT_PAGE}"
+            f"steps on {trained.held_out} held-out conversations, {how}; report in {stage.artifact}/{REPORT_PAGE}"
         )
     if stage.name is StageName.CLEAN:
         cleaned = CleanResult.model_validate(stage.result)

@@ -95,6 +95,12 @@ def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
     return spec.train.gpus if stage is StageName.TRAIN else 0
 
 
+def stage_image(spec: Eagle3DraftSpec, stage: StageName) -> str:
+    """The image of a stage that needs more than ours."""
+    trainer = spec.train.trainer if stage is StageName.TRAIN else None
+    return trainer.image if trainer is not None else spec.image
+
+
 def stage_pods(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """Pods of a stage that share its work."""
     return {StageName.EXTRACT: spec.extract.shards, StageName.TRAIN: spec.train.nodes}.get(stage, 1)
@@ -121,7 +127,7 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         "placement": stage_placement(obj.spec, stage).to_json(),
     }
     if stage not in OWN_IMAGE:
-        wish["image"] = obj.spec.image
+        wish["image"] = stage_image(obj.spec, stage)
     if stage is StageName.PUBLISH and obj.spec.publish is not None:
         wish["publish"] = obj.spec.publish.to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:
@@ -208,7 +214,7 @@ def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
     own_image = stage in OWN_IMAGE
     return Program(
         name=CONTAINER,
-        image=settings.draft_image if own_image else obj.spec.image,
+        image=settings.draft_image if own_image else stage_image(obj.spec, stage),
         command=("python3", "-m", "eagle3_draft", stage.value),
         mounts=_mounts(obj, stage),
         grace=stage_grace(obj.spec, stage),

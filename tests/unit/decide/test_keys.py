@@ -81,6 +81,8 @@ def test_an_edit_changes_its_stage_and_what_follows() -> None:
     assert changed(train={"epochs": 4}) == {"train", "convert"}
     assert changed(train={"precision": "fp8"}) == {"train", "convert"}
     assert changed(train={"evaluationsPerEpoch": 2}) == {"train", "convert"}
+    trainer = {"image": "specforge", "command": ["train"]}
+    assert changed(train={"trainer": trainer}) == {"train", "convert"}
     assert changed(train={"earlyStop": {}}) == {"train", "convert"}
     assert changed(data={"maxLength": 1024}) == {"inspect", "extract", "train", "convert"}
     assert changed(train={"loss": {"kind": "LKAlpha"}}) == {"train", "convert"}

@@ -116,6 +116,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
         StageName.TRAIN, draft(train={"gpus": 2, "placement": {"gpuResource": "nvidia.com/mig-3g.71gb"}})
     ),
     "train runs on the CPU": lambda: stage(StageName.TRAIN, draft(**ON_THE_CPU)),
+    "another trainer runs in its own image": lambda: stage(
+        StageName.TRAIN, draft(train={"trainer": {"image": "registry.example.com/specforge:0.3", "command": ["train"]}})
+    ),
     "train on several nodes is an Indexed Job whose pods have names": lambda: stage(
         StageName.TRAIN, draft(train={"gpus": 8, "nodes": 2})
     ),

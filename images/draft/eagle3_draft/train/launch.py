@@ -19,6 +19,7 @@ from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
+from eagle3_draft.train import foreign
 from eagle3_draft.train.begin import begin
 from eagle3_draft.train.checks import check_devices, check_features
 from eagle3_draft.train.telemetry import check_libraries
@@ -53,6 +54,8 @@ def run(config: TrainConfig) -> TrainResult:
     target = Target(Path(config.target))
     check_devices(config)
     check_features(features, target, config)
+    if config.trainer is not None:
+        config = foreign.train(config, config.trainer)
     index = int(os.environ.get(INDEX_VARIABLE, "0"))
     if index == 0:  # the others read what it writes once they have met it
         _prepare(config, features, target)

@@ -289,11 +289,11 @@ class Training:
 
     def _evaluate_if_due(self, state: TrainingState) -> None:
         """Measure the draft after this step, if that is planned, and keep its weights if they are the best so far."""
-        last = state.evaluations[-1]["step"] if state.evaluations else 0
+        last = state.evaluations[-1]["step"] if state.evaluations else None
         if state.step not in self.evaluated or last == state.step:
             return
         self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile
-        epoch = self.plan[state.step - 1].epoch + 1
+        epoch = self.plan[state.step - 1].epoch + 1 if state.step else 0
         evaluation = self._evaluate(state.step, epoch)
         if not math.isfinite(evaluation.loss):
             self._refuse_held_out(state.step)

@@ -1,0 +1,121 @@
+"""Somebody else's trainer: it is run, and what it leaves becomes what a training begins with that has no step of its own.
+
+So its draft is read as any published layout is, measured by the same replay on the same held-out features, and published in
+the same form. ``docs/trainers.md`` is the contract.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import FATAL_EXIT_CODES, PROGRESS_MARK, ExitCode, TrainConfig
+from eagle3_draft.artifacts import write_atomic
+from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.progress import Progress
+from eagle3_draft.stage import StageError
+
+#: The variables that it finds its way by, besides the configuration.
+OUTPUT_VARIABLE = "EAGLE3_OUTPUT"
+WORK_VARIABLE = "EAGLE3_WORK"
+
+#: Its last lines, which a failure quotes.
+LAST_LINES = 12
+
+#: Characters of a line that becomes a progress message.
+_SHOWN = 120
+
+#: What its exit codes that forbid another try mean.
+_REASONS = {
+    ExitCode.BAD_CONFIGURATION: Reason.INVALID_CONFIGURATION,
+    ExitCode.NON_FINITE: Reason.NON_FINITE,
+    ExitCode.DOES_NOT_FIT: Reason.OUT_OF_MEMORY,
+}
+
+
+def train(config: TrainConfig, command: Sequence[str]) -> TrainConfig:
+    """Run the trainer to its end.
+
+    Args:
+        config: of the stage; the trainer reads the same.
+        command: of the trainer.
+
+    Returns:
+        The configuration of a training that begins with its checkpoint and takes no step.
+
+    Raises:
+        StageError: it failed (NonFinite and others, by its exit code), was interrupted, or left no checkpoint that can be
+            read (CheckpointUnreadable).
+    """
+    work = Path(config.scratch) / ".trainer"
+    output, kept = work / "output", work / "work"
+    for folder in (output, kept):
+        folder.mkdir(parents=True, exist_ok=True)
+    done = work / "digest"  # the pod may be lost while the draft is measured, and training it took days
+    if not done.exists():
+        _run(command, os.environ | {OUTPUT_VARIABLE: str(output), WORK_VARIABLE: str(kept)})
+    digest = checkpoint_digest(output, f"what train.trainer left in ${OUTPUT_VARIABLE}")
+    write_atomic(done, digest.encode())
+    return config.model_copy(update={"init_from": str(output), "init_digest": digest, "epochs": 0})
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> None:
+    stop = _Remembered()
+    try:
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"train.trainer.command: {command[0]!r} cannot be started in its image: {error.strerror}",
+        ) from None
+    last = _relay(process)
+    code = process.wait()
+    if code == 0:
+        return
+    if stop.received:
+        raise StageError(ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted; the next try runs train.trainer again")
+    quoted = "\n".join(last)
+    message = f"train.trainer ended with code {code}. Its last words:\n{quoted}"
+    if code in FATAL_EXIT_CODES:
+        known = ExitCode(code) if code in set(ExitCode) else ExitCode.REFUSED
+        raise StageError(known, _REASONS.get(known, Reason.JOB_FAILED), message)
+    raise StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, message)
+
+
+def _relay(process: "subprocess.Popen[str]") -> Sequence[str]:
+    """Pass its output on until it ends; returns the last lines.
+
+    It need not print progress lines: a line of any kind shows that it is alive, and becomes a progress line now and then.
+    """
+    progress = Progress(1, "of the training")
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    own = False
+    for line in process.stdout or ():
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        own |= PROGRESS_MARK in line
+        if (text := line.strip()) and PROGRESS_MARK not in line:
+            last.append(text)
+            if not own:
+                progress.update(0, text[:_SHOWN])
+    return last
+
+
+class _Remembered:
+    """Whether the pod is to end. The trainer is told by the container's first process, which tells the whole group."""
+
+    def __init__(self) -> None:
+        self.received = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+
+    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+        self.received = True

@@ -1,0 +1,70 @@
+"""However another trainer ends, the stage ends as the contract says."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, Progress, TrainConfig
+from eagle3_draft.stage import StageError
+from eagle3_draft.train import foreign
+from unit.train.test_telemetry import config
+
+
+def ran(folder: Path, script: str) -> TrainConfig:
+    return foreign.train(config(folder, scratch=str(folder)), [sys.executable, "-c", f"import os, sys\n{script}"])
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "reason"),
+    [
+        (12, ExitCode.NON_FINITE, Reason.NON_FINITE),
+        (10, ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION),
+        (14, ExitCode.DOES_NOT_FIT, Reason.OUT_OF_MEMORY),
+        (15, ExitCode.REFUSED, Reason.JOB_FAILED),  # one that means nothing yet, and still forbids another try
+        (1, ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED),  # a traceback: it is tried again
+        (20, ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED),
+    ],
+)
+def test_its_exit_code_says_whether_another_try_can_help(
+    code: int, expected: ExitCode, reason: Reason, tmp_path: Path
+) -> None:
+    with pytest.raises(StageError, match=f"(?s)ended with code {code}.*the loss is not a number") as failed:
+        ran(tmp_path, f"print('the loss is not a number'); sys.exit({code})")
+    assert (failed.value.code, failed.value.reason) == (expected, reason)
+
+
+def test_one_that_leaves_nothing_is_told_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"what train.trainer left in \$EAGLE3_OUTPUT") as failed:
+        ran(tmp_path, "pass")
+    assert failed.value.reason == Reason.CHECKPOINT_UNREADABLE
+
+
+def test_a_command_that_is_not_in_the_image_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="'specforge' cannot be started in its image: No such file") as failed:
+        foreign.train(config(tmp_path, scratch=str(tmp_path)), ["specforge", "train"])
+    assert failed.value.code == ExitCode.BAD_CONFIGURATION
+
+
+def test_any_line_shows_that_it_is_alive_and_its_own_progress_counts_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StageError):
+        ran(tmp_path, "print('epoch 1', flush=True)")
+    said = Progress.last(capsys.readouterr().out)
+    assert said is not None
+    assert (said.done, said.message) == (0, "epoch 1")
+    line = Progress(done=0.5, message="half", time=1.0).dump()
+    with pytest.raises(StageError):
+        ran(tmp_path, f"print({line!r}); print('and words')")
+    said = Progress.last(capsys.readouterr().out)
+    assert said is not None
+    assert (said.done, said.message) == (0.5, "half")
+
+
+def test_it_finds_a_place_that_is_kept_between_tries(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="code 1"):
+        ran(tmp_path, "open(os.environ['EAGLE3_WORK'] + '/step', 'w').write('7'); sys.exit(1)")
+    with pytest.raises(StageError, match="step 7"):
+        ran(tmp_path, "print('step', open(os.environ['EAGLE3_WORK'] + '/step').read()); sys.exit(1)")

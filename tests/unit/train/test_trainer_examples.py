@@ -1,0 +1,71 @@
+"""The examples for other trainers make of our features what those read."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_draft.features import Features
+from unit.train import corpus
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "trainers"
+
+
+@pytest.fixture(scope="module")
+def specforge() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("specforge_train", EXAMPLES / "specforge_train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> corpus.Corpus:
+    return corpus.make(tmp_path_factory.mktemp("corpus"), train=3, held_out=1)
+
+
+def test_specforge_gets_each_conversation_to_learn_from_once(
+    specforge: ModuleType, made: corpus.Corpus, tmp_path: Path
+) -> None:
+    features = Features.open(made.features)
+    specforge.write_features(features, tmp_path)
+    files = sorted(tmp_path.rglob("*.ckpt"))
+    assert len(files) == len(features.train)
+    for path, sample in zip(files, features.train, strict=True):
+        held = torch.load(path)
+        assert held["input_ids"].tolist() == sample.input_ids.tolist()
+        assert held["loss_mask"].tolist() == sample.loss_mask.tolist()
+        assert held["hidden_state"].shape == (1, len(sample), corpus.HIDDEN)
+        assert torch.equal(held["aux_hidden_state"][0], sample.hidden.bfloat16())
+    written = {path: path.stat().st_mtime_ns for path in files}
+    specforge.write_features(features, tmp_path)  # another try
+    assert {path: path.stat().st_mtime_ns for path in files} == written
+
+
+def test_specforge_is_asked_for_the_draft_of_the_object(
+    specforge: ModuleType, made: corpus.Corpus, tmp_path: Path
+) -> None:
+    config: dict[str, Any] = json.loads(corpus.train_config(made, tmp_path, processes=4).model_dump_json(by_alias=True))
+    draft, run = specforge.draft_config(config), specforge.run_config(config, tmp_path)
+    assert (draft["hidden_size"], draft["draft_vocab_size"]) == (corpus.HIDDEN, 64)
+    assert run["training"]["ttt_length"] == 3
+    assert run["deployment"]["trainer"]["nproc_per_node"] == 4
+    assert specforge.resume(tmp_path) == []
+    (tmp_path / "runs" / "draft-latest").mkdir(parents=True)
+    assert specforge.resume(tmp_path) == [f"training.resume_from={tmp_path}/runs/draft-latest"]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_example_is_an_object(path: Path) -> None:
+    spec = Eagle3DraftSpec.model_validate(yaml.safe_load(path.read_text())["spec"])
+    assert spec.train.trainer is not None
+    script = Path(spec.train.trainer.command[-1]).name
+    assert (EXAMPLES / script).exists()
