@@ -228,6 +228,7 @@ class TrainConfig(Model):
     init_digest: str | None = None
     epochs: int
     tokens_per_step: int
+    tokens_per_pass: int | None = Field(None, description="Of a rank; all of its share where it is left out.")
     learning_rate: float
     unroll_steps: int
     precision: Literal["bf16", "fp8"] = "bf16"

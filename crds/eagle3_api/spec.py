@@ -505,6 +505,13 @@ class Train(Model):
     tokens_per_step: int = Field(
         8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, all GPUs together."
     )
+    tokens_per_pass: int | None = Field(
+        None,
+        ge=16,
+        le=16_777_216,
+        description="Tokens that a GPU computes at a time. A larger share of a step is computed in several passes whose gradients "
+        "are added up: less memory, the same training. Default all of it.",
+    )
     learning_rate: float = Field(1e-4, gt=0, le=1, description="Peak, after the warm-up.")
     unroll_steps: int = Field(
         7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."

@@ -338,6 +338,7 @@ def _train_config(context: Context, key: str) -> TrainConfig:
         init_digest=facts.init_digest,
         epochs=spec.train.epochs,
         tokens_per_step=spec.train.tokens_per_step,
+        tokens_per_pass=spec.train.tokens_per_pass,
         learning_rate=spec.train.learning_rate,
         unroll_steps=spec.train.unroll_steps,
         loss=LossConfig.model_validate(spec.train.loss.to_json()),

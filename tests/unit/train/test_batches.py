@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from eagle3_draft.data.rendering import Renderer
 from eagle3_draft.features import LastState, Sample, restored
 from eagle3_draft.features.scaled import quantised
-from eagle3_draft.train.batches import epoch_steps, idle, pack, share
+from eagle3_draft.train.batches import epoch_steps, idle, pack, passes, share
 from unit.data.test_rendering import CHATML, CHATML_MARKED, LLAMA3, MISTRAL, TURNS, VICUNA, answers, bytelevel
 
 TEMPLATES = [CHATML, CHATML_MARKED, LLAMA3, MISTRAL, VICUNA]
@@ -49,6 +49,15 @@ def test_ranks_divide_a_step_and_none_gets_much_more_than_its_part(lengths: list
     assert sorted(sample for some in shares for sample in some) == step
     loads = [sum(lengths[sample] for sample in some) for some in shares]
     assert max(loads) - min(loads) <= max(lengths)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.one_of(st.none(), st.integers(16, 80)))
+def test_passes_hold_every_sample_once_and_no_more_than_fits(lengths: list[int], room: int | None) -> None:
+    parts = passes(range(len(lengths)), lengths, room)
+    assert [sample for part in parts for sample in part] == list(range(len(lengths)))
+    assert all(parts)
+    assert room is not None or len(parts) == 1
+    assert all(len(part) == 1 or sum(lengths[sample] for sample in part) <= (room or 2**62) for part in parts)
 
 
 def test_the_loss_mask_is_that_of_the_predicted_token() -> None:

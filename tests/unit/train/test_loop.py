@@ -101,6 +101,19 @@ def _interrupted_weights(config: TrainConfig) -> dict[str, torch.Tensor]:
     return {name: weight.full_tensor() for name, weight in training.learning.model.state_dict().items()}
 
 
+def test_a_step_in_several_passes_is_the_same_step(made: corpus.Corpus, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+    one = trained(prepared(made, whole, tokens_per_step=200))
+    several = prepared(made, parts, tokens_per_step=200, tokens_per_pass=50)
+    two = trained(several)
+    assert two.step == one.step
+    assert two.tokens / two.step > 2 * 50  # so that each took more than two passes
+    assert [point["loss"] for point in two.curve] == pytest.approx([point["loss"] for point in one.curve], rel=1e-4)
+    assert two.evaluations[-1]["accuracy"] == pytest.approx(one.evaluations[-1]["accuracy"], abs=0.02)
+
+
 def test_a_training_that_no_longer_gets_better_ends_early(made: corpus.Corpus, tmp_path: Path) -> None:
     config = prepared(made, tmp_path, epochs=50, learning_rate=1e-12, early_stop=EarlyStop(patience=2))
     state = trained(config)

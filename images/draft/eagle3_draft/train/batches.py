@@ -50,6 +50,22 @@ def share(step: Sequence[int], lengths: Sequence[int], ranks: int) -> list[list[
     return shares
 
 
+def passes(samples: Sequence[int], lengths: Sequence[int], room: int | None) -> list[list[int]]:
+    """A rank's samples of a step in the parts that it computes one after the other, at most ``room`` tokens each.
+
+    A sample that is longer makes a part of its own. There is one part, maybe an empty one, where nothing limits them.
+    """
+    parts: list[list[int]] = [[]]
+    left = room or sum(lengths[sample] for sample in samples)
+    for sample in samples:
+        if parts[-1] and lengths[sample] > left:
+            parts.append([])
+            left = room or 0
+        parts[-1].append(sample)
+        left -= lengths[sample]
+    return parts
+
+
 @dataclass(frozen=True)
 class Batch:
     """One rank's conversations, packed one after the other. A position is a row of the pack.

@@ -1,6 +1,6 @@
 """The draft while it learns: the model on this rank's device, its gradients and its optimizer. The loop is ``worker``'s."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -79,33 +79,38 @@ class Learning:
             register_fsdp_forward_method(unit, entry)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
 
-    def step(self, batch: Batch, rate: float, notes: Tensor) -> Tensor:
+    def step(self, batch: Batch, rate: float, notes: Tensor, further: Sequence[Batch] = ()) -> Tensor:
         """One optimizer step.
 
         Args:
             batch: on the device.
             rate: the learning rate.
             notes: (n,) float32 on the device, of this rank; every rank gets their sums.
+            further: batches of the same step, which are computed one after the other; as many on every rank.
 
         Returns:
             (3 + n,) float32 on the device: the loss, the gradient's norm before it was cut, the first step's accuracy, and
             the notes.
         """
-        answers = self.teacher.answer(batch.teaching)
+        batches = [batch, *further]
+        answers = [self.teacher.answer(part.teaching) for part in batches]
         steps = len(batch.wanted)
-        shared = torch.cat([known_rows(answers, batch.teachers), notes])
+        known = [known_rows(of_part, part.teachers) for of_part, part in zip(answers, batches, strict=True)]
+        shared = torch.cat([torch.stack(known).sum(0), notes])
         dist.all_reduce(shared)
         counted = shared[:steps]
         # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
         weights = self.ranks * step_weights(counted, self.loss)
-        judged = self.judge(batch, answers, weights)
-        judged.loss.backward()  # type: ignore[no-untyped-call]
+        marks = torch.zeros(3, steps, device=self.device)
+        for part, of_part in zip(batches, answers, strict=True):
+            judged = self.judge(part, of_part, weights)
+            judged.loss.backward()  # type: ignore[no-untyped-call]
+            marks += torch.stack([judged.marks.losses, judged.marks.right, judged.marks.supervised])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        marks = torch.stack([judged.marks.losses, judged.marks.right, judged.marks.supervised])
         dist.all_reduce(marks)
         losses, right, supervised = marks
         accuracy = right[:1] / supervised[:1].clamp(min=1)

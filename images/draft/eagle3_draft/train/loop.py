@@ -24,7 +24,7 @@ from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
-from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
+from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, passes, share
 from eagle3_draft.train.begin import first_weights
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
@@ -62,6 +62,14 @@ class _Planned:
 
     epoch: int  # 0-based
     samples: Sequence[int]  # of all ranks
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One pass of a step."""
+
+    of: _Planned
+    number: int
 
 
 @dataclass(frozen=True)
@@ -152,9 +160,17 @@ class Training:
         self.saved = time.monotonic()
         if self._is_over(state):
             return
-        with closing(prefetched(self._batch, self.plan[state.step :], self.device)) as batches:
-            for planned, batch in self._waited_for(batches, state):
-                self._step(state, planned, batch)
+        parts = [
+            _Part(planned, number) for planned in self.plan[state.step :] for number in range(self._passes(planned))
+        ]
+        held: list[Batch] = []
+        with closing(prefetched(self._batch, parts, self.device)) as batches:
+            for part, batch in self._waited_for(batches, state):
+                held.append(batch)
+                if len(held) < self._passes(part.of):
+                    continue
+                self._step(state, part.of, held)
+                held = []
                 if self.to_stop or self.to_save:
                     self._checkpoint(state)
                 self._evaluate_if_due(state)
@@ -174,9 +190,20 @@ class Training:
 
     # ------------------------------------------------------------------------------------------------------ a step
 
-    def _batch(self, planned: _Planned) -> Batch:
-        """This rank's part of a step, on the CPU."""
-        mine = share(planned.samples, self.lengths, self.ranks)[self.rank]
+    def _passes(self, planned: _Planned) -> int:
+        """In how many passes every rank computes this step: as many as the one with the most needs."""
+        room = self.config.tokens_per_pass
+        if room is None:
+            return 1
+        return max(len(passes(of_rank, self.lengths, room)) for of_rank in self._shares(planned))
+
+    def _shares(self, planned: _Planned) -> list[list[int]]:
+        return share(planned.samples, self.lengths, self.ranks)
+
+    def _batch(self, part: _Part) -> Batch:
+        """This rank's part of one pass of a step, on the CPU."""
+        own = passes(self._shares(part.of)[self.rank], self.lengths, self.config.tokens_per_pass)
+        mine = own[part.number] if part.number < len(own) else []
         unroll, multiple = self.config.unroll_steps, self.learning.multiple
         if not mine:
             return idle(self.train[0], unroll, multiple=multiple)
@@ -188,8 +215,8 @@ class Training:
         )
 
     def _waited_for(
-        self, batches: Generator[tuple[_Planned, Batch], None, None], state: TrainingState
-    ) -> Generator[tuple[_Planned, Batch], None, None]:
+        self, batches: Generator[tuple[_Part, Batch], None, None], state: TrainingState
+    ) -> Generator[tuple[_Part, Batch], None, None]:
         """The batches, and note how long each kept the training waiting."""
         self.clock = time.monotonic()
         while True:
@@ -200,11 +227,12 @@ class Training:
                 return
             yield following
 
-    def _step(self, state: TrainingState, planned: _Planned, batch: Batch) -> None:
+    def _step(self, state: TrainingState, planned: _Planned, batches: Sequence[Batch]) -> None:
         """Launch one optimizer step, and read what the one before measured."""
         notes = torch.tensor([self.stop.received, self._checkpoint_is_due()], dtype=torch.float32)
         rate = learning_rate(state.step, len(self.plan), self.config.learning_rate)
-        values = self.learning.step(batch, rate, notes.to(self.device, non_blocking=True)).to("cpu", non_blocking=True)
+        notes = notes.to(self.device, non_blocking=True)
+        values = self.learning.step(batches[0], rate, notes, batches[1:]).to("cpu", non_blocking=True)
         done = None
         if self.device.type == "cuda":
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -218,7 +246,7 @@ class Training:
         self.launched = _Launched(
             step=state.step,
             epoch=planned.epoch,
-            samples=share(planned.samples, self.lengths, self.ranks)[self.rank],
+            samples=self._shares(planned)[self.rank],
             rate=rate,
             tokens=state.tokens,
             tokens_per_second=state.tokens / state.seconds,
@@ -316,7 +344,7 @@ class Training:
             judge,
             self.learning.model,
             self.held_out,
-            tokens_per_step=self.config.tokens_per_step,
+            tokens_per_step=min(self.config.tokens_per_step, (self.config.tokens_per_pass or 2**62) * self.ranks),
             unroll_steps=self.config.unroll_steps,
             replay_steps=REPLAY_STEPS,
             multiple=self.learning.multiple,
