@@ -4,6 +4,7 @@ By the pods' addresses: that needs no right at all, while reading through the AP
 operator send requests to every port of every pod. Where a network policy keeps the operator out, the problem says so.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -19,6 +20,11 @@ from eagle3_operator.observation import Pod
 #: Pods are near: what does not answer soon is kept from us, and a reconcile waits for it. One packet may be lost.
 _TIMEOUT = httpx.Timeout(3.0, connect=1.5)
 _AT_A_TIME = 8
+
+#: What a pod says is its image's to choose: neither the size nor the length of an answer may be without bounds.
+_LARGEST = 16 * 2**20
+_LONGEST_SECONDS = 10.0
+_HEADERS = {"Accept": "text/plain", "Accept-Encoding": "identity"}
 
 
 class Servers:
@@ -44,22 +50,28 @@ class Servers:
             raise MetricsUnavailableError("; ".join(str(answer) for answer in answers[:3]))
         return Reading(time=times.text(now), pods=found)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
     def _ask(self, pod: Pod, port: int) -> PodReading | str:
         """What one pod says, or why it says nothing."""
         host = f"[{pod.address}]" if ":" in (pod.address or "") else pod.address
         url = f"http://{host}:{port}/metrics"
         where = f"pod {pod.name}, {url}"
         try:
-            answer = self._http.get(url, headers={"Accept": "text/plain"})
-            said = counted(answer.text, pod=pod.name, restarts=pod.restarts) if answer.is_success else None
+            with self._http.stream("GET", url, headers=_HEADERS) as answer:
+                said = counted(_text(answer), pod=pod.name, restarts=pod.restarts) if answer.is_success else None
         except httpx.HTTPError as failure:
             return f"{where}: does not answer ({failure}); may the operator reach it, by its network policies?"
         except ValueError as error:
-            return f"{where}: answered what is not Prometheus's text format ({error})"
+            return f"{where}: answered what is no text of counters ({error})"
         if said is None:
             return f"{where}: status {answer.status_code}, and no counters of SGLang's"
         return said
+
+
+def _text(answer: httpx.Response) -> str:
+    """The body of an answer; ValueError if it is too large, too slow or no text."""
+    end, data = time.monotonic() + _LONGEST_SECONDS, bytearray()
+    for part in answer.iter_raw():
+        data += part
+        if len(data) > _LARGEST or time.monotonic() > end:
+            raise ValueError(f"more than {_LARGEST >> 20} MiB, or longer than {_LONGEST_SECONDS:.0f} s")
+    return data.decode()

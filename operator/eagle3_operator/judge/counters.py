@@ -15,6 +15,7 @@ What a server counted is known only while it runs. What comes between the last r
 all three counters alike, so that the quotient stays that of the requests that were seen.
 """
 
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -43,7 +44,7 @@ def last(revision: RevisionStatus) -> Reading | None:
 
 
 def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
-    """What one server has counted; None where the text has no counters of SGLang's.
+    """What one server has counted; None where the text has no counters of SGLang's, ValueError where they are no counts.
 
     A server that has not verified a draft yet, or never does, has no counter of verify calls: that is none of them.
 
@@ -62,6 +63,8 @@ def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
                 seen.add(sample.name)
     if not {TOKENS, REQUESTS} <= seen:
         return None
+    if odd := {name: value for name, value in sums.items() if not math.isfinite(value) or value < 0}:
+        raise ValueError(f"counters that are no counts: {odd}")
     return PodReading(
         pod=pod,
         restarts=restarts,

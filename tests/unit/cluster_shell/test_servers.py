@@ -1,5 +1,6 @@
 """Pods' own metrics, read from servers of this machine: each address of its loopback network is a pod's."""
 
+import contextlib
 import http.server
 from datetime import UTC, datetime
 
@@ -57,6 +58,22 @@ class SomethingElse(http.server.BaseHTTPRequestHandler):
 
 def test_a_server_without_sglangs_counters_is_a_problem_that_says_so() -> None:
     with serving_http(SomethingElse) as port, pytest.raises(MetricsUnavailableError, match="no counters of SGLang's"):
+        Servers().read([pod(1)], port, NOW)
+
+
+class WithoutAnEnd(SomethingElse):
+    """A server whose answer does not end."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the reader has had enough
+            while True:
+                self.wfile.write(b"# nothing\n" * 1000)
+
+
+def test_an_answer_without_an_end_is_not_listened_to_for_ever() -> None:
+    with serving_http(WithoutAnEnd) as port, pytest.raises(MetricsUnavailableError, match="more than 16 MiB"):
         Servers().read([pod(1)], port, NOW)
 
 
