@@ -13,6 +13,7 @@ from eagle3_operator.settings import PrometheusServer, Settings
 from testcluster import AnyCluster, build, wait_for
 
 CHART = Path(__file__).parents[2] / "helm" / "eagle3-operator"
+GOLDEN = Path(__file__).parents[1] / "unit" / "manifests" / "golden"
 DEFINITION = "crd/eagle3drafts.eagle3.dev"
 Manifest = dict[str, Any]
 
@@ -25,12 +26,17 @@ def helm(*arguments: str) -> str:
     return done.stdout
 
 
-def rendered(*values: str) -> dict[str, Manifest]:
-    """The chart's manifests by kind; of several of one kind the operator's own."""
+def all_rendered(*values: str) -> list[Manifest]:
+    """The chart's manifests."""
     sets = [word for value in values for word in ("--set", value)]
     text = helm("template", "e3", str(CHART), "--namespace", "system", "--kube-version", "1.34.0", *sets)
-    manifests = [manifest for manifest in yaml.safe_load_all(text) if manifest]
-    return {m["kind"]: m for m in manifests if not m["metadata"]["name"].endswith(("-edit", "-view"))}
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def rendered(*values: str) -> dict[str, Manifest]:
+    """The chart's manifests by kind; of several of one kind the operator's own."""
+    others = ("-edit", "-view", "-train")
+    return {m["kind"]: m for m in all_rendered(*values) if not m["metadata"]["name"].endswith(others)}
 
 
 def container(manifests: dict[str, Manifest]) -> Manifest:
@@ -183,6 +189,18 @@ def test_a_pod_monitor_selects_the_operators_pod() -> None:
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics", "interval": "30s"}]
+
+
+def test_another_pod_monitor_selects_the_pods_that_train() -> None:
+    monitors = [m for m in all_rendered("podMonitor.enabled=true") if m["kind"] == "PodMonitor"]
+    (monitor,) = (m for m in monitors if m["metadata"]["name"].endswith("-train"))
+    pod = yaml.safe_load((GOLDEN / "train-runs-on-the-CPU.yaml").read_text())["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (port,) = pod["spec"]["containers"][0]["ports"]
+    assert endpoint["port"] == port["name"]
+    assert set(monitor["spec"]["podTargetLabels"]) <= set(pod["metadata"]["labels"])
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
 
 
 @pytest.mark.parametrize(
