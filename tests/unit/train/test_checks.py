@@ -12,6 +12,8 @@ from eagle3_api.jobs import ExitCode
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
+from eagle3_draft.train.checks import check_sizes
+from unit.model.test_draft import config as draft_of
 from unit.train import corpus
 
 
@@ -102,6 +104,16 @@ def test_a_target_that_is_not_there_is_named(made: corpus.Corpus, tmp_path: Path
     with pytest.raises(StageError, match="nowhere") as refused:
         run(corpus.train_config(made, tmp_path, target=str(tmp_path / "nowhere")))
     assert refused.value.reason == Reason.TARGET_UNREADABLE
+
+
+def test_fp8_is_refused_where_a_matrix_has_no_size_for_it(made: corpus.Corpus, tmp_path: Path) -> None:
+    sizes = draft_of(intermediate_size=72)
+    settings = corpus.train_config(made, tmp_path, precision="fp8")
+    with pytest.raises(StageError, match=r"gate_proj.weight \(72, 32\), .*set it to bf16") as refused:
+        check_sizes(settings, sizes)
+    assert refused.value.reason == Reason.INVALID_CONFIGURATION
+    check_sizes(settings, draft_of(intermediate_size=64))
+    check_sizes(settings.model_copy(update={"precision": "bf16"}), sizes)
 
 
 def _silent(tokens: int) -> Sample:

@@ -7,8 +7,9 @@ from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.model import fp8
+from eagle3_draft.model import DraftConfig, fp8
 from eagle3_draft.model.config import text_config
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 
@@ -35,6 +36,25 @@ def check_devices(config: TrainConfig) -> None:
                 Reason.INVALID_CONFIGURATION,
                 f"train.precision is fp8, but {why}; set it to bf16, or train.placement to other nodes",
             )
+
+
+def check_sizes(config: TrainConfig, draft: DraftConfig) -> None:
+    """Refuse FP8 for a draft with a matrix that tensor cores do not take.
+
+    Raises:
+        StageError: InvalidConfiguration.
+    """
+    if config.precision != "fp8":
+        return
+    with torch.device("meta"):
+        matrices = {name: tuple(p.shape) for name, p in Draft(draft).named_parameters() if p.dim() == 2}
+    if odd := [f"{name} {sizes}" for name, sizes in matrices.items() if any(size % fp8.MULTIPLE for size in sizes)]:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"train.precision is fp8, which multiplies matrices whose sizes are multiples of {fp8.MULTIPLE}, and the draft "
+            f"has {', '.join(odd[:3])}; set it to bf16",
+        )
 
 
 def check_features(features: Features, target: Target, config: TrainConfig) -> None:

@@ -21,7 +21,7 @@ from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import foreign
 from eagle3_draft.train.begin import begin
-from eagle3_draft.train.checks import check_devices, check_features
+from eagle3_draft.train.checks import check_devices, check_features, check_sizes
 from eagle3_draft.train.telemetry import check_libraries
 from eagle3_draft.train.vocabulary import count_supervised
 from eagle3_draft.train.worker import outcome_file, work
@@ -78,6 +78,7 @@ def _prepare(config: TrainConfig, features: Features, target: Target) -> None:
             "none, or the conversations hold no answer",
         )
     beginning = begin(config, counts, target)
+    check_sizes(config, beginning.config)
     beginning.vocabulary.save(Path(config.folder) / VOCABULARY)
     sizes = json.dumps(beginning.config.to_json(), indent=1)
     artifacts.write_atomic(Path(config.folder) / CONFIG, sizes.encode())
