@@ -1,13 +1,17 @@
 """The GPU's kernels compute the formulas that stand beside them: by Triton's interpreter, on a few hundred numbers."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from eagle3_api.jobs import LossConfig
 from eagle3_draft.model import diagonal_kernel, elementwise_kernel, fp8, fp8_kernel
 from eagle3_draft.model.diagonal import merge_plainly
 from eagle3_draft.model.fast import gated
 from eagle3_draft.train import loss_kernel
+from eagle3_draft.train.loss import distance
 
 pytest.importorskip("triton")
 
@@ -64,21 +68,21 @@ def test_rows_are_added_put_and_scaled_where_they_belong() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [64, 5000])
-def test_the_loss_and_its_gradient_are_the_formula(vocabulary: int) -> None:
+@pytest.mark.parametrize("kind", ["CrossEntropy", "KL", "LKAlpha", "LKLambda"])
+def test_the_losses_and_their_gradients_are_the_formulas(vocabulary: int, kind: Any) -> None:
     torch.manual_seed(3)
     logits, teacher = torch.randn(4, vocabulary) * 3, torch.randn(3, vocabulary) * 3
-    rows, weights, normaliser = torch.tensor([0, 2, 2, 1]), torch.rand(4), torch.empty(3)
+    rows, weights, mass = torch.tensor([0, 2, 2, 1]), torch.rand(4), torch.rand(3)
+    normaliser, loss = torch.empty(3), LossConfig(kind=kind, eta=2.0)
     loss_kernel._log_sum_exp_kernel[(3,)](teacher, normaliser, vocabulary, BLOCK=loss_kernel.BLOCK)
     near(normaliser, teacher.logsumexp(-1))
-    wanted = logits.clone()
-    losses, proposals = loss_kernel.compare(wanted, teacher, normaliser, rows, weights, gradient=True)
-    loss, best = torch.empty(4), torch.empty(4, dtype=torch.int64)
-    loss_kernel._compare_kernel[(4,)](
-        logits, teacher, normaliser, rows, weights, loss, best, vocabulary, GRADIENT=True, BLOCK=loss_kernel.BLOCK
-    )
-    near(loss, losses)
-    assert torch.equal(best, proposals)
-    near(logits, wanted)
+    expected = logits.clone().requires_grad_()
+    distances = distance(expected, teacher[rows], mass[rows], loss)
+    (gradient,) = torch.autograd.grad((distances * weights).sum(), expected)
+    far, best = loss_kernel._compare_by_kernel(logits, teacher, normaliser, mass, rows, weights, loss, gradient=True)
+    assert torch.equal(best, expected.argmax(-1))
+    near(far, distances.detach())
+    near(logits, gradient)
 
 
 @pytest.mark.parametrize("width", [16, 5000])

@@ -171,8 +171,21 @@ def compare(
     Returns:
         (rows,) float32 or wider, and (rows,) int64.
     """
-    if not logits.is_cuda:
-        return _compare_plainly(logits, teacher, normaliser, mass, rows, weights, loss, gradient=gradient)
+    by = _compare_by_kernel if logits.is_cuda else _compare_plainly
+    return by(logits, teacher, normaliser, mass, rows, weights, loss, gradient=gradient)
+
+
+def _compare_by_kernel(
+    logits: Tensor,
+    teacher: Tensor,
+    normaliser: Tensor,
+    mass: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    loss: LossConfig,
+    *,
+    gradient: bool,
+) -> tuple[Tensor, Tensor]:
     far = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     best = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     _compare_kernel[(len(logits),)](
