@@ -136,7 +136,9 @@ class Capture:
         **kwargs: Any,
     ) -> None:
         requests = getattr(batch, "rids", None) or []
-        if not any(_is_ours(request) for request in requests) or batch.forward_mode.is_idle():
+        # Requests of answers that have just ended may drag ours, whose rows are taken, through one more step with them
+        beyond = batch.forward_mode.is_idle() or batch.forward_mode.is_decode()
+        if beyond or not any(_is_ours(request) for request in requests):
             return
         try:
             self._check(processor, hidden, batch)
