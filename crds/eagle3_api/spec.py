@@ -468,7 +468,7 @@ class Trainer(Model):
     """A trainer of somebody else's, which keeps the contract in docs/trainers.md."""
 
     image: Text = Field(
-        description="Its image. Ours runs beside it: Python 3.11 or newer, torch and pydantic must be in it."
+        description="Its image. Ours runs beside it: Python 3.11 or newer, torch, transformers, safetensors, pydantic and prometheus-client must be in it."
     )
     command: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] = Field(
         min_length=1,
