@@ -33,9 +33,8 @@ from eagle3_api.jobs import (
 from eagle3_draft import artifacts
 from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
-from eagle3_draft.data.dialogue import Dialogue
 from eagle3_draft.extract import run
-from eagle3_draft.extract.engine import Engine, Sampling, States
+from eagle3_draft.extract.engine import AskerT, Engine, Sampling, States
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
@@ -151,8 +150,8 @@ class FaultyEngine:
             yield self._fault(states) if self.calls == self._at else states
 
     def converse(
-        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[Dialogue, None, None]:
+        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[AskerT, None, None]:
         yield from self._real.converse(dialogues, sampling, attend)
 
     def close(self) -> None:

@@ -13,9 +13,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, RegenerateConfig
 from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
-from eagle3_draft.data.dialogue import Dialogue
 from eagle3_draft.extract import run
-from eagle3_draft.extract.engine import Engine, Sampling, States
+from eagle3_draft.extract.engine import AskerT, Engine, Sampling, States
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.stage import StageError
 from unit.extract.test_extract import SHAPE, WORDS, World, engine, every, save_target, talks
@@ -73,8 +72,8 @@ class Counting:
         return self._real.states(conversations)
 
     def converse(
-        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[Dialogue, None, None]:
+        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[AskerT, None, None]:
         self.asked += len(dialogues)
         for dialogue in self._real.converse(dialogues, sampling, attend):
             if self.finished == self._stop_at - 1:

@@ -6,21 +6,55 @@ tokens that a server would verify.
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, DataConfig, ExtractConfig
-from eagle3_draft.extract.engine import AnsweringEngine
+from eagle3_draft.data.dialogue import Answer
+from eagle3_draft.extract.engine import Engine, Sampling
 from eagle3_draft.features import Sample
+from eagle3_draft.inspect.target import end_tokens
 from eagle3_draft.progress import Progress
 
 #: Bounds of what is asked: minutes on a GPU for the largest target, some gigabytes of states at most.
 PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64
 
 #: Makes the engine.
-Load = Callable[[ExtractConfig], AnsweringEngine]
+Load = Callable[[ExtractConfig], Engine]
+
+
+@dataclass
+class Question:
+    """A prompt of the probe, and the target's one answer to it.
+
+    Attributes:
+        ids: the prompt's tokens.
+        answer: None until there is one.
+    """
+
+    ids: list[int]
+    answer: list[int] | None = None
+
+    @property
+    def prompt(self) -> list[int] | None:
+        """It, until it is answered."""
+        return self.ids if self.answer is None else None
+
+    @property
+    def room(self) -> int:
+        """Tokens of the answer at most."""
+        return ANSWER_TOKENS
+
+    def seed(self, base: int) -> int:
+        """Nothing is drawn."""
+        return base
+
+    def take(self, answer: Answer) -> None:
+        """The answer, the token that ends it included."""
+        self.answer = list(answer.ids)
 
 
 def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: FeatureDtype, load: Load) -> list[Sample]:
@@ -39,17 +73,19 @@ def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: Feature
     Raises:
         StageError: the target cannot be run.
     """
-    asked = [list(prompt) for prompt in prompts if len(prompt) <= PROMPT_TOKENS][:PROMPTS]
+    asked = [Question(list(prompt)) for prompt in prompts if len(prompt) <= PROMPT_TOKENS][:PROMPTS]
     if not asked:
         return []
     progress = Progress(len(asked), "answers of the target")
     with closing(load(_extraction(config, dtype))) as engine:
-        answers = engine.answers(asked, ANSWER_TOKENS)
-        texts = [prompt + answer for prompt, answer in zip(asked, answers, strict=True)]
+        greedily = Sampling(temperature=0, top_p=1, seed=0, end_tokens=tuple(end_tokens(Path(config.target))))
+        for _ in engine.converse(asked, greedily, lambda: None):
+            pass
+        texts = [question.ids + (question.answer or []) for question in asked]
         samples = []
-        for number, (prompt, text, states) in enumerate(zip(asked, texts, engine.states(texts), strict=True), 1):
+        for number, (question, text, states) in enumerate(zip(asked, texts, engine.states(texts), strict=True), 1):
             mask = torch.zeros(len(text), dtype=torch.uint8)
-            mask[len(prompt) :] = 1
+            mask[len(question.ids) :] = 1
             samples.append(Sample(torch.tensor(text, dtype=torch.int32), mask, states.hidden, states.teaching))
             progress.update(number)
     return [one for one in samples if one.is_finite()]

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
-from eagle3_draft.data.dialogue import Dialogue
+from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.features import Teaching
 
 
@@ -40,6 +40,31 @@ class Sampling:
     end_tokens: tuple[int, ...]
 
 
+class Asker(Protocol):
+    """Whoever asks the target, a question at a time, until there is nothing more to ask (``Dialogue``)."""
+
+    @property
+    def prompt(self) -> list[int] | None:
+        """The tokens from which the target is to go on; None at the end."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """Tokens that the answer may have."""
+        ...
+
+    def seed(self, base: int) -> int:
+        """For the answer's sampling."""
+        ...
+
+    def take(self, answer: Answer) -> None:
+        """The answer to ``prompt``."""
+        ...
+
+
+AskerT = TypeVar("AskerT", bound=Asker)
+
+
 class Engine(Protocol):
     """Runs the target.
 
@@ -61,8 +86,8 @@ class Engine(Protocol):
         ...
 
     def converse(
-        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[Dialogue, None, None]:
+        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[AskerT, None, None]:
         """Have the target answer in each dialogue until there is nothing more to answer; each comes when it is finished.
 
         Closed before its end, it gives up what is not finished.
@@ -76,12 +101,4 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End what the engine started. It is not used afterwards."""
-        ...
-
-
-class AnsweringEngine(Engine, Protocol):
-    """Lets the target speak, too."""
-
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        """What the target itself says to prompts, greedily: at most so many tokens, the one that ends an answer included."""
         ...

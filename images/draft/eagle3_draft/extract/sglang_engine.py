@@ -30,8 +30,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points
-from eagle3_draft.data.dialogue import Answer, Dialogue
-from eagle3_draft.extract.engine import Sampling, States
+from eagle3_draft.data.dialogue import Answer
+from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.extract.handover import HandoverReader
 from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler
 from eagle3_draft.features import TORCH_DTYPES, teaching_of
@@ -113,23 +113,15 @@ class SGLangEngine:
                     yield _states(ids, computed.pop())  # and with the last of a forward its memory goes
             waiting, before = ahead, batch
 
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        """The target's greedy answers, as a server without a draft gives them.
-
-        Raises:
-            StageError: SGLang refuses a prompt (FeaturesMisaligned).
-        """
-        return self._thread.submit(self._answer, prompts, tokens).result()
-
     def converse(
-        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[Dialogue, None, None]:
+        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[AskerT, None, None]:
         """All dialogues side by side: SGLang's queue decides how many are answered at a time.
 
         Raises:
             StageError: SGLang refuses to answer one (JobFailed).
         """
-        finished: SimpleQueue[Dialogue] = SimpleQueue()
+        finished: SimpleQueue[AskerT] = SimpleQueue()
         loop: asyncio.AbstractEventLoop = self._engine.loop
         task = loop.create_task(self._lead_all(dialogues, sampling, finished.put))
         running = self._thread.submit(loop.run_until_complete, task)
@@ -149,22 +141,12 @@ class SGLangEngine:
         self._thread.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _answer(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        try:
-            said = self._engine.generate(
-                input_ids=[list(ids) for ids in prompts],
-                sampling_params={"max_new_tokens": tokens, "temperature": 0.0},
-            )
-        except ValueError as error:
-            raise _misaligned(f"SGLang refuses a prompt: {error}") from error
-        return [list(answer["output_ids"]) for answer in said]
-
     async def _lead_all(
-        self, dialogues: Sequence[Dialogue], sampling: Sampling, finished: Callable[[Dialogue], None]
+        self, dialogues: Sequence[AskerT], sampling: Sampling, finished: Callable[[AskerT], None]
     ) -> None:
         await asyncio.gather(*(self._lead(dialogue, sampling, finished) for dialogue in dialogues))
 
-    async def _lead(self, dialogue: Dialogue, sampling: Sampling, finished: Callable[[Dialogue], None]) -> None:
+    async def _lead(self, dialogue: AskerT, sampling: Sampling, finished: Callable[[AskerT], None]) -> None:
         while dialogue.prompt is not None:
             answer = await self._engine.async_generate(
                 input_ids=dialogue.prompt,
@@ -251,7 +233,7 @@ def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
                 progress.update(0, "SGLang loads the target")
 
 
-def _next_of(finished: "SimpleQueue[Dialogue]", running: "Future[None]", attend: Callable[[], None]) -> Dialogue:
+def _next_of(finished: "SimpleQueue[AskerT]", running: "Future[None]", attend: Callable[[], None]) -> AskerT:
     while True:
         try:
             return finished.get(timeout=ATTEND_SECONDS)

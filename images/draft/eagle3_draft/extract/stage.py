@@ -29,7 +29,7 @@ from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Rendered, Renderer, UnusableError
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
 from eagle3_draft.extract import parts
-from eagle3_draft.extract.engine import AnsweringEngine, Engine, Sampling, States
+from eagle3_draft.extract.engine import Engine, Sampling, States
 from eagle3_draft.extract.interruption import Interruption, interruptible
 from eagle3_draft.extract.parts import Part
 from eagle3_draft.extract.texts import AsTheyStand, Regenerated, Source, Texts, Usable
@@ -54,7 +54,7 @@ NON_FINITE_BOUND = 0.01
 NON_FINITE = "hidden states not finite"
 
 
-def load_engine(config: ExtractConfig) -> AnsweringEngine:
+def load_engine(config: ExtractConfig) -> Engine:
     """What runs the target: SGLang where there is one, so that the states are those that are served."""
     found = find_spec("sglang")
     if found is not None and found.origin is not None:  # and no mere folder of that name

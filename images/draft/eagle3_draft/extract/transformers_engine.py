@@ -14,8 +14,8 @@ import transformers
 from eagle3_api.conditions import Reason
 from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.dialogue import Answer, Dialogue
-from eagle3_draft.extract.engine import Sampling, States
+from eagle3_draft.data.dialogue import Answer
+from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.features import mapped, teach
 from eagle3_draft.stage import StageError
 
@@ -109,26 +109,9 @@ class TransformersEngine:
         """
         return map(self._states, conversations)
 
-    @torch.no_grad()
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        """The target's greedy answers, one prompt at a time."""
-        found = []
-        for prompt in prompts:
-            ids = torch.tensor([list(prompt)], device=self._model.device)
-            said = self._model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=False,
-                num_beams=1,
-                max_new_tokens=tokens,
-                pad_token_id=0,
-            )
-            found.append(said[0, len(prompt) :].tolist())
-        return found
-
     def converse(
-        self, dialogues: Sequence[Dialogue], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[Dialogue, None, None]:
+        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
+    ) -> Generator[AskerT, None, None]:
         """One dialogue after the other."""
         for dialogue in dialogues:
             while dialogue.prompt is not None:
