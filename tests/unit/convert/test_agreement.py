@@ -32,6 +32,8 @@ from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
 from unit.train import corpus
 
+pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:

@@ -19,6 +19,8 @@ from eagle3_draft.features import Features, Sample
 from eagle3_draft.stage import StageError
 from unit.extract.test_extract import SHAPE, WORDS, World, engine, every, save_target, talks
 
+pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
+
 #: A target of random weights seldom says <end>: here every seventh token ends an answer.
 ENDS = list(range(2, 64, 7))
 

@@ -24,6 +24,8 @@ from eagle3_draft.train.loop import Training
 from eagle3_draft.train.vocabulary import choose
 from unit.train import corpus
 
+pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
+
 CPU = torch.device("cpu")
 
 
