@@ -26,6 +26,10 @@ def test_no_job_ran_twice_to_completion_for_one_key(served: Loop) -> None:
     assert all(len(uids) == 1 for uids in served.completed.values())
 
 
+def test_two_pods_shared_the_extraction(served: Loop) -> None:
+    assert {name.split("-")[1]: indexes for name, indexes in served.indexes.items()} == {"extract": "0,1"}
+
+
 def test_the_draft_trained_here_is_accepted_as_training_expected(served: Loop) -> None:
     revision = served.ready.revision(1)
     assert revision.probe is not None

@@ -25,6 +25,8 @@ class Loop:
     killed_in: list[str] = field(default_factory=list)
     #: UIDs of the Jobs that completed, by name.
     completed: dict[str, set[str]] = field(default_factory=dict)
+    #: Indexes that are complete in those of them that have several pods, by name.
+    indexes: dict[str, str] = field(default_factory=dict)
 
 
 class _Observer:
@@ -34,6 +36,7 @@ class _Observer:
         self._bed, self._name = bed, name
         self.killed_in: list[str] = []
         self.completed: dict[str, set[str]] = {}
+        self.indexes: dict[str, str] = {}
 
     def ready(self, draft: Draft) -> bool:
         phase = str(draft.status.phase)
@@ -48,15 +51,19 @@ class _Observer:
             done = any(c["type"] == "Complete" and c["status"] == "True" for c in job["status"].get("conditions", []))
             if done and job["metadata"]["labels"]["eagle3.dev/name"] == self._name:
                 self.completed.setdefault(job["metadata"]["name"], set()).add(job["metadata"]["uid"])
+                if indexes := job["status"].get("completedIndexes"):
+                    self.indexes[job["metadata"]["name"]] = indexes
 
 
 def run(bed: Testbed, name: str) -> Loop:
-    """Create the tiny object and see it through, with the operator killed in every phase."""
+    """Create the tiny object and see it through, with the operator killed in every phase. Two pods share its extraction."""
     observer = _Observer(bed, name)
-    bed.create(tiny.manifest(name))
+    wanted = tiny.manifest(name)
+    wanted["spec"]["extract"]["shards"] = 2
+    bed.create(wanted)
     what = "the draft to be proven and serving"
     ready = bed.wait(name, observer.ready, seconds=25 * MINUTE, what=what)
-    return Loop(name, ready, observer.killed_in, observer.completed)
+    return Loop(name, ready, observer.killed_in, observer.completed, observer.indexes)
 
 
 def host_folder(bed: Testbed, artifact: str) -> Path:
