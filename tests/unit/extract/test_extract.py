@@ -40,6 +40,8 @@ from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.stage import StageError
 
+pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
+
 KEY = "ec" * 32
 WORDS = ["<unk>", "<s>", "<end>", "<user>", "<assistant>", *(f"w{i}" for i in range(59))]
 TEMPLATE = (
@@ -275,7 +277,6 @@ def test_a_finished_extraction_is_not_done_again(world: World) -> None:
     assert run(world.config(), load=no_engine) == first
 
 
-@pytest.mark.stages
 def test_sigterm_ends_it_between_conversations_and_the_next_run_goes_on(world: World, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = World(tmp_path / "whole", world.target)
@@ -521,7 +522,6 @@ def test_the_target_is_run_in_the_dtype_that_the_server_is_told(world: World, ar
     assert engine(world.config(arguments=["--mem-fraction-static"])).provenance["dtype"] == "torch.float32"
 
 
-@pytest.mark.stages
 def test_the_stage_runs_as_a_container_runs_it(world: World) -> None:
     (world.folder / "config.json").write_text(json.dumps({"config": world.config().to_json()}))
     files = {

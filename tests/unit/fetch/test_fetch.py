@@ -29,6 +29,8 @@ from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
 from unit.fetch.hub_stand_in import Fault, Hub, hub
 
+pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
+
 MODEL = "acme/tiny"
 WEIGHTS = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
 TARGET = {
@@ -333,7 +335,6 @@ def test_without_the_client_the_image_is_named(there: Hub, folder: Path, monkeyp
     refused(lambda: run(config(folder)), ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "--extra hub")
 
 
-@pytest.mark.stages
 def test_a_container_that_is_ended_while_it_fetches_is_resumable_and_its_next_one_reports(
     there: Hub, folder: Path, tmp_path: Path
 ) -> None:
