@@ -1,5 +1,6 @@
 """The whole operator against a real API server and real controllers; only the nodes are a stand-in."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from eagle3_api.jobs import StageName
 from eagle3_operator.manifests.names import FIELD_MANAGER
 from operating import NotYetError, OperatorProcess, Site, condition, counting
 from operating.kubelet import MERGE_PATCH
+from operating.site import NO_NODE
 from testcluster import AnyCluster, wait_for
 from testcluster.api import FIELD_MANAGER as USER
 from unit.samples import SPEC, merged
@@ -100,7 +102,7 @@ def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(site: Site) ->
 
     def said() -> bool:
         ready = condition(site.object("kimi"), "Ready")
-        return ready.get("reason") == "Unschedulable" and "no nodes available" in ready["message"]
+        return ready.get("reason") == "Unschedulable" and re.search(NO_NODE, ready["message"]) is not None
 
     wait_for("the scheduler's words", 60, said)
 

@@ -4,6 +4,7 @@ The decision is the test's own, so that each test says what the shell makes of i
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +26,7 @@ from eagle3_operator.metrics import Metrics
 from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
 from operating import Site, client_of, condition
+from operating.site import NO_NODE, NOWHERE
 from testcluster import AnyCluster, wait_for
 from unit.samples import SPEC
 
@@ -88,7 +90,8 @@ def service(obj: Eagle3Draft) -> Manifest:
 
 def pod_template(obj: Eagle3Draft, **labels: Any) -> Manifest:
     container = {"name": "main", "image": "kit.local/nothing:1"}
-    return {"metadata": {"labels": names.labels(obj.metadata.name, **labels)}, "spec": {"containers": [container]}}
+    spec = {"containers": [container], "nodeSelector": NOWHERE}
+    return {"metadata": {"labels": names.labels(obj.metadata.name, **labels)}, "spec": spec}
 
 
 def job(obj: Eagle3Draft, name: str = f"{NAME}-train-01234567") -> Manifest:
@@ -126,7 +129,7 @@ def test_it_sees_an_objects_children_as_they_are(shell: Shell) -> None:
     (trained,) = seen.jobs.values()
     assert (trained.stage, trained.key, trained.template) == ("train", "0123456789abcdef", "cafe")
     assert (trained.owned, trained.complete, trained.suspended) == (True, False, False)
-    assert "no nodes available" in (trained.pods[0].unschedulable or "")
+    assert re.search(NO_NODE, trained.pods[0].unschedulable or "")
     served = seen.deployments[1]
     assert (served.replicas, served.ready_replicas, served.owned) == (2, 0, True)
     assert served.record == {"draft": "sha256:9f"}

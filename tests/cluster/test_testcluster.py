@@ -1,5 +1,6 @@
 """The test cluster itself, as far as its control plane goes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from operating.site import NOWHERE
 from testcluster import AnyCluster, Cluster, NotATestClusterError, guard, require_test_cluster, wait_for
 from testcluster.build import MODULES
 from testcluster.cluster import end_abandoned
@@ -26,8 +28,9 @@ def test_the_api_server_makes_a_namespace_and_its_service_account(control_plane:
     assert [account["metadata"]["name"] for account in accounts] == ["default"]
 
 
-def test_a_pod_stays_pending_without_a_node(control_plane: AnyCluster, namespace: str) -> None:
-    control_plane.kubectl("run", "waits", "--namespace", namespace, "--image=kit.local/none:1")
+def test_a_pod_stays_pending_without_a_node_for_it(control_plane: AnyCluster, namespace: str) -> None:
+    nowhere = json.dumps({"spec": {"nodeSelector": NOWHERE}})
+    control_plane.kubectl("run", "waits", "--namespace", namespace, "--image=kit.local/none:1", "--overrides", nowhere)
 
     def unschedulable() -> bool:
         pod = control_plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/waits")

@@ -10,6 +10,12 @@ from testcluster import AnyCluster, wait_for
 
 Json = dict[str, Any]
 
+#: A label that no node has. Where there are nodes, they then leave a pod to the stand-in for a kubelet.
+NOWHERE = {"eagle3.dev/no-node-has-this": "true"}
+
+#: How the scheduler says so, of nodes that do not fit and of none at all.
+NO_NODE = "nodes are available|no nodes available"
+
 GROUPS = {PLURAL: f"apis/{API_VERSION}", "jobs": "apis/batch/v1", "deployments": "apis/apps/v1"}
 
 
@@ -29,7 +35,9 @@ class Site:
         self.cluster.apply({"apiVersion": version, "kind": kind, "metadata": named, "spec": spec})
 
     def create(self, name: str, spec: Json) -> None:
-        self.apply(API_VERSION, KIND, name, spec)
+        """Create an object whose pods no node takes, where there are any: the stand-in for a kubelet has them."""
+        placement = {"nodeSelector": NOWHERE} | (spec.get("placement") or {})
+        self.apply(API_VERSION, KIND, name, spec | {"placement": placement})
 
     def path(self, kind: str, name: str = "") -> str:
         return f"/{GROUPS.get(kind, 'api/v1')}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
