@@ -1,13 +1,12 @@
 """What the features of an object will take: bytes, tokens, hours."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from eagle3_api.estimate import Shape, known_target
 from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_operator.cli.files import UsageError, read_document, spec_of
+from eagle3_operator.cli.files import UsageError, no_config, read_config, read_document, spec_of
 from eagle3_operator.cli.table import estimate_table
 
 #: Of one pod, where nothing better is known: a large target on one node in bf16.
@@ -46,8 +45,7 @@ def run(given: argparse.Namespace) -> int:
 def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
     path = config or Path(spec.target.model) / "config.json"  # of a hub's repository there is none here
     try:
-        values = json.loads(path.read_bytes())
-        language = {**values, **values.get("text_config", {})}
+        _, language = read_config(path)
         return Shape(int(language["hidden_size"]), int(language["num_hidden_layers"]))
     except FileNotFoundError:
         known = known_target(spec.target.model) if config is None else None
@@ -56,5 +54,5 @@ def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
                 f"{path} is not here and {spec.target.model} is no known model; give its config.json as --target-config"
             ) from None
         return known
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise no_config(path, error) from None

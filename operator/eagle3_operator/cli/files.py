@@ -1,5 +1,6 @@
 """Objects in YAML files, as a user hands them to a command."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,27 @@ def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{file}: spec.{where}: {first['msg']}") from None
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A model's config.json: as it stands, and with the section of its language model, if it has one, on top.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        UsageError: it is no configuration.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+        return values, {**values, **values.get("text_config", {})}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise no_config(path, error) from None
+
+
+def no_config(path: Path, error: Exception) -> UsageError:
+    """What is wrong with a configuration that lacks something, or is none at all."""
+    return UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})")
 
 
 def _is_ours(document: Any) -> bool:

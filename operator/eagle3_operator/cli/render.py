@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from eagle3_api.jobs import Facts, Fetched, FetchResult
 from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_operator.cli.files import UsageError, read_document, spec_of
+from eagle3_operator.cli.files import UsageError, no_config, read_config, read_document, spec_of
 from eagle3_operator.cli.table import grid
 from eagle3_operator.decide.stages import sglang_version
 from eagle3_operator.manifests.flags import Flag, server_flags
@@ -80,8 +80,7 @@ def _read(spec: Eagle3DraftSpec, given: Path | None) -> Facts:
     """As much as a configuration tells: what is left out changes no flag but the time that collectives may take."""
     path = given or Path(spec.target.model) / "config.json"
     try:
-        values = json.loads(path.read_bytes())
-        language = {**values, **values.get("text_config", {})}
+        values, language = read_config(path)
         index = path.with_name("model.safetensors.index.json")
         weights = json.loads(index.read_bytes())["metadata"]["total_size"] if index.exists() else 0
         return Facts(
@@ -106,7 +105,7 @@ def _read(spec: Eagle3DraftSpec, given: Path | None) -> Facts:
             "cluster: kubectl get e3d NAME -o yaml | kubectl eagle3 render -f -"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, ValidationError) as error:
-        raise UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})") from None
+        raise no_config(path, error) from None
 
 
 def _to_be_fetched(spec: Eagle3DraftSpec) -> FetchResult | None:

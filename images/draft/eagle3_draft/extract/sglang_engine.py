@@ -77,6 +77,10 @@ class SGLangEngine:
         self._handover = HandoverReader(self._folder)
         self._asked = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
+        # While the target is computed elsewhere, this process takes many small steps, whose threads would wait for cores that
+        # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
+        self._torch_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], config.teacher, self._folder)
         try:
             starting = self._thread.submit(_engine, plan, arguments)
@@ -139,6 +143,7 @@ class SGLangEngine:
         if engine is not None:
             self._thread.submit(engine.shutdown).result()
         self._thread.shutdown()
+        torch.set_num_threads(self._torch_threads)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _lead_all(

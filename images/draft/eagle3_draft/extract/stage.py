@@ -60,9 +60,6 @@ def load_engine(config: ExtractConfig) -> Engine:
     if found is not None and found.origin is not None:  # and no mere folder of that name
         from eagle3_draft.extract.sglang_engine import SGLangEngine
 
-        # The target is computed elsewhere. What is left is many small steps here, whose threads would wait for cores that
-        # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
-        torch.set_num_threads(1)
         return SGLangEngine(config)
     from eagle3_draft.extract.transformers_engine import TransformersEngine
 
