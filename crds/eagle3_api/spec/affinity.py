@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from eagle3_api.base import Model
-from eagle3_api.schema import Label, Name, rule, rules
+from eagle3_api.spec.schema import rule, rules
+from eagle3_api.spec.strings import Label, Name
 
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 Values = Annotated[list[Label], Field(min_length=1, max_length=64)]

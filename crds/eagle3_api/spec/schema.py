@@ -1,14 +1,10 @@
-"""What the models of the object are made of: CEL rules, defaults of sections, bounded strings."""
+"""What the models of the object are made of: CEL rules, and defaults of sections."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import ConfigDict, Field, JsonValue
 
 from eagle3_api.base import Model
-
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-Label = Annotated[str, StringConstraints(max_length=317)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
 def rule(expression: str, message: str, *, computed: str | None = None) -> dict[str, JsonValue]:

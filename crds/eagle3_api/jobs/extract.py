@@ -1,0 +1,51 @@
+"""Extract: conversations to hidden states."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from eagle3_api.base import Model
+from eagle3_api.features import FeatureDtype, TeacherKind
+from eagle3_api.jobs.contract import ObjectReference
+from eagle3_api.jobs.data import DataConfig
+from eagle3_api.jobs.storage import ObjectStoreConfig
+
+
+class ExtractConfig(Model):
+    """Extract: conversations to hidden states."""
+
+    stage: Literal["extract"] = "extract"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the features root.")
+    target: str
+    target_digest: str
+    trust_remote_code: bool = False
+    data: DataConfig
+    data_digest: str
+    object_store: ObjectStoreConfig | None = None
+    layers: list[int]
+    dtype: FeatureDtype
+    teacher: TeacherKind = "LastState"
+    sglang_version: str
+    arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
+    tensor_parallel_size: int = 1
+    shards: int = Field(1, description="Pods that share the parts of the data; which one a pod is, its index says.")
+    end_tokens: list[int] | None = Field(None, description="With which the target ends an answer of its own.")
+
+
+class ExtractResult(Model):
+    """What Extract made."""
+
+    conversations: int
+    held_out: int
+    tokens: int
+    supervised_tokens: int
+    bytes: int
+    dropped: dict[str, int] = Field(default_factory=dict, description="Conversations left out, by why.")
+    tokens_per_second: float
+    engine: str = Field("", description="What ran the target, and its version.")
+    parts: int = Field(1, description="Finished parts of the data.")
+    whole: bool = Field(True, description="These are all parts; if not, other pods were still at work.")
+    answers: int | None = Field(None, description="That the target gave itself.")
+    cut_answers: int | None = Field(None, description="Of them, those that a length cut: they have no end.")

@@ -1,0 +1,73 @@
+"""Inspect: look at everything, write nothing."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from eagle3_api.base import Model
+from eagle3_api.features import FeatureDtype, TeacherKind
+from eagle3_api.jobs.contract import ObjectReference
+from eagle3_api.jobs.data import DataConfig
+from eagle3_api.jobs.fetch import FetchResult
+from eagle3_api.jobs.storage import ObjectStoreConfig
+
+
+class InspectConfig(Model):
+    """Inspect: look at everything, write nothing."""
+
+    stage: Literal["inspect"] = "inspect"
+    owner: ObjectReference
+    key: str
+    target: str
+    trust_remote_code: bool = False
+    data: DataConfig | None = None
+    checkpoint: str | None = None
+    init_from: str | None = None
+    auxiliary_layers: list[int] | None = None
+    vocabulary_size: int | None = None
+    attention: Literal["Heads", "Latent"] = "Heads"
+    feature_dtype: FeatureDtype = "bf16"
+    feature_teacher: TeacherKind = "LastState"
+    sglang_version: str
+    context_length: int | None = None
+    object_store: ObjectStoreConfig | None = None
+    features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
+    fetched: FetchResult | None = Field(None, description="What came from a hub, for the report.")
+
+
+class Facts(Model):
+    """What Inspect found: ``status.resolved``."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    vocabulary_size: int
+    target_dtype: str
+    weight_bytes: int
+    context_length: int
+    target_digest: str
+    auxiliary_layers: list[int]
+    draft_vocabulary_size: int | None = None
+    draft_attention: Literal["Heads", "Latent"] = Field("Heads", description="The draft's, trained or adopted.")
+    sglang_version: str
+    layer_convention: str
+    capture_ids: list[int]
+    conversations: int | None = None
+    held_out: int | None = None
+    data_digest: str | None = None
+    expected_tokens: int | None = None
+    feature_bytes: int | None = None
+    bytes_per_token: int | None = None
+    chat_template_digest: str | None = None
+    end_tokens: list[int] | None = Field(
+        None,
+        description="With which the target ends an answer, as far as its configuration says; if it answers itself.",
+    )
+    checkpoint_digest: str | None = None
+    init_digest: str | None = Field(None, description="Of draft.initFrom, as checkpoint_digest.")
+    fetched: FetchResult | None = Field(None, description="What came from a hub, with its commits.")
+    warnings: list[str] = Field(default_factory=list, max_length=4)
+
+    def target_folder(self, model: str) -> str:
+        """Where pods see the target: where it was fetched to, or else the path that ``target.model`` is."""
+        return self.fetched.target.path if self.fetched is not None and self.fetched.target is not None else model

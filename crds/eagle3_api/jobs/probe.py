@@ -1,0 +1,67 @@
+"""Probe: measure one revision's server before it gets traffic."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from eagle3_api.base import Model
+from eagle3_api.jobs.contract import ObjectReference
+
+
+class ProbeConfig(Model):
+    """Probe: measure one revision's server before it gets traffic."""
+
+    stage: Literal["probe"] = "probe"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the drafts root.")
+    revision: int
+    url: str = Field(description="The revision's own Service.")
+    prompts: str = Field(description="Folder of the converted draft, which holds the held-out prompts.")
+    prompts_digest: str
+    baseline: str | None = Field(
+        None, description="Folder of the plain revision's probe; none when this is the plain one."
+    )
+    expected_arguments: dict[str, str | int | float | bool | None] = Field(
+        description="What /server_info must say, by the server's own names."
+    )
+    concurrency: int
+    count: int = Field(description="Prompts to send.")
+    max_tokens: int
+    exact: bool = Field(False, description="fp32 on a CPU: answers are tied only within its own rounding.")
+
+
+class ProbeResult(Model):
+    """What Probe measured: stored with the revision and judged by policy, as often as the policy changes."""
+
+    speculative: bool
+    prompts_digest: str
+    concurrency: int
+    requests: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    verify_steps: int = 0
+    accept_length: float | None = Field(None, description="(tokens - requests) / verify steps, over all requests.")
+    break_even: float | None = Field(
+        None, description="Accept length at which this server is as fast as the plain one."
+    )
+    baseline_tokens_per_second: float | None = None
+    first_token_seconds: float = Field(description="Median.")
+    inter_token_seconds: float = Field(description="Median.")
+    compared: int = Field(0, description="Answers compared with the plain server's.")
+    different: int = Field(0, description="Of them, those that differ beyond a tie.")
+    ties: int = 0
+    baseline_different: int = Field(
+        0,
+        description="Of as many answers of the plain server, those that differ from its own second ones beyond a tie.",
+    )
+    argument_mismatches: list[str] = Field(
+        default_factory=list,
+        max_length=8,
+        description="What /server_info says otherwise: '<name>: asked <a>, got <b>'.",
+    )
+    template_mismatch: str = Field(
+        "", description="How the server's own chat template differs from the rendering that the draft learned from."
+    )
+    foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")

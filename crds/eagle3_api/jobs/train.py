@@ -1,0 +1,95 @@
+"""Train: hidden states to a draft, its vocabulary and its measure."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from eagle3_api.base import Model
+from eagle3_api.jobs.contract import ObjectReference
+from eagle3_api.jobs.storage import ObjectStoreConfig
+from eagle3_api.spec.train import EarlyStop, WeightsAndBiases
+
+#: Where a training's pod answers /metrics.
+METRICS_PORT = 9400
+#: Where the pods of a training on several nodes meet, in the first of them.
+MEETING_PORT = 29400
+
+
+class LossConfig(Model):
+    """What ``spec.train.loss`` says, as the data plane needs it."""
+
+    kind: Literal["CrossEntropy", "KL", "LKAlpha", "LKLambda"] = "CrossEntropy"
+    eta: float = 1.0
+    decay: float = 0.8
+    normalised: bool = False
+
+
+class TrainConfig(Model):
+    """Train: hidden states to a draft, its vocabulary and its measure."""
+
+    stage: Literal["train"] = "train"
+    owner: ObjectReference
+    key: str
+    folder: str = Field(description="The artifact's folder, under the drafts root.")
+    scratch: str = Field(description="Resumable checkpoints, under the features root.")
+    features: str = Field(description="Extract's artifact.")
+    features_key: str
+    object_store: ObjectStoreConfig | None = None
+    target: str
+    target_digest: str
+    layers: list[int]
+    vocabulary_size: int
+    depth: int = Field(1, description="Decoder layers of the draft.")
+    variant: Literal["EAGLE-3", "EAGLE-3.1"] = "EAGLE-3"
+    attention: Literal["Heads", "Latent"] = "Heads"
+    init_from: str | None = Field(None, description="A draft to go on from, with its own vocabulary and architecture.")
+    init_digest: str | None = None
+    epochs: int
+    tokens_per_step: int
+    tokens_per_pass: int | None = Field(None, description="Of a rank; all of its share where it is left out.")
+    learning_rate: float
+    unroll_steps: int
+    precision: Literal["bf16", "fp8"] = "bf16"
+    loss: LossConfig = Field(default_factory=LossConfig)
+    seed: int
+    evaluations_per_epoch: int = 1
+    trainer: list[str] | None = Field(None, description="The command of somebody else's trainer, which trains instead.")
+    early_stop: EarlyStop | None = Field(None, description="As the object says.")
+    tensor_board: bool = False
+    weights_and_biases: WeightsAndBiases | None = Field(None, description="As the object says.")
+    metrics_port: int | None = Field(None, description="Where to answer /metrics, if at all.")
+    checkpoint_interval: float = Field(description="Seconds.")
+    processes: int = Field(1, description="Ranks of each pod: its GPUs, or 1 on a CPU.")
+    hosts: list[str] = Field(
+        default_factory=list,
+        description="Names of the pods that train together, in the order of their index; empty where there is one.",
+    )
+    meeting_port: int = Field(MEETING_PORT, description="Of the first of them.")
+    grace_seconds: int = Field(
+        30, description="The pod's termination grace: an interrupted training writes its checkpoint within it."
+    )
+
+
+class TrainResult(Model):
+    """What Train reached, on the held-out conversations."""
+
+    steps: int
+    tokens: int
+    loss: float
+    accuracy: list[float] = Field(
+        description="Share of right proposals at each unroll step, over supervised positions."
+    )
+    prefix_survival: list[float] = Field(
+        default_factory=list, description="Share of chains that are right in all unroll steps up to each."
+    )
+    expected_accept_lengths: list[float] = Field(
+        description="By replay, the target's own token counted: the i-th when a server drafts i + 1 steps."
+    )
+    held_out: int
+    vocabulary_size: int
+    vocabulary_coverage: float = Field(description="Share of supervised tokens inside the draft vocabulary.")
+    tokens_per_second: float
+    waiting: float = Field(0.0, description="Share of the time of all steps that went by waiting for data.")
+    peak_memory_bytes: int = Field(0, description="On the GPU that took most; of a process, on a CPU.")
+    best_step: int = Field(0, description="After which step the published weights were measured best.")
+    resumed: int = Field(0, description="How often the training was resumed.")

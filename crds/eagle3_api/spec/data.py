@@ -1,0 +1,100 @@
+"""``data``: what the draft learns from."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from eagle3_api.base import Model
+from eagle3_api.spec.schema import rule, rules
+from eagle3_api.spec.strings import HubRevision, Path, Repository
+
+
+class Regenerate(Model):
+    """How the target answers the data's questions itself: a draft learns best from what the target really says."""
+
+    enabled: bool = Field(
+        True, description="Whether it does. Without this section it does not, unless the data is prompts."
+    )
+    temperature: float = Field(
+        0.0, ge=0, le=2, description="Of its answers; 0 takes the likeliest token. Best what your clients ask for."
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="Share of the probability that an answer's token is drawn from.")
+    max_tokens: int = Field(
+        1024,
+        ge=1,
+        le=1_048_576,
+        description="Tokens of an answer, reasoning included. One that is cut is learned from, without an end.",
+    )
+    seed: int = Field(0, ge=0, le=2147483647, description="Of what is drawn at a temperature above 0.")
+
+
+class Dataset(Model):
+    """A data set of a hub: its JSON Lines and Parquet files, in the forms that conversations may have."""
+
+    repository: Repository = Field(description="organisation/name.")
+    revision: HubRevision | None = Field(
+        None,
+        description="Branch, tag or commit; the default branch without. It is resolved once; retry fetch resolves it anew.",
+    )
+    split: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$", max_length=64)] = Field(
+        "train",
+        description="The files with this word in their path; where no path names a split, all of them are train.",
+    )
+    files: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
+        None, description="A pattern of paths (data/*.parquet) that decides instead of split."
+    )
+
+
+class Data(Model):
+    """The conversations that the draft learns from."""
+
+    model_config = rules(
+        rule(
+            "[has(self.conversations), has(self.prompts), has(self.dataset)].exists_one(given, given)",
+            "give one of data.conversations, data.prompts and data.dataset: each is a whole set of data",
+        ),
+        rule(
+            "!has(self.prompts) || !has(self.regenerate) || self.regenerate.enabled",
+            "data.prompts have no answers: the target must give them, so regenerate.enabled cannot be false",
+        ),
+    )
+
+    conversations: Path | None = Field(
+        None,
+        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, or '
+        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column (needs pyarrow).',
+    )
+    prompts: Path | None = Field(
+        None,
+        description='Questions that the target answers itself: JSON Lines of {"prompt": text}, or conversations that end with '
+        "a user's turn; or Parquet with such a column.",
+    )
+    dataset: Dataset | None = Field(None, description="A data set of a hub, fetched once into storage.models.")
+    regenerate: Regenerate | None = Field(
+        None,
+        description="The target answers every user's turn itself, in order; the answers in the data are not looked at. Implied "
+        "by prompts.",
+    )
+    max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
+    max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
+    expected_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=10**15,
+        description="Tokens of the conversations, where you have counted them: for the estimate of the space, which is "
+        "otherwise reckoned from the data's bytes, rather too high.",
+    )
+    holdout: float = Field(
+        0.02,
+        gt=0,
+        le=0.5,
+        description="Share of the conversations kept out of training, by hash: they measure the draft and probe servers.",
+    )
+    chat_template: Path | None = Field(None, description="A Jinja chat template that replaces the tokenizer's own.")
+
+    @property
+    def regeneration(self) -> Regenerate | None:
+        """How the target answers itself; None where the data's own answers are taken."""
+        if self.prompts is not None:
+            return self.regenerate or Regenerate()
+        return self.regenerate if self.regenerate is not None and self.regenerate.enabled else None

@@ -1,0 +1,26 @@
+"""Lengths of time, written as ``1h30m``."""
+
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+#: ``0s`` is one of them.
+Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16)]
+#: A duration that is not zero.
+Period = Annotated[
+    str,
+    StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
+]
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def seconds(duration: str) -> float:
+    """``1h30m`` as seconds."""
+    total, number = 0, ""
+    for character in duration:
+        if character.isdigit():
+            number += character
+        else:
+            total += int(number) * _UNITS[character]
+            number = ""
+    return float(total)

@@ -1,0 +1,26 @@
+"""``probe``: the bar."""
+
+from pydantic import Field
+
+from eagle3_api.base import Model
+
+
+class Probe(Model):
+    """What a revision has to prove before it gets traffic."""
+
+    min_accept_length: float = Field(1.5, ge=1, le=64, description="Tokens per verify step, the target's own included.")
+    min_speedup: float = Field(
+        1.05, ge=0, le=100, description="Tokens/s with speculation over tokens/s of the same server without."
+    )
+    concurrency: int = Field(1, ge=1, le=256, description="Requests in flight while measuring.")
+    prompts: int = Field(32, ge=1, le=64, description="Held-out prompts that are sent.")
+    max_tokens: int = Field(128, ge=8, le=4096, description="Tokens of an answer, at most.")
+    lossless: bool = Field(
+        True, description="Greedy answers must equal those of the server without speculation, ties excepted."
+    )
+    parity_band: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="How far the measured accept length may fall below the one expected from training, as a share of it.",
+    )

@@ -1,0 +1,147 @@
+"""``train``: how the draft learns."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from eagle3_api.base import Model
+from eagle3_api.spec.duration import Period
+from eagle3_api.spec.placement import STAGE_PLACEMENT, Placement
+from eagle3_api.spec.schema import rule, rules, section
+from eagle3_api.spec.strings import Text
+
+
+class EarlyStop(Model):
+    """When a training has learned what there is to learn."""
+
+    patience: int = Field(
+        3, ge=1, le=1000, description="Evaluations in a row that may pass without an improvement, then training ends."
+    )
+    min_improvement: float = Field(
+        0.01, gt=0, le=10, description="What counts as an improvement: so much more expected accept length."
+    )
+
+
+class WeightsAndBiases(Model):
+    """A project of Weights & Biases. Its key comes as WANDB_API_KEY through placement.env, from a Secret."""
+
+    project: Text = Field(description="The project's name.")
+    entity: Text | None = Field(None, description="The user or team; the key's own without.")
+
+
+class Logging(Model):
+    """Who else is told how the training goes. The pod's /metrics is there without any of it."""
+
+    tensor_board: bool = Field(
+        False, description="Write event files into the artifact's folder; the image needs the package tensorboard."
+    )
+    weights_and_biases: WeightsAndBiases | None = Field(
+        None, description="Log to Weights & Biases; the image needs the package wandb."
+    )
+
+
+class Loss(Model):
+    """What training makes small."""
+
+    kind: Literal["CrossEntropy", "KL", "LKAlpha", "LKLambda"] = Field(
+        "CrossEntropy",
+        description="CrossEntropy with the target's distribution, as EAGLE-3 does. KL is the same but for a constant: its gradient "
+        "is that of CrossEntropy, its value says how far there is to go. LKAlpha is the negative logarithm of the probability "
+        "that a proposal is accepted, LKLambda goes over from KL to that probability itself as it rises: for drafts that are "
+        "verified by sampling rather than greedily.",
+    )
+    eta: float = Field(
+        1.0,
+        ge=0,
+        le=100,
+        description="Of LKLambda: how soon it goes over. KL counts exp(-eta x acceptance), acceptance the rest.",
+    )
+    decay: float = Field(
+        0.8, gt=0, le=1, description="What an unroll step counts less than the one before; 1 counts all alike."
+    )
+    normalised: bool = Field(
+        False,
+        description="Divide by the sum of the steps' weights, so that unrollSteps and decay leave the loss's size, and with it what "
+        "a learning rate means, as they are.",
+    )
+
+
+class Trainer(Model):
+    """A trainer of somebody else's, which keeps the contract in docs/trainers.md."""
+
+    image: Text = Field(
+        description="Its image. Ours runs beside it: Python 3.11 or newer, torch, transformers, safetensors, pydantic and prometheus-client must be in it."
+    )
+    command: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] = Field(
+        min_length=1,
+        max_length=64,
+        description="What to run, one item per word. It leaves a checkpoint in $EAGLE3_OUTPUT.",
+    )
+    arguments: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] | None = Field(
+        None, max_length=64, description="Further words of the command."
+    )
+
+
+class Train(Model):
+    """Training of the draft with FSDP2 and training-time test."""
+
+    model_config = rules(
+        rule(
+            "self.precision != 'fp8' || self.gpus > 0",
+            "precision: fp8 needs GPUs that multiply FP8 (Ada, Hopper or newer), and train.gpus is 0; leave it at bf16",
+        ),
+        rule(
+            "!has(self.trainer) || self.nodes == 1",
+            "trainer: one pod runs it; set nodes to 1",
+        ),
+    )
+
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod, one process each; 0 trains on the CPU.")
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Pods that train together, each with gpus GPUs. Both storage claims must then be ReadWriteMany.",
+    )
+    epochs: int = Field(3, ge=1, le=1000, description="Passes over the conversations.")
+    tokens_per_step: int = Field(
+        8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, all GPUs together."
+    )
+    tokens_per_pass: int | None = Field(
+        None,
+        ge=16,
+        le=16_777_216,
+        description="Tokens that a GPU computes at a time. A larger share of a step is computed in several passes whose gradients "
+        "are added up: less memory, the same training. Default all of it.",
+    )
+    learning_rate: float = Field(1e-4, gt=0, le=1, description="Peak, after the warm-up.")
+    unroll_steps: int = Field(
+        7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
+    )
+    loss: Loss = section(Loss)
+    precision: Literal["bf16", "fp8"] = Field(
+        "bf16",
+        description="Of the matrix products: bf16, or fp8 for those of the unroll steps, a third faster on Ada, Hopper and "
+        "newer. Weights, their gradients and the draft's measures are those of bf16 either way.",
+    )
+    seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
+    evaluations_per_epoch: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="How often the draft is measured on the held-out conversations. The best one, by expected accept "
+        "length, is the artifact.",
+    )
+    early_stop: EarlyStop | None = Field(
+        None, description="End the training when the expected accept length no longer grows; {} takes the defaults."
+    )
+    trainer: Trainer | None = Field(
+        None,
+        description="Train with somebody else's trainer instead. What it leaves is read, measured and checked like any draft.",
+    )
+    logging: Logging | None = Field(None, description="TensorBoard and Weights & Biases.")
+    checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")
+    stall_timeout: Period = Field(
+        "30m", description="Without a progress line for so long the Job is ended and resumed."
+    )
+    placement: Placement | None = Field(None, description=STAGE_PLACEMENT)

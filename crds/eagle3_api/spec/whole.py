@@ -1,0 +1,158 @@
+"""The whole object: its sections, and the rules between them."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from eagle3_api.base import Model
+from eagle3_api.spec.data import Data
+from eagle3_api.spec.draft import Draft
+from eagle3_api.spec.extract import Extract
+from eagle3_api.spec.placement import Placement
+from eagle3_api.spec.probe import Probe
+from eagle3_api.spec.publish import Publish
+from eagle3_api.spec.schema import rule, rules, section
+from eagle3_api.spec.serve import Serve
+from eagle3_api.spec.storage import Storage
+from eagle3_api.spec.strings import Text
+from eagle3_api.spec.target import Target
+from eagle3_api.spec.train import Train
+from eagle3_api.spec.watch import Watch
+
+#: Also the value of a label.
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+class DeletionPolicy(StrEnum):
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class AutoApply(StrEnum):
+    WHEN_NO_OUTAGE = "WhenNoOutage"
+    ALWAYS = "Always"
+    NEVER = "Never"
+
+
+class Eagle3DraftSpec(Model):
+    """Which target, which data, which node, which bar; the operator does the rest."""
+
+    model_config = rules(
+        rule(
+            "has(self.data) || (has(self.draft) && has(self.draft.checkpoint))",
+            "give data to train a draft, or draft.checkpoint to adopt one",
+        ),
+        rule(
+            "has(self.storage.models) || "
+            "(self.target.model.startsWith('/') && (!has(self.data) || !has(self.data.dataset)))",
+            "storage.models: target.model or data.dataset is a repository of a hub (a path begins with /); say where what is "
+            "fetched is kept",
+        ),
+        rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
+        rule(
+            "!has(self.serve) || !has(self.serve.gpus) || self.serve.gpus == 0 || "
+            "self.serve.gpus >= self.target.tensorParallelSize",
+            "serve.gpus: fewer than target.tensorParallelSize; SGLang would not start",
+        ),
+        rule(
+            "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
+            "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
+        ),
+        rule(
+            "!has(self.train) || !has(self.train.trainer) || !has(self.draft) || !has(self.draft.initFrom)",
+            "train.trainer begins with what it likes: leave draft.initFrom out and give the path in trainer.arguments",
+        ),
+        rule(
+            "!has(self.train) || self.train.nodes == 1 || "
+            "(!has(self.storage.features.size) || self.storage.features.accessMode == 'ReadWriteMany') && "
+            "(!has(self.storage.drafts.size) || self.storage.drafts.accessMode == 'ReadWriteMany')",
+            "train.nodes: pods on several nodes write to storage.features and storage.drafts; set accessMode of both to "
+            "ReadWriteMany, or nodes to 1",
+        ),
+        rule(
+            "self.storage.features == oldSelf.storage.features && self.storage.drafts == oldSelf.storage.drafts && "
+            "(!has(oldSelf.storage.models) || (has(self.storage.models) && self.storage.models == oldSelf.storage.models))",
+            "storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
+        ),
+        rule(
+            "has(self.serve) || !has(oldSelf.serve)",
+            "serve cannot be removed: the servers would go without a word. Set serve.replicas to 0, or delete the object",
+        ),
+    )
+
+    image: Text = Field(
+        description="The SGLang image. GPU Jobs and servers run in it: extraction cannot drift from serving."
+    )
+    sglang_version: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+(\.post[0-9]+)?$")] | None = (
+        Field(None, description="SGLang's version, where the image's tag does not say it.")
+    )
+    target: Target
+    data: Data | None = None
+    draft: Draft = section(Draft)
+    extract: Extract = section(Extract)
+    train: Train = section(Train)
+    serve: Serve | None = Field(
+        None,
+        description="How the model is served: one SGLang Deployment per revision behind one Service. Leave it out to "
+        "train only: status.artifact names the result.",
+    )
+    probe: Probe = section(Probe)
+    watch: Watch | None = Field(
+        None,
+        description="Judgement of the serving revision from what its servers count. What serves is watched, with the "
+        "defaults of these fields where they are left out.",
+    )
+    publish: Publish | None = Field(
+        None,
+        description="Push the converted draft as an OCI artifact, with its provenance beside it. Roll-outs do not wait for that.",
+    )
+    storage: Storage
+    placement: Placement = section(Placement, "For all pods; a stage's own placement goes on top.")
+    queue_name: QueueName | None = Field(
+        None,
+        description="A LocalQueue of Kueue in the object's namespace: Extract, Train and the servers wait there for quota. "
+        "Running Jobs and servers stay in the queue they were made for.",
+    )
+    suspend: bool = Field(False, description="Start nothing new and suspend running Jobs. Servers go on serving.")
+    deletion_policy: DeletionPolicy = Field(
+        DeletionPolicy.RETAIN,
+        description="Delete lets claims made by the operator go with the object; yours always stay.",
+    )
+    revision_history_limit: int = Field(3, ge=1, le=20, description="Retired revisions that are kept, scaled to 0.")
+    auto_apply: AutoApply = Field(
+        AutoApply.WHEN_NO_OUTAGE,
+        description="Once the object has been Ready: whether a roll-out, or a training, that leaves the Service without a "
+        "pod for a while starts by itself. Rollbacks never wait.",
+    )
+
+    @property
+    def watched(self) -> Watch | None:
+        """How what serves is watched; None for an object that does not serve."""
+        return (self.watch or Watch()) if self.serve else None
+
+    @property
+    def fetches(self) -> bool:
+        """Whether anything comes from a hub."""
+        return self.target.repository is not None or (self.data is not None and self.data.dataset is not None)
+
+
+class Metadata(Model):
+    """What the operator reads of an object's metadata."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int = 1
+    resource_version: str = ""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    deletion_timestamp: str | None = None
+    creation_timestamp: str | None = None
+
+
+class Eagle3Draft(Model):
+    """The whole object, as read from the API server."""
+
+    metadata: Metadata
+    spec: Eagle3DraftSpec
+    status: dict[str, Any] = Field(default_factory=dict)
