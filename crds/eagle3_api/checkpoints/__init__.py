@@ -7,7 +7,8 @@
     form         the one form
     vocabulary   what a vocabulary's map means
     target       what must be known of the target
-    rules        what must be right, each rule with a name, a why and a way to mend it
+    expected     the tensors that SGLang fills
+    rules        what must be right, one module a subject, each rule with a name, a why and a way to mend it
     report       findings for people, for programs and for shells
 
 Example: ``table(check(read_form(read_folder(path)), Served(version, target)))``.

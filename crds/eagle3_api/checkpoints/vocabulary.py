@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass
 
 from eagle3_api.checkpoints.files import Stored, UnreadableError
-from eagle3_api.checkpoints.form import MapKind
+from eagle3_api.checkpoints.form import Form, MapKind
 
 #: No tokenizer has more tokens.
 _LIMIT = 2**24
@@ -90,3 +90,16 @@ def understand_map(values: list[int], kind: MapKind, vocabulary_size: int, membe
 
 def _is_map(ids: list[int], vocabulary_size: int) -> bool:
     return len(set(ids)) == len(ids) and all(0 <= i < vocabulary_size for i in ids)
+
+
+def read_map(form: Form, vocabulary_size: int) -> Reading | None:
+    """What the draft's vocabulary map means; None where it has none.
+
+    Raises:
+        UnreadableError: it cannot be read.
+    """
+    ids, members = form.vocabulary.ids, form.vocabulary.members
+    if ids is None:
+        return None
+    known = read_integers(members) if members is not None else None
+    return understand_map(read_integers(ids), form.vocabulary.kind, vocabulary_size, known)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Form, Served, check, read_folder, read_form, report, resolve_layers
 from eagle3_api.checkpoints.form import Latent
-from eagle3_api.checkpoints.rules import read_map
+from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import NEWEST

@@ -8,7 +8,7 @@ import torch
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Finding, Form, Level, Served, check, read_folder, read_form
-from eagle3_api.checkpoints.rules import read_map
+from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts

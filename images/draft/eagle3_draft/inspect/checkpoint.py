@@ -17,7 +17,7 @@ from eagle3_api.checkpoints import (
     read_form,
     report,
 )
-from eagle3_api.checkpoints.rules import ROPES
+from eagle3_api.checkpoints.rules.positions import ROPES
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.artifacts import file_digest

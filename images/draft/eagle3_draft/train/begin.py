@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.checkpoints import Form
-from eagle3_api.checkpoints.rules import read_map
+from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.convert.emit import sources_of

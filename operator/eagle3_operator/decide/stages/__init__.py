@@ -1,0 +1,30 @@
+"""The stages as values of one type, and the chain of them that an object wants.
+
+A stage says which inputs determine its output (its key hashes them, with its upstream's key) and which configuration its
+Job gets. A new stage is a module here.
+"""
+
+from collections.abc import Mapping
+
+from eagle3_api.jobs import Facts, StageName
+from eagle3_api.spec import Eagle3Draft
+from eagle3_operator.decide.stages.clean import clean
+from eagle3_operator.decide.stages.configuration import sglang_version
+from eagle3_operator.decide.stages.convert import CONVERT
+from eagle3_operator.decide.stages.extract import EXTRACT
+from eagle3_operator.decide.stages.fetch import fetch
+from eagle3_operator.decide.stages.inspect import inspect
+from eagle3_operator.decide.stages.publish import publish
+from eagle3_operator.decide.stages.stage import Context, Link
+from eagle3_operator.decide.stages.train import TRAIN
+
+__all__ = ["Link", "after_inspection", "clean", "fetch", "inspect", "publish", "sglang_version"]
+
+
+def after_inspection(obj: Eagle3Draft, facts: Facts, attempts: Mapping[StageName, str | None]) -> list[Link]:
+    """The stages that follow, in order: all three, or Convert alone for an adopted checkpoint."""
+    stages = [CONVERT] if obj.spec.draft.checkpoint else [EXTRACT, TRAIN, CONVERT]
+    links: dict[StageName, Link] = {}
+    for stage in stages:
+        links[stage.name] = stage.link(Context(obj, facts, dict(links)), attempts.get(stage.name))
+    return list(links.values())

@@ -1,0 +1,50 @@
+"""Parts of a Job's configuration that several stages have."""
+
+from eagle3_api.features import TeacherKind
+from eagle3_api.jobs import DataConfig, FetchResult, ObjectReference, ObjectStoreConfig
+from eagle3_api.quantity import quantity
+from eagle3_api.sglang import Version
+from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec
+
+
+def sglang_version(spec: Eagle3DraftSpec) -> str:
+    """The version that the object names, or else its image's tag."""
+    return spec.sglang_version or str(Version.parse(spec.image))
+
+
+def owner(obj: Eagle3Draft) -> ObjectReference:
+    return ObjectReference(namespace=obj.metadata.namespace, name=obj.metadata.name, uid=obj.metadata.uid)
+
+
+def engine_arguments(spec: Eagle3DraftSpec) -> list[str]:
+    """The server's own flags, by which an engine in a Job computes what the server will."""
+    return list(spec.serve.arguments or []) if spec.serve else []
+
+
+def data_config(data: Data, fetched: FetchResult | None) -> DataConfig:
+    regeneration, dataset = data.regeneration, fetched.dataset if fetched else None
+    derived = {
+        "regenerate": regeneration and regeneration.to_json(),
+        "dataset": dataset.path if data.dataset is not None and dataset else None,
+    }
+    return DataConfig.model_validate(data.to_json() | derived)
+
+
+def given(data: Data | None) -> Data:
+    if data is None:
+        raise ValueError("training needs data; admission lets no such object through")
+    return data
+
+
+def object_store(spec: Eagle3DraftSpec) -> ObjectStoreConfig | None:
+    store = spec.storage.features.object_store
+    if store is None:
+        return None
+    # A tenth stays free: the kubelet ends a pod whose volume is fuller than its limit
+    room = quantity(store.cache) * 9 // 10
+    return ObjectStoreConfig(url=store.url, endpoint=store.endpoint, region=store.region, cache_bytes=room)
+
+
+def unusual(teacher: TeacherKind) -> TeacherKind | None:
+    """The teacher as it stands in keys, which are older than the choice."""
+    return None if teacher == "LastState" else teacher

@@ -1,0 +1,59 @@
+"""Extract: conversations to hidden states."""
+
+from typing import Any
+
+from eagle3_api.jobs import ExtractConfig, StageName
+from eagle3_operator.decide.keys import changed
+from eagle3_operator.decide.stages.configuration import (
+    data_config,
+    engine_arguments,
+    given,
+    object_store,
+    owner,
+    unusual,
+)
+from eagle3_operator.decide.stages.stage import Context, Stage
+
+
+def _inputs(context: Context) -> dict[str, Any]:
+    facts, data = context.facts, given(context.spec.data)
+    return {
+        "target": facts.target_digest,
+        "data": facts.data_digest,
+        "maxSamples": data.max_samples,
+        "maxLength": data.max_length,
+        "holdout": data.holdout,
+        "chatTemplate": facts.chat_template_digest,
+        "layers": facts.auxiliary_layers,
+        "dtype": context.spec.extract.dtype,
+        # An empty object where the target answers itself with nothing but defaults
+        "regenerate": changed(data.regeneration),
+        "endTokens": facts.end_tokens,
+        "teacher": unusual(context.spec.extract.teacher),
+    }
+
+
+def _config(context: Context, key: str) -> ExtractConfig:
+    spec, facts = context.spec, context.facts
+    return ExtractConfig(
+        owner=owner(context.obj),
+        key=key,
+        folder=context.folder(StageName.EXTRACT, key),
+        target=context.target,
+        target_digest=facts.target_digest,
+        trust_remote_code=spec.target.trust_remote_code,
+        data=data_config(given(spec.data), facts.fetched),
+        data_digest=facts.data_digest or "",
+        object_store=object_store(spec),
+        layers=facts.auxiliary_layers,
+        dtype=spec.extract.dtype,
+        teacher=spec.extract.teacher,
+        sglang_version=facts.sglang_version,
+        arguments=engine_arguments(spec),
+        tensor_parallel_size=spec.target.tensor_parallel_size,
+        shards=spec.extract.shards,
+        end_tokens=facts.end_tokens,
+    )
+
+
+EXTRACT = Stage(StageName.EXTRACT, 1, _inputs, _config)

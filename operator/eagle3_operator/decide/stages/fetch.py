@@ -1,0 +1,44 @@
+"""Fetch: what comes from a hub."""
+
+from eagle3_api.artifacts import MODELS_ROOT, folder
+from eagle3_api.jobs import FetchConfig, HubDataset, HubSource, StageName
+from eagle3_api.spec import Eagle3Draft
+from eagle3_operator.decide.keys import key_of
+from eagle3_operator.decide.stages.configuration import owner
+from eagle3_operator.decide.stages.stage import Link
+
+
+def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Link | None:
+    """What comes from a hub, before everything else; None where nothing does.
+
+    Target and data set have a key and a folder each, so that another data set does not fetch the target again. What a
+    branch is called may move: a revision is resolved once, and anew with a retry of the finished stage; that of the data
+    set also where traffic has drifted from it.
+
+    Args:
+        obj: the object.
+        attempt: token of such a retry.
+        drift: when the data was last looked at again because the draft drifts.
+    """
+    spec = obj.spec
+    if not spec.fetches:
+        return None
+    target: HubSource | None = None
+    dataset: HubDataset | None = None
+    if spec.target.repository is not None:
+        target = HubSource.model_validate(
+            _hub_source(obj, {"repository": spec.target.repository, "revision": spec.target.revision}, attempt=attempt)
+        )
+    if spec.data is not None and spec.data.dataset is not None:
+        dataset = HubDataset.model_validate(_hub_source(obj, spec.data.dataset.to_json(), attempt=attempt, drift=drift))
+    sources = {"target": target and target.key, "dataset": dataset and dataset.key}
+    key = key_of("fetch/1", sources)
+    config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset)
+    first = target or dataset
+    return Link(StageName.FETCH, key, config, first.folder if first else None)
+
+
+def _hub_source(obj: Eagle3Draft, source: dict[str, object], **anew: str | None) -> dict[str, object]:
+    key = key_of("fetched/1", source | anew)
+    where = folder(MODELS_ROOT, obj.metadata.namespace, obj.metadata.name, StageName.FETCH, key)
+    return source | {"key": key, "folder": str(where)}

@@ -1,0 +1,59 @@
+"""Inspect: everything is looked at before anything is spent."""
+
+from eagle3_api.jobs import FetchResult, InspectConfig, StageName
+from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Handled
+from eagle3_operator.decide.keys import changed, key_of
+from eagle3_operator.decide.stages.configuration import data_config, object_store, owner, sglang_version, unusual
+from eagle3_operator.decide.stages.stage import Link
+
+
+def inspect(
+    obj: Eagle3Draft, handled: Handled, features_capacity: int | None, fetched: FetchResult | None = None
+) -> Link:
+    """Inspect has no artifact and is never finished: it runs again when what it reads changes, or on request.
+
+    Args:
+        obj: the object.
+        handled: what was asked for last, of the user or of drift.
+        features_capacity: bytes of the features claim. Not in the key: a claim that is bound when its first pod comes
+            has another size then, which is no news.
+        fetched: what came from a hub.
+    """
+    spec = obj.spec
+    target = fetched.target.path if fetched and fetched.target else spec.target.model
+    reads = {
+        "target": changed(spec.target),
+        "data": changed(spec.data),
+        "draft": changed(spec.draft),
+        "dtype": spec.extract.dtype,
+        "teacher": unusual(spec.extract.teacher),
+        "version": sglang_version(spec),
+        "contextLength": spec.serve.context_length if spec.serve else None,
+        "storage": changed(spec.storage),
+        "volumes": [v.to_json() for v in spec.placement.volumes or []],
+        "token": handled.retry,
+        "drift": handled.drift,
+        "fetched": fetched and fetched.to_json(),
+    }
+    key = key_of("inspect/1", reads)
+    config = InspectConfig(
+        owner=owner(obj),
+        key=key,
+        target=target,
+        trust_remote_code=spec.target.trust_remote_code,
+        data=data_config(spec.data, fetched) if spec.data else None,
+        checkpoint=spec.draft.checkpoint,
+        init_from=spec.draft.init_from,
+        auxiliary_layers=spec.draft.auxiliary_layers,
+        vocabulary_size=spec.draft.vocabulary_size,
+        attention=spec.draft.attention,
+        feature_dtype=spec.extract.dtype,
+        feature_teacher=spec.extract.teacher,
+        sglang_version=sglang_version(spec),
+        context_length=spec.serve.context_length if spec.serve else None,
+        object_store=object_store(spec),
+        features_capacity=features_capacity,
+        fetched=fetched,
+    )
+    return Link(StageName.INSPECT, key, config, None)
