@@ -35,7 +35,7 @@ from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.loss import CROSS_ENTROPY
 from eagle3_draft.train.loss_kernel import Judged
 from eagle3_draft.train.schedule import learning_rate
-from eagle3_draft.train.vocabulary import choose, count_supervised
+from eagle3_draft.train.vocabulary import Usage, choose
 from tiny.flags import AUXILIARY_LAYERS
 from tiny.make import cached
 
@@ -77,8 +77,8 @@ class Tiny:
     def learn(self, features: Features, seed: int, epochs: int, factor: type[Factor] = Factor) -> Learning:
         """A draft that was trained from them, with such products."""
         target = Target(self.model)
-        counts = count_supervised(features.train, features.header.vocabulary_size)
-        ids = choose(counts, VOCABULARY, target.framing_tokens()).ids
+        usage = Usage.of(features.train, features.header.vocabulary_size)
+        ids = choose(usage.supervised, VOCABULARY, target.framing_tokens()).ids
         learning = Learning(
             draft_config(target.config, layers=features.header.layers, draft_vocabulary_size=len(ids)),
             CPU,

@@ -88,6 +88,10 @@ class TrainResult(Model):
     held_out: int
     vocabulary_size: int
     vocabulary_coverage: float = Field(description="Share of supervised tokens inside the draft vocabulary.")
+    special_tokens: int = Field(0, description="That the target's tokenizer names.")
+    special_tokens_inside: int = Field(
+        0, description="Of them, those in the draft vocabulary: all that a chat template or a conversation has."
+    )
     tokens_per_second: float
     waiting: float = Field(0.0, description="Share of the time of all steps that went by waiting for data.")
     peak_memory_bytes: int = Field(0, description="On the GPU that took most; of a process, on a CPU.")

@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from eagle3_api.artifacts import CONFIG
+from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.train.begin import begin, first_weights
+from eagle3_draft.train.begin import begin, first_weights, prepare
+from eagle3_draft.train.vocabulary import Usage, Vocabulary
 from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
 from unit.train import corpus
 
 COUNTS = torch.ones(corpus.VOCABULARY, dtype=torch.int64)
+USAGE = Usage(COUNTS, COUNTS)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_the_first_weights_are_the_drafts_own_row_by_row(
 ) -> None:
     LAYOUTS[layout](original, tmp_path)
     config, target = stage(made, tmp_path), Target(made.target)
-    beginning = begin(config, COUNTS, target)
+    beginning = begin(config, USAGE, target)
     weights = first_weights(config, target)
     assert weights is not None
     Draft(beginning.config).load_state_dict(weights)  # nothing is missing, nothing else is there
@@ -60,9 +63,9 @@ def test_the_first_weights_are_the_drafts_own_row_by_row(
 
 def test_the_order_of_a_vocabulary_by_frequency_is_kept(made: drafts.Made, original: Original, tmp_path: Path) -> None:
     LAYOUTS["ModelOpt"](original, tmp_path)
-    ids = begin(stage(made, tmp_path), COUNTS, Target(made.target)).vocabulary.ids
+    ids = begin(stage(made, tmp_path), USAGE, Target(made.target)).vocabulary.ids
     assert ids.tolist() != original.ids.tolist()
-    begun = begin(stage(made, tmp_path), COUNTS, Target(made.target)).vocabulary
+    begun = begin(stage(made, tmp_path), USAGE, Target(made.target)).vocabulary
     begun.save(tmp_path / "vocabulary.safetensors")
     assert type(begun).load(tmp_path / "vocabulary.safetensors").ids.tolist() == ids.tolist()
 
@@ -75,7 +78,7 @@ def test_its_switches_are_kept(made: drafts.Made, original: Original, tmp_path: 
         replace(other, sizes=dict(other.sizes) | {"num_hidden_layers": 2, "fc_norm": True}), tmp_path / "there"
     )
     config, target = stage(made, tmp_path / "there"), Target(made.target)
-    beginning = begin(config, COUNTS, target)
+    beginning = begin(config, USAGE, target)
     assert (beginning.config.depth, beginning.config.fc_norm, beginning.config.output_bias) == (2, True, True)
     Draft(beginning.config).load_state_dict(first_weights(config, target) or {})
 
@@ -88,11 +91,56 @@ def test_a_draft_that_was_changed_since_it_was_inspected_is_refused(
     spoilt = json.loads((tmp_path / CONFIG).read_text()) | {"rms_norm_eps": 1e-3}
     (tmp_path / CONFIG).write_text(json.dumps(spoilt))
     with pytest.raises(StageError, match=r"draft\.initFrom: .* was changed since it was inspected") as no:
-        begin(config, COUNTS, Target(made.target))
+        begin(config, USAGE, Target(made.target))
     assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE)
 
 
 def test_without_one_a_training_begins_afresh(made: drafts.Made) -> None:
     config = corpus.train_config(corpus.Corpus(made.target, made.target), made.target.parent)
     assert first_weights(config, Target(made.target)) is None
-    assert len(begin(config, COUNTS, Target(made.target)).vocabulary.ids) == config.vocabulary_size
+    assert len(begin(config, USAGE, Target(made.target)).vocabulary.ids) == config.vocabulary_size
+
+
+@pytest.fixture
+def learnt(tmp_path: Path) -> corpus.Corpus:
+    return corpus.make(tmp_path, train=3, held_out=1)
+
+
+def test_the_next_try_keeps_the_vocabulary_that_checkpoints_have_learnt(learnt: corpus.Corpus, tmp_path: Path) -> None:
+    config = corpus.train_config(learnt, tmp_path)
+    folder = Path(config.folder)
+    folder.mkdir()
+    features, target = Features.open(learnt.features), Target(learnt.target)
+    prepare(config, features, target)
+    chosen = Vocabulary.load(folder / VOCABULARY)
+    assert len(chosen.ids) == 64
+    others = torch.tensor([token for token in range(corpus.VOCABULARY) if not chosen.members[token]])[:64]
+    Vocabulary(others, corpus.VOCABULARY).save(folder / VOCABULARY)  # as a former version might have chosen it
+    prepare(config, features, target)
+    assert torch.equal(Vocabulary.load(folder / VOCABULARY).ids, others)
+
+
+def test_a_try_that_ended_while_it_chose_leaves_nothing_behind_that_counts(
+    learnt: corpus.Corpus, tmp_path: Path
+) -> None:
+    config = corpus.train_config(learnt, tmp_path)
+    folder = Path(config.folder)
+    folder.mkdir()
+    Vocabulary(torch.arange(64), corpus.VOCABULARY).save(folder / VOCABULARY)  # and no sizes: they come after it
+    prepare(config, Features.open(learnt.features), Target(learnt.target))
+    assert Vocabulary.load(folder / VOCABULARY).ids.tolist() != list(range(64))
+    assert DraftConfig.model_validate_json((folder / CONFIG).read_bytes()).draft_vocabulary_size == 64
+
+
+def test_a_vocabulary_that_is_too_small_for_the_special_tokens_is_refused(
+    learnt: corpus.Corpus, tmp_path: Path
+) -> None:
+    reserved = [{"id": token, "content": f"w{token}", "special": True} for token in range(3, 103)]
+    tokenizer = json.loads((learnt.target / "tokenizer.json").read_text())
+    (learnt.target / "tokenizer.json").write_text(json.dumps(tokenizer | {"added_tokens": reserved}))
+    config = corpus.train_config(learnt, tmp_path)
+    with pytest.raises(
+        StageError, match=r"draft\.vocabularySize: .* 10\d tokens cannot all be in a vocabulary of 64"
+    ) as no:
+        begin(config, USAGE, Target(learnt.target))
+    assert (no.value.code, no.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)

@@ -1,8 +1,11 @@
-"""The files of a target's tokenizer: whether they are there, their digest, and the chat template among them."""
+"""The files of a target's tokenizer: whether they are there, their digest, the special tokens and the chat template."""
 
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -57,24 +60,73 @@ def chat_template(target: Path, override: Path | None) -> str:
             return override.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise _missing(f"data.chatTemplate: {override} cannot be read: {error}") from None
-    file = target / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    try:
-        settings = json.loads((target / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = {}
-    found = settings.get("chat_template") if isinstance(settings, dict) else None
-    if isinstance(found, list):  # several by name
-        found = next(
-            (one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None
-        )
-    if not isinstance(found, str):
+    found = own_template(target)
+    if found is None:
         raise _missing(
             f"target.model: {target} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
             "name one in data.chatTemplate. It must be the one that requests are served with"
         )
     return found
+
+
+def own_template(target: Path) -> str | None:
+    """The tokenizer's chat template, Jinja, if it has one."""
+    file = target / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = _settings(target, "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):  # several by name
+        found = next(
+            (one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None
+        )
+    return found if isinstance(found, str) else None
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The tokens that a tokenizer keeps apart from text.
+
+    Attributes:
+        texts: of each by its id.
+        framing: ids of those that begin, end or pad a text.
+    """
+
+    texts: dict[int, str]
+    framing: frozenset[int]
+
+
+def special_tokens(target: Path) -> SpecialTokens:
+    """The special tokens that the tokenizer's files name, without loading it: that may need code of the target's."""
+    named = {_text(_settings(target, file).get(f"{what}_token")) for file in _NAMING for what in _FRAMING}
+    added = list(_added_tokens(target))
+    framing = frozenset(number for number, text, _ in added if text in named)
+    return SpecialTokens({number: text for number, text, special in added if special or number in framing}, framing)
+
+
+#: The files that say which token begins, ends or pads a text.
+_NAMING = ("tokenizer_config.json", "special_tokens_map.json")
+_FRAMING = ("bos", "eos", "pad")
+
+
+def _added_tokens(target: Path) -> Iterator[tuple[int, str, bool]]:
+    """Of the tokens beside the vocabulary: id, text, and whether they are special."""
+    for token in _settings(target, "tokenizer.json").get("added_tokens") or ():
+        yield token["id"], token["content"], bool(token.get("special"))
+    for number, token in (_settings(target, "tokenizer_config.json").get("added_tokens_decoder") or {}).items():
+        yield int(number), token["content"], bool(token.get("special"))
+
+
+def _text(token: Any) -> Any:
+    """Of a named token: it stands there itself, or in an object."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _settings(target: Path, file: str) -> dict[str, Any]:
+    try:
+        settings = json.loads((target / file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def template_digest(template: str) -> str:

@@ -1,23 +1,29 @@
 """What a training begins with: the draft's vocabulary, its sizes and its weights, fresh or those of an existing draft."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.checkpoints import Form
 from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.convert.emit import sources_of
 from eagle3_draft.convert.weights import pieces
+from eagle3_draft.data.tokenizer_files import own_template, special_tokens
+from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest, read_checkpoint
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of, draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.train.vocabulary import Vocabulary, choose
+from eagle3_draft.train.checks import check_sizes
+from eagle3_draft.train.vocabulary import Usage, Vocabulary, choose, required
 
 #: The field of the object that names an existing draft.
 FIELD = "draft.initFrom"
@@ -31,21 +37,49 @@ class Beginning:
     vocabulary: Vocabulary
 
 
-def begin(config: TrainConfig, counts: Tensor, target: Target) -> Beginning:
+def prepare(config: TrainConfig, features: Features, target: Target) -> None:
+    """Write the draft's vocabulary and sizes where the ranks read them, once.
+
+    A vocabulary that an earlier try chose stays: its checkpoints have learnt it, and another, as a newer version of this
+    code might choose it, would make other words of the rows of their head.
+
+    Raises:
+        StageError: NoUsableData where no token is to be learned; InvalidConfiguration where FP8 does not take the sizes;
+            what ``begin`` raises.
+    """
+    folder = Path(config.folder)
+    if config.init_from is None and (folder / CONFIG).exists():  # which is written last
+        return
+    usage = Usage.of(features.train, features.header.vocabulary_size)
+    if not usage.supervised.any():
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.NO_USABLE_DATA,
+            "no token of the train conversations is the assistant's, so there is nothing to learn: the chat template marks "
+            "none, or the conversations hold no answer",
+        )
+    beginning = begin(config, usage, target)
+    check_sizes(config, beginning.config)
+    beginning.vocabulary.save(folder / VOCABULARY)
+    write_atomic(folder / CONFIG, json.dumps(beginning.config.to_json(), indent=1).encode())
+
+
+def begin(config: TrainConfig, usage: Usage, target: Target) -> Beginning:
     """A draft's vocabulary and sizes.
 
     Args:
         config: of the stage.
-        counts: how often each token is the assistant's, (target vocabulary,).
+        usage: of the target's tokens in the conversations to learn from.
         target: the target.
 
     Raises:
-        StageError: the target does not say a size (TargetUnsupported); the existing draft cannot be read, or is another one
-            than was inspected (CheckpointUnreadable).
+        StageError: the target does not say a size (TargetUnsupported); its special tokens alone are more than the
+            vocabulary (InvalidConfiguration); the existing draft cannot be read, or is another one than was inspected
+            (CheckpointUnreadable).
     """
     if config.init_from is not None:
-        return _existing(_inspected(config, Path(config.init_from)), config, len(counts))
-    vocabulary = choose(counts, config.vocabulary_size, target.framing_tokens())
+        return _existing(_inspected(config, Path(config.init_from)), config, len(usage.supervised))
+    vocabulary = _chosen(config, usage, target)
     try:
         sizes = draft_config(
             target.config,
@@ -62,6 +96,20 @@ def begin(config: TrainConfig, counts: Tensor, target: Target) -> Beginning:
             f"{config.target}/config.json says no {error.args[0]}, from which the draft's sizes follow",
         ) from None
     return Beginning(sizes, vocabulary)
+
+
+def _chosen(config: TrainConfig, usage: Usage, target: Target) -> Vocabulary:
+    """The most frequent tokens, the special ones among them."""
+    special = special_tokens(target.folder)
+    always = required(special, own_template(target.folder) or "", usage) | set(target.framing_tokens())
+    try:
+        return choose(usage.supervised, config.vocabulary_size, always)
+    except ValueError as error:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"draft.vocabularySize: the special tokens of the target's chat template and of the data are always in, and {error}",
+        ) from None
 
 
 def first_weights(config: TrainConfig, target: Target) -> dict[str, Tensor] | None:

@@ -1,6 +1,5 @@
-"""What runs once, around the ranks: the checks, the draft's vocabulary, the elastic launcher."""
+"""What runs once, around the ranks: the checks, what the training begins with, the elastic launcher."""
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig, TrainResult
 from eagle3_draft import artifacts
@@ -20,10 +18,9 @@ from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import foreign
-from eagle3_draft.train.begin import begin
-from eagle3_draft.train.checks import check_devices, check_features, check_sizes
+from eagle3_draft.train.begin import prepare
+from eagle3_draft.train.checks import check_devices, check_features
 from eagle3_draft.train.telemetry import check_libraries
-from eagle3_draft.train.vocabulary import count_supervised
 from eagle3_draft.train.worker import outcome_file, work
 
 #: The ranks get this much less than the pod's grace to write a checkpoint before they are killed.
@@ -58,30 +55,13 @@ def run(config: TrainConfig) -> TrainResult:
         config = foreign.train(config, config.trainer)
     index = int(os.environ.get(INDEX_VARIABLE, "0"))
     if index == 0:  # the others read what it writes once they have met it
-        _prepare(config, features, target)
+        prepare(config, features, target)
     result = _launch(config, index)
     if index == 0:
         with suppress(OSError):  # where it went with the artifact's working files, or is not empty
             artifacts.remove_working_files(scratch)
             scratch.rmdir()
     return result
-
-
-def _prepare(config: TrainConfig, features: Features, target: Target) -> None:
-    """Write the draft's vocabulary and sizes where the ranks read them."""
-    counts = count_supervised(features.train, features.header.vocabulary_size)
-    if not counts.any():
-        raise StageError(
-            ExitCode.BAD_INPUT,
-            Reason.NO_USABLE_DATA,
-            "no token of the train conversations is the assistant's, so there is nothing to learn: the chat template marks "
-            "none, or the conversations hold no answer",
-        )
-    beginning = begin(config, counts, target)
-    check_sizes(config, beginning.config)
-    beginning.vocabulary.save(Path(config.folder) / VOCABULARY)
-    sizes = json.dumps(beginning.config.to_json(), indent=1)
-    artifacts.write_atomic(Path(config.folder) / CONFIG, sizes.encode())
 
 
 def _launch(config: TrainConfig, index: int) -> TrainResult:

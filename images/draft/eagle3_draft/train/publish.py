@@ -17,11 +17,12 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE,
 from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import inherited
+from eagle3_draft.data.tokenizer_files import special_tokens
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.places import place_of
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.report import page
-from eagle3_draft.train.vocabulary import Vocabulary, count_supervised, coverage
+from eagle3_draft.train.vocabulary import Usage, Vocabulary, coverage
 
 #: Bounds of the held-out sample that the artifact keeps: conversations, and tokens of each.
 SAMPLE_CONVERSATIONS, SAMPLE_TOKENS = 64, 256
@@ -67,6 +68,7 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
 def _result(config: TrainConfig, state: TrainingState, features: Features) -> TrainResult:
     best = state.evaluations[state.best]
     vocabulary = Vocabulary.load(Path(config.folder) / VOCABULARY)
+    special = [token for token in special_tokens(Path(config.target)).texts if token < vocabulary.target_size]
     return TrainResult(
         steps=state.step,
         tokens=state.tokens,
@@ -76,7 +78,9 @@ def _result(config: TrainConfig, state: TrainingState, features: Features) -> Tr
         expected_accept_lengths=best["accept_length"],
         held_out=len(features.held_out),
         vocabulary_size=len(vocabulary.ids),
-        vocabulary_coverage=coverage(vocabulary, count_supervised(features.train, vocabulary.target_size)),
+        vocabulary_coverage=coverage(vocabulary, Usage.of(features.train, vocabulary.target_size)),
+        special_tokens=len(special),
+        special_tokens_inside=int(vocabulary.members[special].sum()),
         tokens_per_second=state.tokens / state.seconds if state.step else 0.0,
         waiting=state.waited / state.seconds if state.step else 0.0,
         peak_memory_bytes=state.peak_bytes,

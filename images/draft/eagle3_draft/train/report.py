@@ -138,6 +138,7 @@ def _numbers(result: Mapping[str, Any]) -> list[list[str]]:
         "resumed": f"{result['resumed']} times",
         "draft vocabulary": f"{result['vocabularySize']:,}",
         "supervised tokens it covers": f"{result['vocabularyCoverage']:.2%}",
+        "special tokens in it": f"{result['specialTokensInside']:,} of {result['specialTokens']:,}",
     }
     return [[name, value] for name, value in named.items()]
 

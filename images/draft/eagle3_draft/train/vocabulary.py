@@ -1,13 +1,15 @@
-"""The draft's vocabulary: the target's tokens that the assistant uses most."""
+"""The draft's vocabulary: the target's tokens that the assistant uses most, and those that frame what it says."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
+from eagle3_draft.artifacts import write_atomic
+from eagle3_draft.data.tokenizer_files import SpecialTokens
 from eagle3_draft.features import Sample
 
 #: SGLang pads a draft's head to a multiple of this, and fails to capture graphs where the head is not one.
@@ -41,7 +43,7 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write d2t and t2d."""
-        save_file({"d2t": self.offsets, "t2d": self.members}, path)
+        write_atomic(path, save({"d2t": self.offsets, "t2d": self.members}))
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
@@ -51,30 +53,73 @@ class Vocabulary:
         return cls(ids=offsets + torch.arange(len(offsets)), target_size=len(tensors["t2d"]))
 
 
-def count_supervised(samples: Iterable[Sample], target_size: int) -> Tensor:
-    """How often each token of the target's vocabulary is the assistant's: (target vocabulary,) int64."""
-    counts = torch.zeros(target_size, dtype=torch.int64)
-    for sample in samples:
-        counts += torch.bincount(sample.input_ids[sample.loss_mask.bool()].long(), minlength=target_size)
-    return counts
+@dataclass(frozen=True)
+class Usage:
+    """How often each token of the target's vocabulary occurs in the conversations to learn from.
+
+    Args:
+        supervised: (target vocabulary,) int64, where it is the assistant's.
+        overall: (target vocabulary,) int64, whoever's it is.
+    """
+
+    supervised: Tensor
+    overall: Tensor
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample], target_size: int) -> "Usage":
+        """Count the tokens of conversations."""
+        supervised = torch.zeros(target_size, dtype=torch.int64)
+        overall = supervised.clone()
+        for sample in samples:
+            ids = sample.input_ids.long()
+            supervised += torch.bincount(ids[sample.loss_mask.bool()], minlength=target_size)
+            overall += torch.bincount(ids, minlength=target_size)
+        return cls(supervised, overall)
 
 
-def choose(counts: Tensor, size: int, always: Sequence[int]) -> Vocabulary:
+def required(special: SpecialTokens, template: str, usage: Usage) -> frozenset[int]:
+    """The special tokens that are in whatever their count: a draft that cannot propose the end of a turn runs past it.
+
+    Those that begin, end or pad a text, those that the chat template writes, and those that the conversations have, in
+    any role. Tokenizers also name hundreds that nothing writes (Llama 3 reserves some 250 of its 256), whose place
+    a word can have.
+
+    Args:
+        special: of the target's tokenizer.
+        template: Jinja text, of its chat template.
+        usage: in the conversations.
+    """
+    return special.framing | {
+        token for token, text in special.texts.items() if text in template or _occurs(token, usage)
+    }
+
+
+def choose(counts: Tensor, size: int, always: Collection[int]) -> Vocabulary:
     """The most frequent tokens; of equally frequent ones the lower id.
 
     Args:
         counts: of each token, (target vocabulary,).
         size: tokens wanted, a multiple of 64; at most the target's vocabulary, rounded down to one.
-        always: ids that are in whatever their count (a draft that cannot propose the end of a turn runs past it).
+        always: ids that are in whatever their count; those that are no tokens of the target are left out.
+
+    Raises:
+        ValueError: more are to be in than there is room for.
     """
     size = min(size, len(counts) // MULTIPLE * MULTIPLE)
+    known = sorted(token for token in always if token < len(counts))
+    if len(known) > size:
+        raise ValueError(f"{len(known)} tokens cannot all be in a vocabulary of {size}")
     ranks = counts.clone()
-    ranks[[token for token in always if token < len(counts)]] = torch.iinfo(ranks.dtype).max
+    ranks[known] = torch.iinfo(ranks.dtype).max
     order = torch.sort(ranks, descending=True, stable=True).indices
     return Vocabulary(ids=order[:size].sort().values, target_size=len(counts))
 
 
-def coverage(vocabulary: Vocabulary, counts: Tensor) -> float:
+def coverage(vocabulary: Vocabulary, usage: Usage) -> float:
     """Share of the assistant's tokens that the draft can propose."""
-    total = int(counts.sum())
-    return int(counts[vocabulary.ids].sum()) / total if total else 0.0
+    total = int(usage.supervised.sum())
+    return int(usage.supervised[vocabulary.ids].sum()) / total if total else 0.0
+
+
+def _occurs(token: int, usage: Usage) -> bool:
+    return token < len(usage.overall) and bool(usage.overall[token])
