@@ -157,6 +157,9 @@ class ArtifactStatus(Model):
         None,
         description="registry/repository@digest of the OCI artifact, once it is pushed: what others pull, verify and sign.",
     )
+    stored: str | None = Field(
+        None, description="s3://BUCKET/PREFIX/sha256-…, the draft's folder in an object store, once it is there."
+    )
     result: ConvertResult
 
 

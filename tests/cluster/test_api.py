@@ -318,6 +318,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"publish": {"oci": {"reference": "llm/kimi-draft"}}},
         "reference: name the registry too, in lower case and without https://, as in registry.example.com/llm/kimi-draft",
     ),
+    "a draft that is published nowhere": ({"publish": {}}, "publish: say where to, in oci, in objectStore or in both"),
+    "a bucket that is a web page": ({"publish": {"objectStore": {"url": "https://b"}}}, "spec.publish.objectStore.url"),
     "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),
 }
 

@@ -1,7 +1,10 @@
-"""A converted draft in a real registry: what others pull by its digest is what was converted, and says where it comes from."""
+"""A converted draft in a real registry and a real object store: what others get by its digest is what was converted, and says
+where it comes from.
+"""
 
 import hashlib
 import json
+import operator
 import shutil
 import subprocess
 import sys
@@ -14,11 +17,13 @@ import pytest
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ConvertResult, ExitCode, ObjectReference, PublishConfig, PublishResult
+from eagle3_api.jobs import BucketConfig, ConvertResult, ExitCode, ObjectReference, PublishConfig, PublishResult
 from eagle3_draft import artifacts
+from eagle3_draft.bucket import Bucket
 from eagle3_draft.convert import run as convert
 from eagle3_draft.publish import run
 from eagle3_draft.stage import StageError
+from objectstore import BUCKET, Server, serving
 from stages.registries import out_of_order, registry
 from unit.convert import drafts
 
@@ -26,8 +31,12 @@ USER = ("-user", "robot", "-password", "secret:word")
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
-    made = drafts.make(tmp_path_factory.mktemp("made"))
+def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
+    return drafts.make(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def converted(made: drafts.Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
     folder = tmp_path_factory.mktemp("converted") / "draft"
     return folder, convert(drafts.convert_config(made, folder))
 
@@ -70,7 +79,7 @@ def test_what_others_pull_by_the_digest_is_what_was_converted(
     result = run(config)
     assert result.reference == f"{address}/llm/tiny-eagle3@{result.digest}"
     found = get(address, f"manifests/{result.digest}")
-    assert f"sha256:{hashlib.sha256(found).hexdigest()}" == result.digest
+    assert f"sha256:{sha256(found)}" == result.digest
     manifest = json.loads(found)
     files = {
         layer["annotations"]["org.opencontainers.image.title"]: get(address, f"blobs/{layer['digest']}")
@@ -88,14 +97,14 @@ def test_where_it_comes_from_refers_to_it(config: PublishConfig, address: str) -
     assert [entry["digest"] for entry in listed["manifests"]] == [result.provenance]
     said = json.loads(get(address, f"manifests/{result.provenance}"))
     statement = json.loads(get(address, f"blobs/{said['layers'][0]['digest']}"))
-    assert statement["subject"][0]["digest"] == {"sha256": result.digest.removeprefix("sha256:")}
+    assert f"sha256:{statement['subject'][0]['digest']['sha256']}" == result.digest
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
 
 
 def test_a_registry_without_a_list_of_referrers_gets_it_under_a_tag(config: PublishConfig) -> None:
     with registry() as address:
         result = run(at(config, f"{address}/llm/tiny-eagle3"))
-        listed = json.loads(get(address, f"manifests/{result.digest.replace(':', '-')}"))
+        listed = json.loads(get(address, f"manifests/{str(result.digest).replace(':', '-')}"))
     assert [entry["digest"] for entry in listed["manifests"]] == [result.provenance]
 
 
@@ -106,7 +115,7 @@ def test_pushing_the_same_draft_again_changes_nothing(config: PublishConfig, tmp
     assert run(at(config, "nowhere.example.com/a/b")) == first  # it is finished, and nobody is asked
     tagged = run(at(config, f"{address}/llm/tiny-eagle3:stable", folder=str(tmp_path / "tagged"), key="b2" * 8))
     assert tagged.digest == first.digest
-    assert hashlib.sha256(get(address, "manifests/stable")).hexdigest() == first.digest.removeprefix("sha256:")
+    assert f"sha256:{sha256(get(address, 'manifests/stable'))}" == first.digest
 
 
 @pytest.mark.parametrize("kind", [(), ("-token",)], ids=["by password", "by token"])
@@ -119,7 +128,7 @@ def test_the_user_of_the_secret_may_push_and_nobody_else(
         for password, reason in (("wrong", Reason.REGISTRY_DENIED), ("secret:word", None)):
             secret.write_text(json.dumps({"auths": {address: {"username": "robot", "password": password}}}))
             if reason is None:
-                assert run(wanted, login=secret).reference.startswith(address)
+                assert str(run(wanted, login=secret).reference).startswith(address)
                 continue
             with pytest.raises(StageError, match=r"publish\.oci\.secret") as no:
                 run(wanted, login=secret)
@@ -171,7 +180,168 @@ def test_a_draft_that_was_changed_since_its_conversion_is_not_published(
     assert no.value.reason == Reason.CORRUPT_ARTIFACT
 
 
-def test_the_stage_runs_where_there_is_no_torch(config: PublishConfig, tmp_path: Path) -> None:
+# ---------------------------------------------------------------------------------------------------- object stores
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def stored(config: PublishConfig, server: Server, monkeypatch: pytest.MonkeyPatch) -> PublishConfig:
+    """To an empty object store alone."""
+    for path in server.folder.iterdir():
+        shutil.rmtree(path)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    bucket = BucketConfig(url=f"s3://{BUCKET}/drafts/", endpoint=server.url)
+    return config.model_copy(update={"reference": None, "object_store": bucket})
+
+
+def again(config: PublishConfig, **changes: Any) -> PublishConfig:
+    """By another Job, which finds no artifact of its own."""
+    number = len(list(Path(config.folder).parent.iterdir()))
+    return config.model_copy(update={"folder": f"{config.folder}-{number}", "key": f"{number:016x}", **changes})
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_a_folder_in_a_store_is_named_after_its_manifest_which_names_the_rest(
+    stored: PublishConfig, converted: tuple[Path, ConvertResult], server: Server
+) -> None:
+    result = run(stored).stored
+    assert result is not None
+    assert result.address == f"s3://{BUCKET}/drafts/{result.digest.replace(':', '-')}"
+    folder = server.folder / result.address.removeprefix(f"s3://{BUCKET}/")
+    manifest = (folder / "manifest.json").read_bytes()
+    assert f"sha256:{sha256(manifest)}" == result.digest
+    named = {file["path"]: file["sha256"] for file in json.loads(manifest)["files"]}
+    assert named == {name: sha256((folder / name).read_bytes()) for name in (CONFIG, WEIGHTS)}
+    assert (folder / WEIGHTS).read_bytes() == (converted[0] / WEIGHTS).read_bytes()
+    statement = (server.folder / result.provenance.removeprefix(f"s3://{BUCKET}/")).read_bytes()
+    assert result.provenance.endswith(f"provenance/sha256-{sha256(statement)}.json")
+    assert json.loads(statement)["subject"][0] == {
+        "name": f"{result.address}/manifest.json",
+        "digest": {"sha256": sha256(manifest)},
+    }
+    # Prompts are held-out data, and stay
+    assert len(server.objects()) == 4
+
+
+def test_what_lies_in_a_store_is_adopted_elsewhere_as_the_same_draft(
+    stored: PublishConfig, made: drafts.Made, server: Server, tmp_path: Path
+) -> None:
+    result = run(stored).stored
+    assert result is not None
+    copied = tmp_path / "copied"
+    shutil.copytree(server.folder / result.address.removeprefix(f"s3://{BUCKET}/"), copied)
+    adopted = drafts.adopt(made, tmp_path / "adopted", copied)
+    assert adopted.digest == stored.draft
+
+
+def test_a_draft_goes_to_a_registry_and_to_a_store(stored: PublishConfig, address: str) -> None:
+    result = run(at(stored, f"{address}/llm/tiny-eagle3"))
+    assert result.reference is not None
+    assert result.stored is not None
+    assert result.told().split("; ")[0].startswith(result.reference)
+
+
+def test_another_conversion_of_the_same_draft_adds_its_statement_and_changes_nothing(
+    stored: PublishConfig, made: drafts.Made, server: Server, tmp_path: Path
+) -> None:
+    first = run(stored).stored
+    before = {name: (server.folder / name).read_bytes() for name in server.objects()}
+    convert(drafts.convert_config(made, tmp_path / "anew"))
+    second = run(again(stored, converted=str(tmp_path / "anew"))).stored
+    assert first is not None
+    assert second is not None
+    assert (second.address, second.digest) == (first.address, first.digest)
+    assert second.provenance != first.provenance
+    assert {name: (server.folder / name).read_bytes() for name in before} == before
+    assert len(server.objects()) == len(before) + 1
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_push_that_dies_after_any_write_has_no_manifest_and_the_next_one_ends_it(
+    stored: PublishConfig, server: Server, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """The store is real; what is injected is the death between two writes."""
+    with monkeypatch.context() as dying:
+        dying.setattr("eagle3_draft.publish.store.Bucket", dying_after(written))
+        if written < 4:
+            with pytest.raises(SystemExit):
+                run(stored)
+        else:
+            run(stored)
+    assert len(server.objects()) == written
+    assert any(name.endswith("manifest.json") for name in server.objects()) == (written == 4)
+    times = {name: (server.folder / name).stat().st_mtime_ns for name in server.objects()}
+    run(again(stored))
+    assert len(server.objects()) == 4
+    assert {name: (server.folder / name).stat().st_mtime_ns for name in times} == times
+
+
+def dying_after(writes: int) -> type[Bucket]:
+    class Dying(Bucket):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.left = writes
+            for name in ("put_file", "pipe_file"):
+                setattr(self.files, name, self.counted(getattr(self.files, name)))
+
+        def counted(self, write: Any) -> Any:
+            def counting(*arguments: Any) -> None:
+                if self.left == 0:
+                    raise SystemExit
+                self.left -= 1
+                write(*arguments)
+
+            return counting
+
+    return Dying
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "manifest.json"])
+@pytest.mark.parametrize("change", [operator.itemgetter(slice(1, None)), lambda data: bytes([data[0] ^ 1]) + data[1:]])
+def test_what_others_wrote_in_the_place_of_a_draft_is_named_and_stays(
+    stored: PublishConfig, server: Server, name: str, change: Any
+) -> None:
+    result = run(stored).stored
+    assert result is not None
+    folder = server.folder / result.address.removeprefix(f"s3://{BUCKET}/")
+    (folder / "manifest.json").unlink() if name == WEIGHTS else None
+    others = change((folder / name).read_bytes() if name == WEIGHTS else b"{}")
+    (folder / name).write_bytes(others)
+    with pytest.raises(StageError, match=f"{name} is there and is not what") as no:
+        run(again(stored))
+    assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT)
+    assert (folder / name).read_bytes() == others
+
+
+@pytest.mark.parametrize(
+    ("bucket", "secret", "words"),
+    [("nowhere", "not-a-secret", "no such bucket"), (BUCKET, "wrong", "see the Secret in")],
+)
+def test_a_store_that_lets_us_not_in_is_told_by_the_field_that_names_it(
+    stored: PublishConfig, server: Server, monkeypatch: pytest.MonkeyPatch, bucket: str, secret: str, words: str
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    there = BucketConfig(url=f"s3://{bucket}/drafts", endpoint=server.url)
+    with pytest.raises(StageError, match=words) as no:
+        run(stored.model_copy(update={"object_store": there}))
+    assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE)
+    assert no.value.message.startswith("publish.objectStore")
+
+
+# -------------------------------------------------------------------------------------------------------- both
+
+
+def test_the_stage_runs_where_there_is_no_torch(stored: PublishConfig, address: str, tmp_path: Path) -> None:
+    config = at(stored, f"{address}/llm/tiny-eagle3")
     (tmp_path / "config.json").write_text(json.dumps({"config": config.to_json()}))
     program = (
         "import sys; sys.modules['torch'] = sys.modules['numpy'] = sys.modules['httpx'] = None\n"
@@ -181,4 +351,6 @@ def test_the_stage_runs_where_there_is_no_torch(config: PublishConfig, tmp_path:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "result").read_text())["report"]
-    assert PublishResult.model_validate(report["result"]).reference.startswith("127.0.0.1")
+    result = PublishResult.model_validate(report["result"])
+    assert str(result.reference).startswith("127.0.0.1")
+    assert result.stored is not None

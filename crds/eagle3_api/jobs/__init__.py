@@ -29,9 +29,9 @@ from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset,
 from eagle3_api.jobs.inspect import Facts, InspectConfig
 from eagle3_api.jobs.probe import ProbeConfig, ProbeResult
 from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
-from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult
+from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
 from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result, result_of
-from eagle3_api.jobs.storage import ObjectStoreConfig
+from eagle3_api.jobs.storage import BucketConfig, ObjectStoreConfig
 from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, LossConfig, TrainConfig, TrainResult
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "REPORT_LIMIT",
     "RESULTS",
     "TERMINATION_LOG",
+    "BucketConfig",
     "CleanConfig",
     "CleanResult",
     "ConvertConfig",
@@ -75,6 +76,7 @@ __all__ = [
     "Report",
     "Result",
     "StageName",
+    "Stored",
     "TrainConfig",
     "TrainResult",
     "result_of",

@@ -1,14 +1,19 @@
-"""What ``spec.storage`` says, as the data plane needs it."""
+"""Buckets, as the data plane needs them."""
 
 from pydantic import Field
 
 from eagle3_api.base import Model
 
 
-class ObjectStoreConfig(Model):
-    """Where features lie, if not on a volume. Credentials are in the environment, as ``AWS_*``."""
+class BucketConfig(Model):
+    """A bucket of an object store. Credentials are in the environment, as ``AWS_*``."""
 
-    url: str = Field(description="s3://BUCKET/PREFIX, under which the folders of the features root lie.")
+    url: str = Field(description="s3://BUCKET/PREFIX, under which everything lies.")
     endpoint: str | None = Field(None, description="Of the service, if it is not Amazon's.")
     region: str = "us-east-1"
+
+
+class ObjectStoreConfig(BucketConfig):
+    """Where features lie, if not on a volume: under the prefix lie the folders of the features root."""
+
     cache_bytes: int = Field(description="Room on the pod's disk for what is in use.")

@@ -9,6 +9,7 @@ A module for each section, by its name, with the rules that stand in it; ``whole
 sections. All names are here too.
 """
 
+from eagle3_api.spec.bucket import Bucket
 from eagle3_api.spec.data import Data, Dataset, Regenerate
 from eagle3_api.spec.draft import Draft
 from eagle3_api.spec.duration import Duration, Period, seconds
@@ -26,7 +27,7 @@ from eagle3_api.spec.placement import (
 from eagle3_api.spec.probe import Probe
 from eagle3_api.spec.publish import OciArtifact, Publish
 from eagle3_api.spec.serve import Argument, Serve, Speculative
-from eagle3_api.spec.storage import FeaturesRoot, ObjectStore, Root, Storage
+from eagle3_api.spec.storage import CachedBucket, FeaturesRoot, Root, Storage
 from eagle3_api.spec.strings import HubRevision, Path, PathOrRepository, Quantity, Repository
 from eagle3_api.spec.target import Target
 from eagle3_api.spec.train import EarlyStop, Logging, Loss, Train, Trainer, WeightsAndBiases
@@ -37,6 +38,8 @@ __all__ = [
     "STAGE_PLACEMENT",
     "Argument",
     "AutoApply",
+    "Bucket",
+    "CachedBucket",
     "ClaimSource",
     "Data",
     "Dataset",
@@ -54,7 +57,6 @@ __all__ = [
     "Logging",
     "Loss",
     "Metadata",
-    "ObjectStore",
     "OciArtifact",
     "Path",
     "PathOrRepository",

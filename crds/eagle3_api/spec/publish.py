@@ -6,7 +6,8 @@ from pydantic import Field
 
 from eagle3_api.base import Model
 from eagle3_api.references import PATTERN
-from eagle3_api.spec.schema import rule
+from eagle3_api.spec.bucket import Bucket
+from eagle3_api.spec.schema import rule, rules
 from eagle3_api.spec.strings import Name, Text
 
 
@@ -36,4 +37,12 @@ class OciArtifact(Model):
 class Publish(Model):
     """Where the converted draft goes, besides the drafts volume: for servers elsewhere, and for those who verify what they run."""
 
-    oci: OciArtifact
+    model_config = rules(
+        rule("has(self.oci) || has(self.objectStore)", "publish: say where to, in oci, in objectStore or in both"),
+    )
+
+    oci: OciArtifact | None = Field(None, description="To an OCI registry, as an artifact.")
+    object_store: Bucket | None = Field(
+        None,
+        description="To a bucket, into a folder that is named after the SHA-256 of the manifest in it.",
+    )

@@ -1,12 +1,13 @@
 """``storage``: where artifacts lie."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from eagle3_api.base import Model
+from eagle3_api.spec.bucket import Bucket
 from eagle3_api.spec.schema import rule, rules
-from eagle3_api.spec.strings import Name, Quantity, Text
+from eagle3_api.spec.strings import Name, Quantity
 
 
 class Root(Model):
@@ -29,21 +30,9 @@ class Root(Model):
     )
 
 
-class ObjectStore(Model):
-    """A bucket of an S3-compatible object store."""
+class CachedBucket(Bucket):
+    """A bucket of which a part lies on the node's disk."""
 
-    url: Annotated[
-        str, StringConstraints(pattern=r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[-A-Za-z0-9._/]*)?$", max_length=512)
-    ] = Field(description="s3://BUCKET/PREFIX; the object's folders lie under it.")
-    endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[-A-Za-z0-9.:_/]+$", max_length=512)] | None = Field(
-        None, description="The service's address. Default Amazon's."
-    )
-    region: Text = Field("us-east-1", description="Of the bucket.")
-    secret: Name | None = Field(
-        None,
-        description="A Secret of the object's namespace with the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the "
-        "kubelet reads it, the operator never does. Without one the pods have what placement.env gives them.",
-    )
     cache: Quantity = Field(
         "100Gi",
         description="Room on the node's disk for what is in use: a part of 512 conversations while it is extracted, shards "
@@ -65,7 +54,7 @@ class FeaturesRoot(Root):
         ),
     )
 
-    object_store: ObjectStore | None = Field(
+    object_store: CachedBucket | None = Field(
         None,
         description="Keep features in a bucket instead of a claim. Train's checkpoints then lie with the drafts.",
     )

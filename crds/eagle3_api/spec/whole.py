@@ -105,7 +105,8 @@ class Eagle3DraftSpec(Model):
     )
     publish: Publish | None = Field(
         None,
-        description="Push the converted draft as an OCI artifact, with its provenance beside it. Roll-outs do not wait for that.",
+        description="Push the converted draft to a registry or a bucket, with its provenance beside it. Roll-outs do not wait for "
+        "that.",
     )
     storage: Storage
     placement: Placement = section(Placement, "For all pods; a stage's own placement goes on top.")

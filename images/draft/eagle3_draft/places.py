@@ -3,24 +3,25 @@
 The code that makes, reads and removes features speaks of local folders. On a volume these are the features. With an object
 store they are a cache: what is published there is uploaded, its manifest last, and leaves the disk; what is read is
 downloaded ahead of its use, and goes when room is needed. Either way a folder is finished when its manifest is there.
-
-The object store is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python.
 """
 
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from eagle3_api.artifacts import MANIFEST, File, Manifest
-from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, ObjectStoreConfig
+from eagle3_api.jobs import ObjectStoreConfig
 from eagle3_draft import artifacts
+from eagle3_draft.bucket import Bucket
 from eagle3_draft.stage import StageError
+
+#: Of the object, which names the store.
+FIELD = "storage.features.objectStore"
 
 #: Shards that are downloaded at a time.
 DOWNLOADS = 4
@@ -155,11 +156,10 @@ class ObjectStore:
     keeps = False
 
     def __init__(self, config: ObjectStoreConfig, root: Path) -> None:
-        self._url = config.url
-        self._bucket = config.url.removeprefix("s3://").rstrip("/")
+        self._bucket = Bucket(config, FIELD)
+        self._files = self._bucket.files
         self._root = root
         self._cache_bytes = config.cache_bytes
-        self._files = _file_system(config)
         self._reader = ThreadPoolExecutor(DOWNLOADS, "download")
         self._coming: dict[Path, Future[None]] = {}
 
@@ -253,7 +253,7 @@ class ObjectStore:
             with self._asking(path):
                 self._files.get_file(self._name(path), str(partial))
         except FileNotFoundError:
-            raise artifacts.corrupt(path.parent, f"{path.name!r} is missing in {self._url}") from None
+            raise artifacts.corrupt(path.parent, f"{path.name!r} is missing in {self._bucket.url}") from None
         partial.replace(path)
 
     def _make_room(self, size: int) -> None:
@@ -271,53 +271,8 @@ class ObjectStore:
             room += held
 
     def _name(self, path: Path) -> str:
-        """Of an object, as fsspec wants it: with its bucket."""
-        return f"{self._bucket}/{path.relative_to(self._root).as_posix()}"
+        """Of an object, as fsspec wants it."""
+        return self._bucket.name(path.relative_to(self._root).as_posix())
 
-    @contextmanager
-    def _asking(self, path: Path) -> Iterator[None]:
-        """Within this, what the store answers badly is told as the stage's error.
-
-        Raises:
-            StageError: it lets us not in (StorageUnavailable), which trying again does not change; or it cannot be reached
-                or is out of order, after many tries (StorageUnavailable), which it may.
-            FileNotFoundError: there is no such object.
-        """
-        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-
-        try:
-            yield
-        except (FileNotFoundError, BaseError) as error:
-            if "NoSuchBucket" in str(error):
-                raise self._unavailable(ExitCode.BAD_INPUT, "there is no such bucket", error) from error
-            if isinstance(error, FileNotFoundError):
-                raise
-            # A listing that is denied is a generic error
-            if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in str(error):
-                what = f"it does not let us at {path.name}; see the Secret in storage.features.objectStore"
-                raise self._unavailable(ExitCode.BAD_INPUT, what, error) from error
-            raise self._unavailable(ExitCode.INTERRUPTED, "it does not answer as it should", error) from error
-
-    def _unavailable(self, code: ExitCode, what: str, error: Exception) -> StageError:
-        said = str(error).splitlines()[0][:300]
-        return StageError(
-            code, Reason.STORAGE_UNAVAILABLE, f"storage.features.objectStore {self._url}: {what} ({said})"
-        )
-
-
-def _file_system(config: ObjectStoreConfig) -> Any:
-    try:
-        from obstore.fsspec import FsspecStore
-    except ImportError:
-        raise StageError(
-            ExitCode.BAD_CONFIGURATION,
-            Reason.INVALID_CONFIGURATION,
-            "storage.features.objectStore: this image cannot speak to an object store. Build the operator's draft image with "
-            'EXTRAS="--extra s3"; it brings what is needed into the other images',
-        ) from None
-    settings: Any = {"region": config.region, "virtual_hosted_style_request": False}
-    if config.endpoint is not None:
-        settings["endpoint"] = config.endpoint
-    # fsspec would remember an instance, and with it the credentials of the time
-    options: Any = {"client_options": {"allow_http": True, "timeout": "600s"}, "skip_instance_cache": True}
-    return FsspecStore("s3", config=settings, **options)
+    def _asking(self, path: Path) -> AbstractContextManager[None]:
+        return self._bucket.asking(path.name)

@@ -115,15 +115,14 @@ def draft_converted(at: Situation) -> Said | None:
 
 
 def draft_published(at: Situation) -> Said | None:
-    """What Publish pushed; absent where the object names no registry. Servers do not wait for it."""
+    """What Publish pushed; absent where the object names no place. Servers do not wait for it."""
     if at.spec.publish is None:
         return None
     stage = at.stages.get(StageName.PUBLISH)
     said = _of_stage(stage, StageName.PUBLISH)
     if said.status != "True" or stage is None:
         return said
-    pushed = PublishResult.model_validate(stage.result)
-    return Said("True", Reason.ARTIFACT_PUBLISHED, f"{pushed.reference}, its provenance {pushed.provenance} beside it")
+    return Said("True", Reason.ARTIFACT_PUBLISHED, PublishResult.model_validate(stage.result).told())
 
 
 def revision_proven(at: Situation) -> Said | None:

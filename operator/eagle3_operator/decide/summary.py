@@ -191,9 +191,7 @@ def _outcome(stage: StageStatus) -> str:
         return f"{readable_bytes(cleaned.bytes)} removed, {stage.artifact} and the checkpoints of its training"
     if stage.name is StageName.PUBLISH:
         pushed = PublishResult.model_validate(stage.result)
-        return (
-            f"{pushed.reference}, {readable_bytes(pushed.bytes)}; its provenance {pushed.provenance[:19]}… refers to it"
-        )
+        return f"{readable_bytes(pushed.bytes)}: {pushed.told()}"
     converted = ConvertResult.model_validate(stage.result)
     told = f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
     if converted.accuracy and converted.chance is not None:

@@ -274,12 +274,13 @@ def _artifact(view: View, chain: dict[StageName, StageStatus]) -> ArtifactStatus
     published = chain.get(StageName.PUBLISH)
     pushed = None
     if published is not None and published.state is StageState.SUCCEEDED:
-        pushed = PublishResult.model_validate(published.result).reference
+        pushed = PublishResult.model_validate(published.result)
     return ArtifactStatus(
         folder=convert.artifact or "",
         claim=names.claim_name(view.obj, "drafts"),
         digest=result.digest,
-        published=pushed,
+        published=pushed.reference if pushed else None,
+        stored=pushed.stored.address if pushed and pushed.stored else None,
         result=result,
     )
 

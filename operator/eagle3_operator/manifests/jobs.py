@@ -16,7 +16,7 @@ from eagle3_api.jobs import (
     ProbeConfig,
     StageName,
 )
-from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Placement, SecretKey
+from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Placement, SecretKey
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import group, names
 from eagle3_operator.manifests.pods import (
@@ -221,7 +221,7 @@ def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
         gpus=stage_gpus(obj.spec, stage),
         requests=_REQUESTS[stage],
         environment={} if own_image else {"PYTHONPATH": LIBRARY},
-        secrets=_credentials(obj) if stage in FEATURE_STAGES else {},
+        secrets=_credentials(_bucket(obj.spec, stage)),
         own_image=own_image,
         container={"terminationMessagePolicy": "File", **_ports(stage)},
     )
@@ -257,11 +257,11 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
 
 def _login(obj: Eagle3Draft) -> Iterator[Mount]:
     """The credentials of the registry, which the kubelet reads and the operator does not."""
-    secret = obj.spec.publish.oci.secret if obj.spec.publish is not None else None
-    if secret is not None:
+    oci = obj.spec.publish.oci if obj.spec.publish is not None else None
+    if oci is not None and oci.secret is not None:
         folder, _, file = REGISTRY_LOGIN.rpartition("/")
         items = [{"key": ".dockerconfigjson", "path": file}]
-        yield Mount("eagle3-registry", folder, {"secret": {"secretName": secret, "items": items}}, read_only=True)
+        yield Mount("eagle3-registry", folder, {"secret": {"secretName": oci.secret, "items": items}}, read_only=True)
 
 
 def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
@@ -271,12 +271,18 @@ def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
     return (root_mount(obj, "models", read_only=stage is not StageName.FETCH),)
 
 
-def _credentials(obj: Eagle3Draft) -> dict[str, SecretKey]:
-    """What an object store lets features in and out by, under the names that its clients know."""
-    store = obj.spec.storage.features.object_store
-    if store is None or store.secret is None:
+def _bucket(spec: Eagle3DraftSpec, stage: StageName) -> Bucket | None:
+    """The object store that a stage speaks to, if it does."""
+    if stage is StageName.PUBLISH:
+        return spec.publish.object_store if spec.publish is not None else None
+    return spec.storage.features.object_store if stage in FEATURE_STAGES else None
+
+
+def _credentials(bucket: Bucket | None) -> dict[str, SecretKey]:
+    """What an object store lets us in by, under the names that its clients know."""
+    if bucket is None or bucket.secret is None:
         return {}
-    return {name: SecretKey(name=store.secret, key=name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    return {name: SecretKey(name=bucket.secret, key=name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 
 
 def _failure_rules() -> list[Manifest]:

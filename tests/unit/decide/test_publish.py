@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import PublishResult
+from eagle3_api.jobs import PublishConfig, PublishResult, Stored
+from eagle3_operator.decide.stages import after_inspection, publish
 from unit.decide.world import World, serving_draft, trained
-from unit.samples import converted
+from unit.samples import FACTS, converted
 
 PUSHED = PublishResult(
     reference="registry.example.com/llm/kimi@sha256:" + "a" * 64,
@@ -19,6 +20,28 @@ PUSHED = PublishResult(
 
 def publishing(**oci: Any) -> World:
     return World().edit(publish={"oci": {"reference": "registry.example.com/llm/kimi", **oci}})
+
+
+STORED = PublishResult(
+    stored=Stored(
+        address="s3://drafts/llm/sha256-" + "a" * 64,
+        digest="sha256:" + "a" * 64,
+        provenance="s3://drafts/llm/sha256-" + "a" * 64 + "/provenance/sha256-" + "b" * 64 + ".json",
+    ),
+    bytes=850_000_000,
+)
+
+
+def publication(world: World) -> PublishConfig:
+    """What the object's Publish is to do."""
+    chain = after_inspection(world.obj, FACTS, {})
+    config = publish(world.obj, chain[-1], converted("d" * 64), None).config
+    assert isinstance(config, PublishConfig)
+    return config
+
+
+def test_the_key_of_a_push_is_that_of_former_versions() -> None:
+    assert publication(publishing(secret="registry", plainHttp=True)).key == "be2bf821feca8450"
 
 
 def test_an_object_without_publish_says_and_does_nothing_of_it() -> None:
@@ -36,6 +59,26 @@ def test_the_draft_is_published_once_it_is_converted_and_servers_start_meanwhile
     assert world.told.artifact is not None
     assert world.told.artifact.published == PUSHED.reference
     assert world.told.artifact.digest == "d" * 64
+
+
+def test_a_draft_goes_to_a_bucket_alone_or_as_well() -> None:
+    world = trained(World().edit(publish={"objectStore": {"url": "s3://drafts/llm", "endpoint": "http://s3"}}))
+    config = publication(world)
+    assert config.reference is None
+    assert config.object_store is not None
+    assert (config.object_store.url, config.object_store.endpoint) == ("s3://drafts/llm", "http://s3")
+    world.finish("publish", STORED)
+    assert world.told.artifact is not None
+    assert (world.told.artifact.published, world.told.artifact.stored) == (
+        None,
+        STORED.stored and STORED.stored.address,
+    )
+    assert "s3://drafts/llm/sha256-aaaa" in world.condition("DraftPublished").message
+    world.edit(publish={"oci": {"reference": "registry.example.com/llm/kimi"}}).settle()
+    assert world.told.artifact.stored is None  # until both are done
+    world.finish("publish", PUSHED.model_copy(update={"stored": STORED.stored}))
+    assert world.told.artifact.published == PUSHED.reference
+    assert world.told.artifact.stored is not None
 
 
 def test_without_serve_the_object_is_ready_when_its_draft_is_published() -> None:
@@ -74,6 +117,7 @@ def test_a_corrected_secret_publishes_without_another_word() -> None:
     [
         ({"publish": {"oci": {"reference": "registry.example.com/llm/other"}}}, True),
         ({"publish": {"oci": {"secret": "another"}}}, False),
+        ({"publish": {"objectStore": {"url": "s3://drafts"}}}, True),
         ({"probe": {"minSpeedup": 1.3}}, False),
     ],
 )

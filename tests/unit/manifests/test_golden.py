@@ -137,6 +137,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
         StageName.PUBLISH,
         draft(publish={"oci": {"reference": "registry.example.com/llm/llama-8b-eagle3", "secret": "registry"}}),
     ),
+    "publish is let into a bucket by a Secret that the kubelet reads": lambda: stage(
+        StageName.PUBLISH, draft(publish={"objectStore": {"url": "s3://drafts/llm", "secret": "bucket"}})
+    ),
     "probe measures one revision": lambda: stage(StageName.PROBE),
     "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
     "a Job in a queue is made suspended and Kueue resumes it": lambda: stage(StageName.TRAIN, draft(queueName="gpus")),

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3_api.artifacts import File
 from eagle3_api.conditions import Reason
 from eagle3_api.references import Reference
-from eagle3_draft.publish.bundle import INDEX_TYPE, Document, File, fallback_tag, model, provenance, referrers
+from eagle3_draft.publish.bundle import INDEX_TYPE, Document, fallback_tag, model, provenance, referrers
 from eagle3_draft.publish.login import Login, read_login
 from eagle3_draft.stage import StageError
 
-FILES = [File("config.json", "ab" * 32, 900), File("model.safetensors", "cd" * 32, 70_000)]
+FILES = [
+    File(path="config.json", sha256="ab" * 32, size=900),
+    File(path="model.safetensors", sha256="cd" * 32, size=70_000),
+]
 DRAFT = {"digest": "ef" * 32, "target": "01" * 32, "parameters": 17728, "dtype": "bfloat16", "layers": [1, 15, 28]}
 STATEMENT: dict[str, Any] = {
     "_type": "https://in-toto.io/Statement/v1",
@@ -35,12 +39,12 @@ def test_a_draft_is_a_model_of_modelpack_whose_layers_are_its_files() -> None:
     manifest = json.loads(made.manifest.data)
     assert manifest["artifactType"] == "application/vnd.cncf.model.manifest.v1+json"
     assert manifest["config"]["digest"] == made.blobs[0].digest
-    assert [layer["digest"] for layer in manifest["layers"]] == [file.digest for file in FILES]
+    assert [layer["digest"] for layer in manifest["layers"]] == [f"sha256:{file.sha256}" for file in FILES]
     assert [layer["annotations"]["org.opencontainers.image.title"] for layer in manifest["layers"]] == [
         "config.json",
         "model.safetensors",
     ]
-    assert json.loads(made.blobs[0].data)["modelfs"]["diffIds"] == [file.digest for file in FILES]
+    assert json.loads(made.blobs[0].data)["modelfs"]["diffIds"] == [f"sha256:{file.sha256}" for file in FILES]
 
 
 def test_what_refers_to_a_draft_names_its_manifest_first() -> None:

@@ -1,9 +1,12 @@
-"""Publish: a converted draft to an OCI registry, as an artifact that others pull by its digest, with where it comes from beside it.
+"""Publish: a converted draft to where others get it by its digest, with where it comes from beside it.
 
-    bundle    what is pushed: the manifest, its configuration, the provenance (pure)
-    registry  the client of a registry
-    login     the credentials, as docker writes them down
-    stage     what is pushed, and in which order
+    draft     what leaves of it (one type for all places)
+    oci       to an OCI registry
+      bundle    what is pushed: the manifest, its configuration, the provenance (pure)
+      registry  the client of a registry
+      login     the credentials, as docker writes them down
+    store     to an S3-compatible object store
+    stage     to which places
 
 What is pushed is what SGLang loads, config.json and the weights: prompts are held-out data and stay. The same draft gives the
 same manifest, so pushing again changes nothing.

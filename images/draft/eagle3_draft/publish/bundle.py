@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_api.artifacts import File
+from eagle3_draft.publish.draft import stated
+
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MODEL_TYPE = "application/vnd.cncf.model.manifest.v1+json"
@@ -22,26 +25,6 @@ _EMPTY_TYPE, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
 
 #: ORAS and ModelPack restore a layer under this name.
 _NAMES = ("org.opencontainers.image.title", "org.cncf.model.filepath")
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of the draft.
-
-    Attributes:
-        name: under which others get it.
-        sha256: of its bytes.
-        size: in bytes.
-    """
-
-    name: str
-    sha256: str
-    size: int
-
-    @property
-    def digest(self) -> str:
-        """As registries write it."""
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,7 @@ def model(files: Sequence[File], *, name: str, draft: Mapping[str, Any]) -> Bund
             "title": f"EAGLE-3 draft {name}",
             "description": f"For the target {draft['target']}; it reads the outputs of layers {draft['layers']}.",
         },
-        "modelfs": {"type": "layers", "diffIds": [file.digest for file in files]},
+        "modelfs": {"type": "layers", "diffIds": [f"sha256:{file.sha256}" for file in files]},
         "config": {
             "architecture": "transformer",
             "format": "safetensors",
@@ -100,10 +83,10 @@ def model(files: Sequence[File], *, name: str, draft: Mapping[str, Any]) -> Bund
     config = Document(_MODEL_CONFIG_TYPE, _json(about))
     layers = [
         {
-            "mediaType": _WEIGHT_TYPE if file.name.endswith(".safetensors") else _WEIGHT_CONFIG_TYPE,
-            "digest": file.digest,
+            "mediaType": _WEIGHT_TYPE if file.path.endswith(".safetensors") else _WEIGHT_CONFIG_TYPE,
+            "digest": f"sha256:{file.sha256}",
             "size": file.size,
-            "annotations": dict.fromkeys(_NAMES, file.name),
+            "annotations": dict.fromkeys(_NAMES, file.path),
         }
         for file in files
     ]
@@ -130,8 +113,7 @@ def provenance(statement: Mapping[str, Any], subject: Document, repository: str)
         subject: the draft's manifest, which becomes the first subject: it is what others verify.
         repository: where it is.
     """
-    named = {"name": repository, "digest": {"sha256": subject.digest.removeprefix("sha256:")}}
-    whole = {**statement, "subject": [named, *statement["subject"]]}
+    whole = stated(statement, repository, subject.digest.removeprefix("sha256:"))
     layer, empty = Document(STATEMENT_TYPE, _json(whole)), Document(_EMPTY_TYPE, _EMPTY)
     annotations = {"in-toto.io/predicate-type": statement["predicateType"]}
     manifest = {

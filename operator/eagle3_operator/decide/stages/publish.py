@@ -1,7 +1,7 @@
-"""Publish: a converted draft to a registry."""
+"""Publish: a converted draft to a registry, to an object store, or to both."""
 
 from eagle3_api.artifacts import DRAFTS_ROOT, folder
-from eagle3_api.jobs import ConvertResult, PublishConfig, StageName
+from eagle3_api.jobs import BucketConfig, ConvertResult, PublishConfig, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.stages.configuration import owner
@@ -19,8 +19,12 @@ def publish(obj: Eagle3Draft, convert: Link, result: ConvertResult, attempt: str
     """
     if obj.spec.publish is None:
         raise ValueError("an object without publish publishes nothing")
-    oci, metadata = obj.spec.publish.oci, obj.metadata
-    key = key_of("publish/1", {"converted": convert.key, "reference": oci.reference, "attempt": attempt})
+    oci, store, metadata = obj.spec.publish.oci, obj.spec.publish.object_store, obj.metadata
+    places = {
+        "reference": oci.reference if oci else None,
+        "objectStore": {"url": store.url, "endpoint": store.endpoint} if store else None,
+    }
+    key = key_of("publish/1", {"converted": convert.key, **places, "attempt": attempt})
     place = str(folder(DRAFTS_ROOT, metadata.namespace, metadata.name, StageName.PUBLISH, key))
     config = PublishConfig(
         owner=owner(obj),
@@ -29,8 +33,9 @@ def publish(obj: Eagle3Draft, convert: Link, result: ConvertResult, attempt: str
         converted=convert.artifact or "",
         converted_key=convert.key,
         draft=result.digest,
-        reference=oci.reference,
-        login=oci.secret is not None,
-        plain_http=oci.plain_http,
+        reference=oci.reference if oci else None,
+        login=oci is not None and oci.secret is not None,
+        plain_http=oci is not None and oci.plain_http,
+        object_store=BucketConfig(url=store.url, endpoint=store.endpoint, region=store.region) if store else None,
     )
     return Link(StageName.PUBLISH, key, config, place)

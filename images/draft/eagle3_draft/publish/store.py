@@ -1,0 +1,116 @@
+"""A draft to an object store: a folder that is named after its manifest, which comes last and is never replaced.
+
+    <url>/sha256-<digest of manifest.json>/
+        config.json  model.safetensors     what SGLang loads
+        provenance/sha256-<digest>.json    where it comes from: one statement for each conversion that made these very bytes
+        manifest.json                      an artifact's: the files, their sizes and digests
+
+Whoever trusts the name can check everything under it, and two drafts never share one. There is no time in a manifest: the same
+draft has the same address wherever it is pushed from.
+"""
+
+import hashlib
+import json
+from contextlib import suppress
+
+from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import BucketConfig, ExitCode, Stored
+from eagle3_draft import artifacts
+from eagle3_draft.bucket import Bucket
+from eagle3_draft.progress import Progress
+from eagle3_draft.publish.draft import Draft, stated
+from eagle3_draft.stage import StageError
+
+#: Of the object, which names the store.
+FIELD = "publish.objectStore"
+
+_BLOCK = 8 * 1024 * 1024
+
+
+def push(draft: Draft, config: BucketConfig) -> Stored:
+    """Push a draft and where it comes from.
+
+    Every object appears whole or not at all, and the manifest last, so a run that was killed leaves nothing that looks finished,
+    and the next one goes on with what is missing.
+
+    Args:
+        draft: what others get.
+        config: where to; credentials are in the environment.
+
+    Raises:
+        StageError: the store lets us not in, or cannot be reached (StorageUnavailable); or something else lies where the draft
+            is to lie (CorruptArtifact), and stays.
+    """
+    bucket = Bucket(config, FIELD)
+    manifest = manifest_of(draft)
+    digest = hashlib.sha256(manifest).hexdigest()
+    folder = f"sha256-{digest}"
+    address = f"{bucket.url}/{folder}"
+    statement = _json(stated(draft.statement, f"{address}/{MANIFEST}", digest))
+    where = f"{folder}/provenance/sha256-{hashlib.sha256(statement).hexdigest()}.json"
+    if not _has(bucket, f"{folder}/{MANIFEST}", manifest):
+        _put_files(bucket, folder, draft)
+    for path, data in ((where, statement), (f"{folder}/{MANIFEST}", manifest)):
+        if not _has(bucket, path, data):
+            with bucket.asking(path):
+                bucket.files.pipe_file(bucket.name(path), data)
+    return Stored(address=address, digest=f"sha256:{digest}", provenance=f"{bucket.url}/{where}")
+
+
+def manifest_of(draft: Draft) -> bytes:
+    """What names the files of a draft, the same for ever."""
+    about = dict(draft.about)
+    made_from = {"draft": about.pop("digest"), "target": about.pop("target")}
+    manifest = Manifest(
+        stage="publish", key=made_from["draft"], files=list(draft.files), made_from=made_from, numbers=about
+    )
+    return _json(manifest.model_dump(mode="json", by_alias=True, exclude={"provenance"}))
+
+
+def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
+    progress = Progress(max(1, draft.bytes), "bytes")
+    done = 0
+    for file in draft.files:
+        source, path = artifacts.verified(draft.folder, file.path), f"{folder}/{file.path}"
+        if not _has_file(bucket, path, file):
+            with bucket.asking(path):
+                bucket.files.put_file(str(source), bucket.name(path))
+        done += file.size
+        progress.update(done)
+
+
+def _has_file(bucket: Bucket, path: str, file: File) -> bool:
+    """Whether a file is there, with these very bytes: it is read back, because only a manifest vouches for what lies there."""
+    with suppress(FileNotFoundError), bucket.asking(path):
+        size = bucket.files.info(bucket.name(path))["size"]
+        digest = hashlib.sha256()
+        with bucket.files.open(bucket.name(path), "rb", buffer_size=_BLOCK) as found:
+            while size == file.size and (block := found.read(_BLOCK)):
+                digest.update(block)
+        if digest.hexdigest() != file.sha256:
+            raise _another(bucket, path)
+        return True
+    return False
+
+
+def _has(bucket: Bucket, path: str, data: bytes) -> bool:
+    """Whether these very bytes are there."""
+    with suppress(FileNotFoundError), bucket.asking(path):
+        if bucket.files.cat_file(bucket.name(path)) != data:
+            raise _another(bucket, path)
+        return True
+    return False
+
+
+def _another(bucket: Bucket, path: str) -> StageError:
+    return StageError(
+        ExitCode.BAD_INPUT,
+        Reason.CORRUPT_ARTIFACT,
+        f"{FIELD}: {bucket.url}/{path} is there and is not what its place is named after. It was not touched: look at who writes "
+        "there, and remove it",
+    )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
