@@ -262,12 +262,36 @@ CAPTURE_FLAGS = (
     "--disable-radix-cache",
     "--cuda-graph-backend-prefill",
     "disabled",
-    "--cuda-graph-backend-decode",
-    "disabled",
 )
 
-#: Flags of a server (and how many words follow) that contradict ``CAPTURE_FLAGS`` and do not change what is computed.
-_CACHE_FLAGS = {"--enable-hierarchical-cache": 0, "--enable-lmcache": 0, "--tokenizer-worker-num": 1}
+#: Where nothing is decoded, graphs of decoding would only cost time and memory.
+_STATES_ONLY_FLAGS = ("--cuda-graph-backend-decode", "disabled")
+
+#: Requests that are decoded together at most where the target answers: there is a graph for as many.
+_DECODED_TOGETHER = "512"
+
+#: What extraction adds where the target answers, too. Graphs of decoding stay: states are taken of forwards that extend a
+#: sequence by a prompt, and in all releases of ``CAPTURE_KNOWN`` such a forward runs in no graph but one of the prefill
+#: (``ModelRunner._forward_raw`` asks ``ForwardMode.is_cuda_graph``). Should it do so in another release, the hooks would not
+#: be called, and states that are missing end the extraction. States go before answers in the queue, and interrupt none.
+_ANSWER_FLAGS = (
+    "--max-running-requests",
+    _DECODED_TOGETHER,
+    "--cuda-graph-max-bs-decode",
+    _DECODED_TOGETHER,
+    "--enable-priority-scheduling",
+    "--disable-priority-preemption",
+)
+
+#: Flags of a server (and how many words follow) that contradict ours and do not change what is computed.
+_DROPPED_FLAGS = {
+    "--enable-hierarchical-cache": 0,
+    "--enable-lmcache": 0,
+    "--tokenizer-worker-num": 1,
+    "--cuda-graph-config": 1,
+    "--schedule-policy": 1,
+    "--schedule-low-priority-values-first": 0,
+}
 
 
 def capture_points(version: Version) -> CapturePoints:
@@ -281,18 +305,23 @@ def capture_points(version: Version) -> CapturePoints:
     return CapturePoints()
 
 
-def capture_arguments(arguments: Sequence[str]) -> list[str]:
-    """A server's own flags as an extraction takes them: all but those of caches that it must not have, and its own."""
+def capture_arguments(arguments: Sequence[str], *, answers: bool = False) -> list[str]:
+    """A server's own flags as an extraction takes them: all but those that contradict its own, and its own.
+
+    Args:
+        arguments: of the server.
+        answers: whether the target answers as well.
+    """
     kept, skip = [], 0
     for word in arguments:
         flag, joined, _ = word.partition("=")
         if skip:
             skip -= 1
-        elif flag in _CACHE_FLAGS:
-            skip = 0 if joined else _CACHE_FLAGS[flag]
+        elif flag in _DROPPED_FLAGS:
+            skip = 0 if joined else _DROPPED_FLAGS[flag]
         else:
             kept.append(word)
-    return [*kept, *CAPTURE_FLAGS]
+    return [*kept, *CAPTURE_FLAGS, *(_ANSWER_FLAGS if answers else _STATES_ONLY_FLAGS)]
 
 
 # --------------------------------------------------------------------------------------------- steps by the load

@@ -33,6 +33,7 @@ class Progress:
         self._clock = clock
         self._out = out
         self._first: tuple[float, float] | None = None
+        self._done = 0.0
         self._printed: float | None = None
         self._complete = False
 
@@ -44,6 +45,7 @@ class Progress:
                 reckoned from this run alone.
             message: a few words for people; by default how many units of how many.
         """
+        self._done = done
         now = self._clock()
         if self._first is None:
             self._first = (now, done)
@@ -59,6 +61,10 @@ class Progress:
             time=now,
         )
         print(line.dump(), file=self._out or sys.stdout, flush=True)
+
+    def advance(self, more: float, message: str = "") -> None:
+        """Say that so much more is done than was said last; nothing more means that it is still under way."""
+        self.update(self._done + more, message)
 
     def _seconds_left(self, now: float, done: float, since: tuple[float, float]) -> float | None:
         if done >= self._total:

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
-from eagle3_draft.extract.engine import AskerT, Engine, Sampling, States
+from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
@@ -151,10 +151,8 @@ class FaultyEngine:
             self.calls += 1
             yield self._fault(states) if self.calls == self._at else states
 
-    def converse(
-        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[AskerT, None, None]:
-        yield from self._real.converse(dialogues, sampling, attend)
+    def converse(self, sampling: Sampling) -> Answering[AskerT]:
+        return self._real.converse(sampling)
 
     def close(self) -> None:
         self._real.close()

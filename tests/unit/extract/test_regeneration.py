@@ -1,9 +1,9 @@
 """The target answers once, in its own tokens, and whatever interrupts it, what it has answered stays."""
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, RegenerateConfi
 from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
-from eagle3_draft.extract.engine import AskerT, Engine, Sampling, States
+from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.stage import StageError
 from unit.extract.test_extract import SHAPE, WORDS, World, engine, every, save_target, talks
@@ -68,20 +68,35 @@ class Counting:
         )
         self.asked = 0
         self.finished = 0
-        self._real, self._stop_at = real, stop_at
+        self.stop_at = stop_at
+        self._real = real
 
     def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
         return self._real.states(conversations)
 
-    def converse(
-        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[AskerT, None, None]:
-        self.asked += len(dialogues)
-        for dialogue in self._real.converse(dialogues, sampling, attend):
-            if self.finished == self._stop_at - 1:
-                raise RuntimeError("the engine is killed")
-            self.finished += 1
-            yield dialogue
+    def converse(self, sampling: Sampling) -> Answering[AskerT]:
+        return Counted(self, self._real.converse(sampling))
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class Counted(Generic[AskerT]):
+    """The dialogues of an engine that counts them."""
+
+    def __init__(self, counting: Counting, real: Answering[AskerT]) -> None:
+        self._counting, self._real = counting, real
+
+    def ask(self, dialogues: Sequence[AskerT]) -> None:
+        self._counting.asked += len(dialogues)
+        self._real.ask(dialogues)
+
+    def finished(self, seconds: float) -> list[AskerT]:
+        found = self._real.finished(seconds)
+        if found and self._counting.finished == self._counting.stop_at - 1:
+            raise RuntimeError("the engine is killed")
+        self._counting.finished += len(found)
+        return found
 
     def close(self) -> None:
         self._real.close()

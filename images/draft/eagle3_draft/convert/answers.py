@@ -14,13 +14,16 @@ import torch
 from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, DataConfig, ExtractConfig
 from eagle3_draft.data.dialogue import Answer
-from eagle3_draft.extract.engine import Engine, Sampling
+from eagle3_draft.extract.engine import Answering, Engine, Sampling
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import end_tokens
 from eagle3_draft.progress import Progress
 
 #: Bounds of what is asked: minutes on a GPU for the largest target, some gigabytes of states at most.
 PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64
+
+#: Of one wait for an answer.
+WAIT_SECONDS = 10.0
 
 #: Makes the engine.
 Load = Callable[[ExtractConfig], Engine]
@@ -79,8 +82,12 @@ def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: Feature
     progress = Progress(len(asked), "answers of the target")
     with closing(load(_extraction(config, dtype))) as engine:
         greedily = Sampling(temperature=0, top_p=1, seed=0, end_tokens=tuple(end_tokens(Path(config.target))))
-        for _ in engine.converse(asked, greedily, lambda: None):
-            pass
+        answering: Answering[Question] = engine.converse(greedily)
+        with closing(answering):
+            answering.ask(asked)
+            unfinished = len(asked)
+            while unfinished:
+                unfinished -= len(answering.finished(WAIT_SECONDS))
         texts = [question.ids + (question.answer or []) for question in asked]
         samples = []
         for number, (question, text, states) in enumerate(zip(asked, texts, engine.states(texts), strict=True), 1):

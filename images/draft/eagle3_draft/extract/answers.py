@@ -8,8 +8,7 @@ its text, for people.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from eagle3_api.artifacts import ANSWERS
 from eagle3_api.base import Model
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.dialogue import Answer, Dialogue
-from eagle3_draft.extract.engine import Engine, Sampling
 
 _WORKING = f".{ANSWERS}"
 
@@ -54,46 +52,46 @@ class _Line(Model):
     answers: list[_Answer]
 
 
-def answered(
-    folder: Path,
-    dialogues: Sequence[Dialogue],
-    engine: Callable[[], Engine],
-    sampling: Sampling,
-    *,
-    attend: Callable[[], None],
-    progress: Callable[[int], None],
-) -> None:
-    """Have all dialogues answered; those that an earlier run finished are taken from the folder.
+class PartAnswers:
+    """The dialogues of a part while they are answered.
 
     Args:
         folder: of the part.
-        dialogues: of the part, in order, all at their beginning. They are at their end afterwards.
-        engine: loads the target, if there is anything left to answer.
-        sampling: how answers are drawn.
-        attend: called now and then; what it raises interrupts.
-        progress: told how many are finished.
+        dialogues: of the part, by conversation, in order, all at their beginning. Those that an earlier run finished are at
+            their end afterwards.
+
+    Attributes:
+        dialogues: the same.
+        open: those that are not finished.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    known = dict(_read(folder / _WORKING)) | dict(_read(folder / ANSWERS))
-    for dialogue in dialogues:
-        _replay(dialogue, known)
-    left = [dialogue for dialogue in dialogues if dialogue.prompt is not None]
-    before = len(dialogues) - len(left)
-    progress(before)
-    if left:
-        with (
-            (folder / _WORKING).open("ab") as working,
-            # Closed at once when something is raised here: the engine cannot end while it answers
-            closing(engine().converse(left, sampling, attend)) as finished,
-        ):
-            working.write(b"\n")  # after a line that was torn
-            for count, dialogue in enumerate(finished, start=1):
-                working.write(_line(dialogue))
-                working.flush()
-                progress(before + count)
-                attend()
-    write_atomic(folder / ANSWERS, b"".join(map(_line, dialogues)))
-    (folder / _WORKING).unlink(missing_ok=True)
+
+    def __init__(self, folder: Path, dialogues: Mapping[int, Dialogue]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.dialogues = dialogues
+        self._folder = folder
+        known = dict(_read(folder / _WORKING)) | dict(_read(folder / ANSWERS))
+        for dialogue in dialogues.values():
+            for answer in known.get(dialogue.digest.hex(), ()):
+                dialogue.take(answer)
+        self.open = {dialogue for dialogue in dialogues.values() if dialogue.prompt is not None}
+        self._working = (folder / _WORKING).open("ab")
+        self._working.write(b"\n")  # after a line that was torn
+
+    def keep(self, dialogue: Dialogue) -> None:
+        """One of them is finished."""
+        self._working.write(_line(dialogue))
+        self._working.flush()
+        self.open.discard(dialogue)
+
+    def settle(self) -> None:
+        """All are finished: their answers become the part's."""
+        self.close()
+        write_atomic(self._folder / ANSWERS, b"".join(map(_line, self.dialogues.values())))
+        (self._folder / _WORKING).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the working file to the next run."""
+        self._working.close()
 
 
 def _line(dialogue: Dialogue) -> bytes:
@@ -103,7 +101,7 @@ def _line(dialogue: Dialogue) -> bytes:
     return json.dumps(line.to_json(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _read(path: Path) -> Iterator[tuple[str, list[Answer]]]:
+def _read(path: Path) -> Iterator[tuple[str, Sequence[Answer]]]:
     """The answers of each conversation, by its digest. What is no whole line was being written when the run ended."""
     try:
         lines = path.read_bytes().splitlines()
@@ -115,8 +113,3 @@ def _read(path: Path) -> Iterator[tuple[str, list[Answer]]]:
         except ValidationError:
             continue
         yield line.conversation, [Answer(answer.ids, answer.ended) for answer in line.answers]
-
-
-def _replay(dialogue: Dialogue, known: Mapping[str, Sequence[Answer]]) -> None:
-    for answer in known.get(dialogue.digest.hex(), ()):
-        dialogue.take(answer)

@@ -1,6 +1,6 @@
 """What Extract needs of whatever runs the target."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -65,6 +65,27 @@ class Asker(Protocol):
 AskerT = TypeVar("AskerT", bound=Asker)
 
 
+class Answering(Protocol[AskerT]):
+    """Dialogues that a target answers in. An engine may do so while states are taken from it."""
+
+    def ask(self, dialogues: Sequence[AskerT]) -> None:
+        """Add dialogues. Until they are finished they are the engine's, which may change them from another thread."""
+        ...
+
+    def finished(self, seconds: float) -> list[AskerT]:
+        """The dialogues that were finished since they were last asked for; there may be none.
+
+        Args:
+            seconds: to wait for one at most. An engine that answers only when it is waited for does nothing in no time, and
+                may take longer to give one answer otherwise.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up the dialogues that are not finished."""
+        ...
+
+
 class Engine(Protocol):
     """Runs the target.
 
@@ -85,17 +106,11 @@ class Engine(Protocol):
         """
         ...
 
-    def converse(
-        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[AskerT, None, None]:
-        """Have the target answer in each dialogue until there is nothing more to answer; each comes when it is finished.
-
-        Closed before its end, it gives up what is not finished.
+    def converse(self, sampling: Sampling) -> "Answering[AskerT]":
+        """Have the target answer in dialogues, until there is nothing more to answer in them.
 
         Args:
-            dialogues: of which some may be finished already.
             sampling: how answers are drawn.
-            attend: called now and then while none is finished; what it raises ends the conversation.
         """
         ...
 

@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eagle3_api.base import Model
+
 #: Conversations of a part. A killed pod loses less than one: some tens of gigabytes of a large target.
 PART_CONVERSATIONS = 512
 
@@ -32,6 +34,20 @@ class Part:
     def name(self) -> str:
         """Of its folder. The count is in it: a store that was cut otherwise is another one."""
         return f"part-{self.number:05d}-of-{self.count:05d}"
+
+
+class PartNumbers(Model):
+    """What stands in a part's manifest for the sum over all parts."""
+
+    conversations: int
+    held_out: int
+    tokens: int
+    supervised_tokens: int
+    dropped: dict[str, int]
+    computed_tokens: int
+    seconds: float
+    answers: int | None = None
+    cut_answers: int | None = None
 
 
 def cut(conversations: int, size: int = PART_CONVERSATIONS) -> list[Part]:

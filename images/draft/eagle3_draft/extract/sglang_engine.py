@@ -1,8 +1,8 @@
 """The target run by SGLang, in this pod, as it will be served: the same code, the same flags, the same layer ids.
 
-All of SGLang's ``Engine`` lives in one thread of ours. In the main thread it would replace the handler of SIGTERM, by which
-the stage learns that its pod is to end. The engine computes a batch of conversations ahead while the stage stores the
-batch before.
+All of SGLang's ``Engine`` lives in one thread of ours, where its loop runs until the end. In the main thread it would replace
+the handler of SIGTERM, by which the stage learns that its pod is to end. The engine computes a batch of conversations ahead
+while the stage stores the batch before, and answers in dialogues all the while.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from sglang.srt.entrypoints.engine import Engine as ServerEngine
@@ -48,9 +48,6 @@ BATCH_CONVERSATIONS = 512
 #: Between two words of a start that takes long.
 WORD_SECONDS = 10.0
 
-#: Between two looks at whether the pod is to end, while no dialogue is finished.
-ATTEND_SECONDS = 1.0
-
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
@@ -76,15 +73,17 @@ class SGLangEngine:
         self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
         self._handover = HandoverReader(self._folder)
         self._asked = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
+        self._serving = ThreadPoolExecutor(1, thread_name_prefix="sglang")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         # While the target is computed elsewhere, this process takes many small steps, whose threads would wait for cores that
         # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], config.teacher, self._folder)
         try:
-            starting = self._thread.submit(_engine, plan, arguments)
+            starting = self._serving.submit(_engine, plan, arguments)
             self._engine = _awaited(starting, startup_seconds(target.weight_bytes))
+            self._serving.submit(self._engine.loop.run_forever)
             self._raise_failure()
         except BaseException:
             self.close()
@@ -117,54 +116,20 @@ class SGLangEngine:
                     yield _states(ids, computed.pop())  # and with the last of a forward its memory goes
             waiting, before = ahead, batch
 
-    def converse(
-        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[AskerT, None, None]:
-        """All dialogues side by side: SGLang's queue decides how many are answered at a time.
-
-        Raises:
-            StageError: SGLang refuses to answer one (JobFailed).
-        """
-        finished: SimpleQueue[AskerT] = SimpleQueue()
-        loop: asyncio.AbstractEventLoop = self._engine.loop
-        task = loop.create_task(self._lead_all(dialogues, sampling, finished.put))
-        running = self._thread.submit(loop.run_until_complete, task)
-        try:
-            for _ in dialogues:
-                yield _next_of(finished, running, attend)
-            running.result()
-        finally:
-            if not running.done():
-                loop.call_soon_threadsafe(task.cancel)
+    def converse(self, sampling: Sampling) -> "_SideBySide[AskerT]":
+        """All dialogues side by side: SGLang's queue decides how many are answered at a time."""
+        return _SideBySide(self._engine, sampling)
 
     def close(self) -> None:
         """End SGLang's processes."""
+        self._thread.shutdown(cancel_futures=True)
         engine = getattr(self, "_engine", None)
         if engine is not None:
-            self._thread.submit(engine.shutdown).result()
-        self._thread.shutdown()
+            engine.loop.call_soon_threadsafe(engine.loop.stop)
+            self._serving.submit(engine.shutdown).result()
+        self._serving.shutdown()
         torch.set_num_threads(self._torch_threads)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    async def _lead_all(
-        self, dialogues: Sequence[AskerT], sampling: Sampling, finished: Callable[[AskerT], None]
-    ) -> None:
-        await asyncio.gather(*(self._lead(dialogue, sampling, finished) for dialogue in dialogues))
-
-    async def _lead(self, dialogue: AskerT, sampling: Sampling, finished: Callable[[AskerT], None]) -> None:
-        while dialogue.prompt is not None:
-            answer = await self._engine.async_generate(
-                input_ids=dialogue.prompt,
-                sampling_params={
-                    "max_new_tokens": dialogue.room,
-                    "temperature": sampling.temperature,
-                    "top_p": sampling.top_p,
-                    "stop_token_ids": list(sampling.end_tokens),
-                    "sampling_seed": dialogue.seed(sampling.seed),
-                },
-            )
-            dialogue.take(_answer(answer, len(dialogue.prompt)))
-        finished(dialogue)
 
     def _compute(self, batch: Sequence[Sequence[int]]) -> list[dict[str, Tensor]]:
         numbers = range(self._asked, self._asked + len(batch))
@@ -202,12 +167,64 @@ class SGLangEngine:
 
 
 class _CapturingEngine(ServerEngine):  # type: ignore[misc]
-    """SGLang's engine, whose processes begin with ours."""
+    """SGLang's engine, whose processes begin with ours, and whose loop runs on in the thread that made it."""
 
     def __init__(self, plan: Plan, arguments: Any) -> None:
         self.run_scheduler_process_func = functools.partial(run_scheduler, plan)
         self.run_detokenizer_process_func = run_detokenizer
         super().__init__(server_args=arguments)
+
+    def generate(self, **asked: Any) -> Any:
+        """Waits in another thread than the loop's. What is asked goes before all that waits to be answered in a dialogue."""
+        return asyncio.run_coroutine_threadsafe(self.async_generate(**asked, priority=1), self.loop).result()
+
+
+class _SideBySide(Generic[AskerT]):
+    """All dialogues at once."""
+
+    def __init__(self, engine: ServerEngine, sampling: Sampling) -> None:
+        self._engine = engine
+        self._sampling = sampling
+        self._led: dict[Future[None], AskerT] = {}
+        self._ended: SimpleQueue[Future[None]] = SimpleQueue()
+
+    def ask(self, dialogues: Sequence[AskerT]) -> None:
+        for dialogue in dialogues:
+            leading = asyncio.run_coroutine_threadsafe(self._lead(dialogue), self._engine.loop)
+            self._led[leading] = dialogue
+            leading.add_done_callback(self._ended.put)
+
+    def finished(self, seconds: float) -> list[AskerT]:
+        """Raises:
+        StageError: SGLang refuses to answer in one (JobFailed).
+        """
+        found = []
+        with contextlib.suppress(Empty):
+            ended = self._ended.get(timeout=seconds) if seconds else self._ended.get_nowait()
+            while True:
+                ended.result()  # raises what ended it
+                found.append(self._led.pop(ended))
+                ended = self._ended.get_nowait()
+        return found
+
+    def close(self) -> None:
+        for leading in self._led:
+            leading.cancel()
+
+    async def _lead(self, dialogue: AskerT) -> None:
+        while dialogue.prompt is not None:
+            answer = await self._engine.async_generate(
+                input_ids=dialogue.prompt,
+                sampling_params={
+                    "max_new_tokens": dialogue.room,
+                    "temperature": self._sampling.temperature,
+                    "top_p": self._sampling.top_p,
+                    "stop_token_ids": list(self._sampling.end_tokens),
+                    "sampling_seed": dialogue.seed(self._sampling.seed),
+                },
+                priority=0,
+            )
+            dialogue.take(_answer(answer, len(dialogue.prompt)))
 
 
 def _engine(plan: Plan, arguments: Any) -> ServerEngine:
@@ -236,16 +253,6 @@ def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
                 raise
             if time.monotonic() - began < budget:
                 progress.update(0, "SGLang loads the target")
-
-
-def _next_of(finished: "SimpleQueue[AskerT]", running: "Future[None]", attend: Callable[[], None]) -> AskerT:
-    while True:
-        try:
-            return finished.get(timeout=ATTEND_SECONDS)
-        except Empty:
-            attend()
-            if running.done():
-                running.result()  # raises what ended it
 
 
 def _answer(answer: dict[str, Any], prompt_tokens: int) -> Answer:
@@ -279,7 +286,9 @@ def _server_arguments(config: ExtractConfig) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return prepare_server_args([*words, *capture_arguments(config.arguments)])
+            return prepare_server_args(
+                [*words, *capture_arguments(config.arguments, answers=config.data.regenerate is not None)]
+            )
     except (SystemExit, ValueError, AssertionError) as error:
         last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
         raise StageError(

@@ -1,24 +1,33 @@
-"""What is learned from of a part: its conversations as tokens, with the answers that stand in the data or the target's own."""
+"""What is learned from: conversations as tokens, with the answers that stand in the data or the target's own."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.dialogue import Dialogue
-from eagle3_draft.data.rendering import Rendered, Renderer, UnusableError
-from eagle3_draft.extract.answers import Count, answered
-from eagle3_draft.extract.engine import Engine, Sampling
+from eagle3_draft.data.rendering import Rendered, UnusableError
+from eagle3_draft.extract.answers import Count, PartAnswers
+from eagle3_draft.extract.engine import Answering, Engine, Sampling
+from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part
 from eagle3_draft.features import Split
 from eagle3_draft.progress import Progress
 
+#: Dialogues that are open at least while there are any left to begin: as many as an engine decodes together.
+OPEN_DIALOGUES = 512
+
+#: Parts that are begun before the one whose answers are waited for is over. They are held in memory.
+PARTS_AHEAD = 2
+
+#: Between two looks at whether the pod is to end, while no dialogue is finished.
+WAIT_SECONDS = 1.0
+
 
 @dataclass
 class Usable:
-    """The conversations of a part that can be learned from, and why the others cannot.
+    """Conversations that can be learned from, and why the others cannot.
 
     Attributes:
         texts: of each split.
@@ -36,29 +45,8 @@ class Usable:
         return [text for part in self.texts.values() for text in part]
 
 
-@dataclass(frozen=True)
-class Source:
-    """What texts are made of.
-
-    Attributes:
-        conversations: all of them.
-        held_out: which of them are kept out of training.
-        renderer: of the target.
-        attend: called between two of them; what it raises interrupts.
-    """
-
-    conversations: Conversations
-    held_out: Sequence[bool]
-    renderer: Renderer
-    attend: Callable[[], None]
-
-    def split(self, index: int) -> Split:
-        """Of one conversation."""
-        return Split.HELD_OUT if self.held_out[index] else Split.TRAIN
-
-
 class Texts(Protocol):
-    """Makes texts of parts.
+    """Makes texts of the parts that a pod is to make, in their order.
 
     Attributes:
         unit: what progress counts, in plural.
@@ -68,80 +56,178 @@ class Texts(Protocol):
     unit: str
     steps: int
 
-    def of(self, part: Part, engine: Callable[[], Engine], progress: Progress, done: int) -> Usable:
-        """The texts of a part.
+    def first(self, part: Part, count: int) -> tuple[int, Usable]:
+        """The texts of the first usable conversations of a part, so many at most, and how many were looked at for them."""
+        ...
 
-        Args:
-            part: which.
-            engine: loads the target, if it is needed.
-            progress: told how far the whole is.
-            done: how much of the whole was done before.
-        """
+    def of(self, part: Part) -> Usable:
+        """The texts of a part."""
+        ...
+
+    def attend(self) -> None:
+        """Called between two conversations while their states are taken; what it raises interrupts."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is not finished."""
         ...
 
 
 class AsTheyStand:
-    """With the answers in the data."""
+    """With the answers in the data. The target is not needed for them.
+
+    Args:
+        inputs: of the extraction.
+        attend: called between two conversations; what it raises interrupts.
+        progress: of the stage.
+    """
 
     unit = "conversations"
     steps = 1
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, inputs: Inputs, attend: Callable[[], None], progress: Progress) -> None:
+        self._inputs = inputs
+        self._progress = progress
+        self.attend = attend
 
-    def of(self, part: Part, engine: Callable[[], Engine], progress: Progress, done: int) -> Usable:
-        """The texts of a part; the target is not needed for them."""
-        usable, source = Usable(), self._source
+    def first(self, part: Part, count: int) -> tuple[int, Usable]:
+        usable = Usable()
+        for looked_at, index in enumerate(part.conversations, start=1):
+            self._add(usable, index)
+            if len(usable.all) == count:
+                return looked_at, usable
+        return len(part.conversations), usable
+
+    def of(self, part: Part) -> Usable:
+        usable = Usable()
         for index in part.conversations:
-            source.attend()
-            progress.update(done, f"rendering part {part.number + 1} of {part.count}")
-            try:
-                text = source.renderer.conversation(source.conversations[index].messages)
-            except UnusableError as why:
-                usable.dropped[str(why)] += 1
-            else:
-                usable.texts[source.split(index)].append(text)
+            self._progress.advance(0, f"rendering part {part.number + 1} of {part.count}")
+            self._add(usable, index)
         return usable
+
+    def close(self) -> None:
+        """There is nothing."""
+
+    def _add(self, usable: Usable, index: int) -> None:
+        self.attend()
+        try:
+            text = self._inputs.renderer.conversation(self._inputs.conversations[index].messages)
+        except UnusableError as why:
+            usable.dropped[str(why)] += 1
+        else:
+            usable.texts[self._inputs.split(index)].append(text)
 
 
 class Regenerated:
     """With the target's own answers.
 
+    Dialogues of the next parts are begun while the last ones of a part are still open and while its states are taken, so
+    that the engine never waits for a part's longest answer. What is asked, and with which seed, does not depend on it.
+
     Args:
-        source: what they are made of.
+        inputs: of the extraction.
+        parts: to be made, in order.
         folder: of the artifact, below which each part keeps its answers.
         sampling: how answers are drawn.
         max_tokens: of one answer.
+        engine: loads the target, if there is anything left to answer.
+        check: called now and then; what it raises interrupts.
+        progress: of the stage; told of each dialogue that is finished.
     """
 
     unit = "answered and extracted conversations"
     steps = 2
 
-    def __init__(self, source: Source, folder: Path, sampling: Sampling, max_tokens: int) -> None:
-        self._source = source
+    def __init__(
+        self,
+        inputs: Inputs,
+        parts: Iterable[Part],
+        folder: Path,
+        sampling: Sampling,
+        max_tokens: int,
+        *,
+        engine: Callable[[], Engine],
+        check: Callable[[], None],
+        progress: Progress,
+    ) -> None:
+        self._inputs = inputs
+        self._waiting = deque(parts)
         self._folder = folder
         self._sampling = sampling
         self._max_tokens = max_tokens
+        self._engine = engine
+        self._check = check
+        self._progress = progress
+        self._begun: dict[Part, PartAnswers] = {}
+        self._open: dict[Dialogue, PartAnswers] = {}
+        self._answering: Answering[Dialogue] | None = None
 
-    def of(self, part: Part, engine: Callable[[], Engine], progress: Progress, done: int) -> Usable:
-        """The texts of a part. A conversation whose history the template rewrites makes several."""
-        source = self._source
-        dialogues = {
-            index: Dialogue(source.conversations[index], source.renderer, self._max_tokens)
-            for index in part.conversations
-        }
-        answered(
-            self._folder / part.name,
-            list(dialogues.values()),
-            engine,
-            self._sampling,
-            attend=source.attend,
-            progress=lambda finished: progress.update(done + finished),
-        )
+    def first(self, part: Part, count: int) -> tuple[int, Usable]:
+        """The first in the part's order, for those that are finished first are the short ones. The others go on meanwhile."""
+        self._ask()
+        begun = self._begun[part]
+        found: dict[int, Dialogue] = {}
+        usable = 0
+        for index, dialogue in begun.dialogues.items():
+            if usable == count:
+                break
+            found[index] = dialogue
+            usable += dialogue in begun.open or bool(dialogue.answers)
+        while not begun.open.isdisjoint(found.values()):
+            self._hear(WAIT_SECONDS)
+        return len(found), self._usable(found)
+
+    def of(self, part: Part) -> Usable:
+        """A conversation whose history the template rewrites makes several texts."""
+        self._ask()
+        begun = self._begun[part]
+        while begun.open:
+            self._hear(WAIT_SECONDS)
+        begun.settle()
+        del self._begun[part]
+        return self._usable(begun.dialogues)
+
+    def attend(self) -> None:
+        """Also takes down what was answered meanwhile, and asks on."""
+        self._hear(0)
+
+    def close(self) -> None:
+        if self._answering is not None:
+            self._answering.close()
+        for begun in self._begun.values():
+            begun.close()
+
+    def _hear(self, seconds: float) -> None:
+        """Take down the dialogues that are finished, or that one which is within so many seconds; then ask on."""
+        for dialogue in self._answering.finished(seconds) if self._answering is not None else ():
+            self._open.pop(dialogue).keep(dialogue)
+            self._progress.advance(1)
+        self._check()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Begin further parts, as far as that goes ahead."""
+        while self._waiting and len(self._open) < OPEN_DIALOGUES and len(self._begun) <= PARTS_AHEAD:
+            self._begin(self._waiting.popleft())
+
+    def _begin(self, part: Part) -> None:
+        renderer, conversations = self._inputs.renderer, self._inputs.conversations
+        dialogues = {index: Dialogue(conversations[index], renderer, self._max_tokens) for index in part.conversations}
+        begun = PartAnswers(self._folder / part.name, dialogues)
+        self._begun[part] = begun
+        self._progress.advance(len(dialogues) - len(begun.open))
+        to_ask = [dialogue for dialogue in dialogues.values() if dialogue in begun.open]
+        if to_ask:
+            self._open |= dict.fromkeys(to_ask, begun)
+            if self._answering is None:
+                self._answering = self._engine().converse(self._sampling)
+            self._answering.ask(to_ask)
+
+    def _usable(self, dialogues: Mapping[int, Dialogue]) -> Usable:
         usable = Usable(answers=Count.of(dialogues.values()))
         for index, dialogue in dialogues.items():
             try:
-                usable.texts[source.split(index)] += dialogue.sequences()
+                usable.texts[self._inputs.split(index)] += dialogue.sequences()
             except UnusableError as why:
                 usable.dropped[str(why)] += 1
         return usable

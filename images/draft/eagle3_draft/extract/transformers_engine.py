@@ -4,9 +4,10 @@ It is the independent check of the other engine, and runs where there is no SGLa
 """
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 import transformers
@@ -109,15 +110,9 @@ class TransformersEngine:
         """
         return map(self._states, conversations)
 
-    def converse(
-        self, dialogues: Sequence[AskerT], sampling: Sampling, attend: Callable[[], None]
-    ) -> Generator[AskerT, None, None]:
+    def converse(self, sampling: Sampling) -> "_OneByOne[AskerT]":
         """One dialogue after the other."""
-        for dialogue in dialogues:
-            while dialogue.prompt is not None:
-                attend()
-                dialogue.take(self._answer(dialogue.prompt, dialogue.room, dialogue.seed(sampling.seed), sampling))
-            yield dialogue
+        return _OneByOne(self._answer, sampling)
 
     def close(self) -> None:
         """It started nothing."""
@@ -171,6 +166,30 @@ class TransformersEngine:
                 f"{difference:.1%} of the largest: it was taken before the final norm, or the logits are changed after the "
                 "head. A draft cannot be trained on it",
             )
+
+
+class _OneByOne(Generic[AskerT]):
+    """Answers when it is waited for: one answer at a time."""
+
+    def __init__(self, answer: Callable[[Sequence[int], int, int, Sampling], Answer], sampling: Sampling) -> None:
+        self._answer = answer
+        self._sampling = sampling
+        self._asked: deque[AskerT] = deque()
+
+    def ask(self, dialogues: Sequence[AskerT]) -> None:
+        self._asked.extend(dialogues)
+
+    def finished(self, seconds: float) -> list[AskerT]:
+        if not seconds or not self._asked:
+            return []
+        dialogue = self._asked[0]
+        if dialogue.prompt is not None:
+            seed = dialogue.seed(self._sampling.seed)
+            dialogue.take(self._answer(dialogue.prompt, dialogue.room, seed, self._sampling))
+        return [self._asked.popleft()] if dialogue.prompt is None else []
+
+    def close(self) -> None:
+        self._asked.clear()
 
 
 def _dtype(arguments: Sequence[str]) -> torch.dtype | str:

@@ -1,0 +1,96 @@
+"""The whole: what there is of it is summed over its parts, and published when none is missing, which moves no byte."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from eagle3_api.artifacts import PROMPTS, REPORT, Manifest
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, ExtractResult
+from eagle3_draft import artifacts
+from eagle3_draft.data import prompts
+from eagle3_draft.extract.inputs import Inputs
+from eagle3_draft.extract.parts import Part, PartNumbers
+from eagle3_draft.features import publish_store
+from eagle3_draft.places import Place
+from eagle3_draft.stage import StageError
+
+
+def publish(
+    inputs: Inputs, folder: Path, at: Place, parts: Sequence[Part], found: Sequence[prompts.Prompt]
+) -> ExtractResult:
+    """Publish the whole if no part is missing; says what there is either way.
+
+    Args:
+        inputs: of the extraction.
+        folder: of the artifact.
+        at: where it lies.
+        parts: all of them.
+        found: the probe's prompts.
+
+    Raises:
+        StageError: there is nothing to learn from (NoUsableData).
+    """
+    config = inputs.config
+    manifests = [manifest for part in parts if (manifest := at.finished(folder / part.name, config.key)) is not None]
+    result = _sum(inputs, manifests, len(parts))
+    if not result.whole:
+        return result
+    require_train(inputs, result.conversations - result.held_out, result.conversations, Counter(result.dropped))
+    try:
+        prompts.write(folder / PROMPTS, found)
+        artifacts.write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
+        publish_store(
+            folder,
+            [part.name for part in parts],
+            at,
+            key=config.key,
+            made_from=inputs.made_from(),
+            numbers=result.model_dump(),
+            provenance=manifests[0].provenance | {"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        )
+    except FileNotFoundError:
+        # Another pod finished its last part at the same time, published the same, and cleaned up
+        if at.finished(folder, config.key) is None:
+            raise
+    return result
+
+
+def require_train(inputs: Inputs, train: int, usable: int, dropped: Counter[str]) -> None:
+    """Raises StageError where no conversation is left to learn from (NoUsableData)."""
+    if train:
+        return
+    why = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common(3))
+    raise StageError(
+        ExitCode.BAD_INPUT,
+        Reason.NO_USABLE_DATA,
+        f"{inputs.field}: only {usable} conversation(s) can be used, too few to learn from and to hold out. Left "
+        f"out: {why or 'none'}",
+    )
+
+
+def _sum(inputs: Inputs, manifests: Sequence[Manifest], parts: int) -> ExtractResult:
+    numbers = [PartNumbers.model_validate(manifest.numbers) for manifest in manifests]
+    dropped = Counter(inputs.conversations.dropped)
+    for part in numbers:
+        dropped.update(part.dropped)
+    seconds = sum(part.seconds for part in numbers)
+    computed = sum(part.computed_tokens for part in numbers)
+    answers = {
+        "answers": sum(part.answers or 0 for part in numbers),
+        "cut_answers": sum(part.cut_answers or 0 for part in numbers),
+    }
+    return ExtractResult(
+        conversations=sum(part.conversations for part in numbers),
+        held_out=sum(part.held_out for part in numbers),
+        tokens=sum(part.tokens for part in numbers),
+        supervised_tokens=sum(part.supervised_tokens for part in numbers),
+        bytes=sum(file.size for manifest in manifests for file in manifest.files),
+        dropped=dict(dropped),
+        tokens_per_second=round(computed / seconds, 1) if seconds else 0.0,
+        engine=manifests[0].provenance["engine"] if manifests else "",
+        parts=len(manifests),
+        whole=len(manifests) == parts,
+        **(answers if inputs.config.data.regenerate is not None else {}),
+    )
