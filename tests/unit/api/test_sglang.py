@@ -19,6 +19,7 @@ from eagle3_api.sglang import (
     capture_points,
     convention,
     default_layers,
+    flag_values,
     log_ids,
     supports_target,
 )
@@ -150,6 +151,17 @@ def test_extraction_keeps_the_servers_flags_but_not_its_caches_and_graphs() -> N
     assert "--disable-radix-cache" in made
     assert made.count("disabled") == 2
     assert capture_arguments(["--tokenizer-worker-num=4", "--page-size", "1"])[:2] == ["--page-size", "1"]
+
+
+def test_an_extraction_that_answers_decodes_by_graphs_as_many_requests_as_there_are_graphs_for() -> None:
+    made = capture_arguments(["--schedule-policy", "lpm", "--cuda-graph-config={}"], answers=True)
+    assert flag_values(made, "--cuda-graph-backend-prefill") == ["disabled"]
+    assert not flag_values(made, "--cuda-graph-backend-decode")
+    assert flag_values(made, "--max-running-requests") == flag_values(made, "--cuda-graph-max-bs-decode")
+    assert "--enable-priority-scheduling" in made
+    assert not any(word.startswith(("--schedule-policy", "--cuda-graph-config")) for word in made)
+    off = capture_arguments(["--cuda-graph-backend-decode", "disabled"], answers=True)
+    assert flag_values(off, "--cuda-graph-backend-decode") == ["disabled"]
 
 
 @pytest.mark.parametrize("version", CAPTURE_KNOWN)

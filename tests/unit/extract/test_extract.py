@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -266,12 +267,12 @@ def test_prompts_are_held_out_conversations_up_to_the_assistants_last_turn(world
         assert int(sample.loss_mask[len(ids) - 1]) == 0
 
 
+def no_engine(_: ExtractConfig) -> Engine:
+    raise AssertionError("the target was loaded")
+
+
 def test_a_finished_extraction_is_not_done_again(world: World) -> None:
     first = run(world.config())
-
-    def no_engine(_: ExtractConfig) -> Engine:
-        raise AssertionError("the target was loaded")
-
     assert run(world.config(), load=no_engine) == first
 
 
@@ -364,10 +365,6 @@ def test_the_whole_is_published_though_every_pod_left_before_it_saw_the_last_par
     for index in (0, 1):
         extract(world, 2, index, monkeypatch)
     (world.folder / "features" / "manifest.json").unlink()
-
-    def no_engine(_: ExtractConfig) -> Engine:
-        raise AssertionError("the target was loaded")
-
     assert extract(world, 2, 0, monkeypatch, load=no_engine).whole
 
 
@@ -378,13 +375,36 @@ def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch
 
 
 def test_space_that_will_not_do_is_missed_before_the_target_is_loaded(world: World) -> None:
-    def no_engine(_: ExtractConfig) -> Engine:
-        raise AssertionError("the target was loaded")
-
     with pytest.raises(StageError, match="lacks") as raised:
         run(world.config(), load=no_engine, part_conversations=20, free_bytes=lambda _: 100_000)
     assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
     assert "60 conversations" in raised.value.message
+
+
+def test_the_first_conversations_tell_whether_the_others_fit(world: World) -> None:
+    """Of 150, 64 are rendered; five before them cannot be used, and need no room."""
+    world.write([*([{"role": "user", "content": f"w{i}"}] for i in range(5)), *talks(150)])
+    with pytest.raises(StageError, match="lacks") as raised:
+        run(world.config(), load=no_engine, free_bytes=lambda _: 100_000)
+    ((looked_at, needed),) = re.findall(r"by the first (\d+), need ([\d.]+) MiB more", raised.value.message)
+    assert 64 <= int(looked_at) <= 64 + 5
+    run(world.config(), free_bytes=lambda _: int(float(needed) * 2**20) + 2**14)
+    stored = sum(file.size for file in world.features().manifest.files)
+    assert stored == pytest.approx(float(needed) * 2**20, rel=0.2)
+
+
+def spoken(messages: Sequence[dict[str, str]]) -> str:
+    return " ".join(message["content"] for message in messages)
+
+
+def test_a_part_that_is_nearly_there_needs_room_for_its_rest_alone(world: World) -> None:
+    def killed(_: States) -> States:
+        raise RuntimeError("the engine is killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run(world.config(), load=lambda config: FaultyEngine(engine(config), 55, killed), shard_bytes=20_000)
+    whole = sum(len(text.split()) for text in map(spoken, talks(60))) * 4 * (3 + 1) * 32
+    assert run(world.config(), shard_bytes=20_000, free_bytes=lambda _: whole // 4).whole
 
 
 def test_what_is_stored_already_needs_no_space_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,12 @@ def runs(sample: Sample) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
+def contents(world: Asking) -> dict[str, str]:
+    """Digests of features and answers."""
+    files = world.features().manifest.files
+    return {file.path: file.sha256 for file in files if file.path.endswith((".safetensors", ".jsonl"))}
+
+
 def test_what_is_learned_from_is_what_the_target_says_next_token_by_token(world: Asking) -> None:
     result = run(world.asking())
     model = LlamaForCausalLM.from_pretrained(world.target)
@@ -173,9 +179,7 @@ def test_an_interrupted_run_goes_on_with_the_dialogues_that_were_not_finished(wo
     run(world.asking(), load=lambda _: rest)
     assert rest.asked == 24 - 8
     assert not working.exists()
-    assert [f.sha256 for f in world.features().manifest.files if f.path.endswith((".safetensors", ".jsonl"))] == [
-        f.sha256 for f in whole.features().manifest.files if f.path.endswith((".safetensors", ".jsonl"))
-    ]
+    assert contents(world) == contents(whole)
 
 
 def test_parts_are_answered_once_whoever_makes_them(world: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,3 +221,70 @@ def test_questions_that_are_all_too_long_are_no_data(world: Asking) -> None:
         run(world.asking())
     assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA)
     assert "9 question as long as maxLength" in raised.value.message
+
+
+class Straggling(Generic[AskerT]):
+    """Dialogues of which the first is told last, as one with a long answer would be, to inject the fault."""
+
+    def __init__(self, real: Answering[AskerT], before: int) -> None:
+        self._real, self._before = real, before
+        self._told = 0
+        self._held: list[AskerT] = []
+
+    def ask(self, dialogues: Sequence[AskerT]) -> None:
+        self._real.ask(dialogues)
+
+    def finished(self, seconds: float) -> list[AskerT]:
+        found = self._real.finished(seconds)
+        if not self._told and not self._held:
+            self._held, found = found, []
+        self._told += len(found)
+        if self._told >= self._before:
+            found, self._held = [*found, *self._held], []
+        return found
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class StragglingEngine(Counting):
+    """An engine whose first dialogue takes until so many others are finished."""
+
+    def __init__(self, real: Engine, before: int, stop_at: int = 0) -> None:
+        super().__init__(real, stop_at)
+        self._before = before
+
+    def converse(self, sampling: Sampling) -> Answering[AskerT]:
+        return Straggling(super().converse(sampling), self._before)
+
+
+def test_the_next_parts_are_answered_while_the_longest_answer_of_a_part_is_waited_for(world: Asking) -> None:
+    plain = world.other("plain")
+    run(plain.asking(), part_conversations=8)
+    killed = StragglingEngine(engine(world.asking()), before=18, stop_at=16)  # before the part's first is told
+    with pytest.raises(RuntimeError, match="killed"):
+        run(world.asking(), load=lambda _: killed, part_conversations=8)
+    answered = {path.parent.name[:10] for path in (world.folder / "features").glob("part-*/.answers.jsonl")}
+    assert answered == {"part-00000", "part-00001", "part-00002"}
+
+    straggling = StragglingEngine(engine(world.asking()), before=6)
+    result = run(world.asking(), load=lambda _: straggling, part_conversations=8)
+    assert straggling.asked == 24 - 14  # what was told before the end was kept, whichever part it was of
+    assert result.whole
+    assert contents(world) == contents(plain)
+
+
+class AnswersOnly(Counting):
+    """An engine of which no states may be asked."""
+
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        raise AssertionError("states were computed")
+
+
+def test_answers_that_will_not_fit_are_missed_when_the_first_ones_are_there(world: Asking) -> None:
+    world.write(talks(120))
+    counting = AnswersOnly(engine(world.asking()))
+    with pytest.raises(StageError, match="by the first 64, need") as raised:
+        run(world.asking(), load=lambda _: counting, free_bytes=lambda _: 100_000)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    assert counting.finished == 64
