@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from testbed import Testbed, loop
+from testbed.elsewhere import Elsewhere, deploy
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +16,12 @@ def bed() -> Iterator[Testbed]:
 
 
 @pytest.fixture(scope="session")
-def served(bed: Testbed) -> loop.Loop:
-    """An object that is Ready, after the operator was killed in every phase on the way."""
-    return loop.run(bed, "tiny")
+def elsewhere(bed: Testbed) -> Elsewhere:
+    """A hub and a registry."""
+    return deploy(bed)
+
+
+@pytest.fixture(scope="session")
+def served(bed: Testbed, elsewhere: Elsewhere) -> loop.Loop:
+    """An object that is Ready, from the hub and in the registry, after the operator was killed in every phase on the way."""
+    return loop.run(bed, "tiny", **elsewhere.sections())

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from testbed import Draft, Testbed, tiny
+from testbed.elsewhere import Elsewhere
 from testcluster.wait import wait_for
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,6 +39,13 @@ def test_a_target_that_is_not_there_is_named(bed: Testbed) -> None:
     draft = inspected(bed, "no-target", target={"model": "/models/nowhere"})
     assert draft.says("Ready", "False", "TargetUnreadable")
     assert "/models/nowhere" in str(draft.condition("Accepted"))
+
+
+def test_a_repository_that_the_hub_does_not_have_is_named(bed: Testbed, elsewhere: Elsewhere) -> None:
+    draft = inspected(bed, "no-repository", **elsewhere.sections() | {"target": {"model": "acme/nowhere"}})
+    assert draft.says("Ready", "False", "HubNotFound")
+    assert draft.stalled
+    assert "acme/nowhere" in str(draft.condition("Accepted"))
 
 
 def test_a_volume_that_is_too_small_is_refused_with_the_bytes_that_are_missing(bed: Testbed) -> None:

@@ -1,17 +1,20 @@
 """The product's one job on real parts: a served draft that is proven, lost, and got back. In order; each builds on the last."""
 
+import hashlib
 import itertools
 import json
+import re
 
 import pytest
 
 from testbed import Testbed, broken, tiny, traffic
+from testbed.elsewhere import DATASET, REPOSITORY, TARGET, Elsewhere
 from testbed.loop import Loop, held_out_prompts, host_folder, send_until
 from testcluster.wait import wait_for
 
 pytestmark = pytest.mark.timeout(2400)
 
-PHASES = {"Inspecting", "Extracting", "Training", "Converting", "RollingOut", "Probing"}
+PHASES = {"Fetching", "Inspecting", "Extracting", "Training", "Converting", "RollingOut", "Probing"}
 
 
 def test_the_same_end_is_reached_when_the_operator_is_killed_in_every_phase(served: Loop) -> None:
@@ -22,8 +25,40 @@ def test_the_same_end_is_reached_when_the_operator_is_killed_in_every_phase(serv
 
 def test_no_job_ran_twice_to_completion_for_one_key(served: Loop) -> None:
     stages = sorted(name.split("-")[1] for name in served.completed)
-    assert stages == ["clean", "convert", "extract", "inspect", "probe", "probe", "train"]
+    assert stages == ["clean", "convert", "extract", "fetch", "inspect", "probe", "probe", "publish", "train"]
     assert all(len(uids) == 1 for uids in served.completed.values())
+
+
+def test_target_and_data_came_from_the_hub_at_a_commit_that_the_status_names(served: Loop) -> None:
+    facts = served.ready.status.resolved
+    assert facts is not None
+    assert facts.fetched is not None
+    target, dataset = facts.fetched.target, facts.fetched.dataset
+    assert target is not None
+    assert dataset is not None
+    assert (target.repository, dataset.repository) == (TARGET, DATASET)
+    for fetched in (target, dataset):
+        assert re.fullmatch("[0-9a-f]{40}", fetched.commit)
+        assert fetched.path.startswith("/eagle3/models/llm/tiny/fetch/")
+    assert served.ready.says("Accepted", "True")
+
+
+def test_the_registry_gives_out_by_the_digest_in_the_status_what_the_servers_read(
+    bed: Testbed, served: Loop, elsewhere: Elsewhere
+) -> None:
+    artifact = served.ready.status.artifact
+    assert artifact is not None
+    assert served.ready.says("DraftPublished", "True")
+    repository, _, digest = str(artifact.published).partition("@")
+    assert repository == f"{elsewhere.registry}/{REPOSITORY}"
+    manifest = elsewhere.pull(f"manifests/{digest}")
+    assert digest == f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+    pulled = {
+        layer["annotations"]["org.opencontainers.image.title"]: elsewhere.pull(f"blobs/{layer['digest']}")
+        for layer in json.loads(manifest)["layers"]
+    }
+    folder = host_folder(bed, artifact.folder)
+    assert pulled == {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
 
 
 def test_two_pods_shared_the_extraction(served: Loop) -> None:

@@ -7,7 +7,8 @@
 - ``images``: our two images from the wheel and the lock file, and the SGLang image for a CPU, without a docker engine;
 - ``bed``: all of it together;
 - ``draft``: an ``Eagle3Draft`` as it is read back;
-- ``tiny``: the object that the tests and the demo create.
+- ``tiny``: the object that the tests and the demo create;
+- ``elsewhere``: a hub and a registry, where an object is to have its target from and its draft go to.
 """
 
 from testbed.bed import Testbed

@@ -59,7 +59,7 @@ def ours() -> list[tuple[str, list[tuple[Path, str]]]]:
     """The names of our two images, and the folders that each is made of."""
     return [
         (OPERATOR, [(packages("operator"), PLACE), (wheel(), PLACE)]),
-        (DRAFT, [(packages(None), PLACE), (wheel(), PLACE)]),
+        (DRAFT, [(packages("hub"), PLACE), (wheel(), PLACE)]),
     ]
 
 

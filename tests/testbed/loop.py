@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from testbed import tiny, traffic
 from testbed.bed import Testbed
@@ -55,10 +56,13 @@ class _Observer:
                     self.indexes[job["metadata"]["name"]] = indexes
 
 
-def run(bed: Testbed, name: str) -> Loop:
-    """Create the tiny object and see it through, with the operator killed in every phase. Two pods share its extraction."""
+def run(bed: Testbed, name: str, **sections: Any) -> Loop:
+    """Create the tiny object and see it through, with the operator killed in every phase. Two pods share its extraction.
+
+    ``sections`` replace those of the tiny object's spec.
+    """
     observer = _Observer(bed, name)
-    wanted = tiny.manifest(name)
+    wanted = tiny.manifest(name, **sections)
     wanted["spec"]["extract"]["shards"] = 2
     bed.create(wanted)
     what = "the draft to be proven and serving"

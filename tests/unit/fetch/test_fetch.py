@@ -1,6 +1,6 @@
 """What comes from a hub comes once, whole and from one commit; what does not come says why.
 
-The client is the hub's own; the hub is a stand-in (``hub_stand_in``).
+The client is the hub's own; the hub is a stand-in (``hub.stand_in``).
 """
 
 import io
@@ -26,8 +26,8 @@ from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.fetch import run
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.stage import StageError
+from hub.stand_in import Fault, Hub, hub
 from testcluster.wait import wait_for
-from unit.fetch.hub_stand_in import Fault, Hub, hub
 
 pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
 

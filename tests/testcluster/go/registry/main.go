@@ -1,8 +1,8 @@
 // An OCI registry in memory, for tests: go-containerregistry's own, behind a login if one is given.
 //
-//	registry [-user NAME -password WORD [-token]] [-referrers]
+//	registry [-listen ADDRESS] [-user NAME -password WORD [-token]] [-referrers]
 //
-// It listens on a free port of 127.0.0.1 and prints the address. With -token it wants a bearer token, which it gives to the
+// It listens on a free port of 127.0.0.1, if not told otherwise, and prints the address. With -token it wants a bearer token, which it gives to the
 // user under /token, as registries in the wild do; without, the user's name and password. Only with -referrers does it
 // keep the list of who refers to what.
 package main
@@ -25,8 +25,9 @@ func main() {
 	password := flag.String("password", "", "of the user")
 	bearer := flag.Bool("token", false, "want a token instead of the password")
 	referrers := flag.Bool("referrers", false, "answer who refers to what")
+	listen := flag.String("listen", "127.0.0.1:0", "host and port")
 	flag.Parse()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", *listen)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -2,16 +2,22 @@
 
 No hub can be reached from where tests run. What answers here follows the client's own reading of the protocol: the headers
 and error codes that it looks at.
+
+As a program it holds folders and files of the machine that it runs on:
+
+    python3 stand_in.py 8000 models/acme/tiny=/models/tiny datasets/acme/talk=/data/train.jsonl
 """
 
 import hashlib
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 #: As on the hub: only of these does it know the SHA-256.
@@ -153,13 +159,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
+def _server(made: Hub, address: tuple[str, int]) -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(address, type("Handler", (_Handler,), {"hub": made}))
+    server.daemon_threads = True
+    return server
+
+
 @contextmanager
 def hub() -> Iterator[Hub]:
     """A hub at an address of this machine, for the length of the block."""
     made = Hub()
-    handler = type("Handler", (_Handler,), {"hub": made})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _server(made, ("127.0.0.1", 0))
     made.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -169,3 +179,24 @@ def hub() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """A file, or all that is in a folder, by their paths in a repository."""
+    if path.is_file():
+        return {path.name: path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def main(port: str, *repositories: str) -> None:
+    """Answer at this port until the process ends."""
+    made = Hub()
+    for repository in repositories:
+        name, _, path = repository.partition("=")
+        kind, _, rest = name.partition("/")
+        made.put(rest, files(Path(path)), kind=kind)
+    _server(made, ("0.0.0.0", int(port))).serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
