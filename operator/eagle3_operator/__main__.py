@@ -39,7 +39,7 @@ async def run(settings: Settings, *, liveness: str) -> None:
         liveness: URL at which liveness probes are answered.
     """
     metrics = Metrics()
-    client = Client.connect(connections=settings.workers + len(KINDS))
+    client = Client.connect(connections=settings.workers + len(KINDS), asked=metrics.asked)
     servers = {name: Prometheus(server) for name, server in settings.prometheus.items()}
     observer = Observer(client, servers, poll_seconds=settings.poll_seconds)
     reconciler = Reconciler(client, observer, settings, decide=decide, metrics=metrics)

@@ -3,6 +3,7 @@
 eagle3_operator_reconciles_total{result}     written, settled, gone, conflict, failed
 eagle3_operator_reconcile_seconds            histogram
 eagle3_operator_errors_total{type}           the exception behind a failed reconcile
+eagle3_operator_requests_total{method,resource}   to the API server
 eagle3_operator_queue_length                 objects that are due and wait
 eagle3_operator_objects{phase}               objects by phase
 """
@@ -36,6 +37,9 @@ class Metrics:
         self._errors = prometheus_client.Counter(
             f"{_PREFIX}_errors", "Failed reconciles by exception.", ["type"], registry=self.registry
         )
+        self._requests = prometheus_client.Counter(
+            f"{_PREFIX}_requests", "Requests to the API server.", ["method", "resource"], registry=self.registry
+        )
         self._queue = prometheus_client.Gauge(
             f"{_PREFIX}_queue_length", "Objects that are due and wait.", registry=self.registry
         )
@@ -50,6 +54,10 @@ class Metrics:
     def failed(self, error: Exception) -> None:
         """A reconcile failed with this."""
         self._errors.labels(type(error).__name__).inc()
+
+    def asked(self, method: str, resource: str) -> None:
+        """A request was made of the API server."""
+        self._requests.labels(method, resource).inc()
 
     def phase(self, namespace: str, name: str, phase: str | None) -> None:
         """The phase of an object; None when it is gone."""

@@ -110,11 +110,9 @@ class Claim:
     """A PersistentVolumeClaim that the object names or that the operator made."""
 
     name: str
-    phase: str
     #: Bytes, of the bound volume or else asked for.
     capacity: int | None = None
     access_modes: tuple[str, ...] = ()
-    owned: bool = False
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def new(site: Site, operator: OperatorProcess, count: int) -> None:
         f"new: each has a status and a Job after {time.monotonic() - begin:.1f} s; {cost(operator, site, before)}",
         flush=True,
     )
+    print(f"requests for each: {requests(operator, count)}", flush=True)
 
 
 def settled(site: Site, operator: OperatorProcess, count: int, steady: int) -> None:
@@ -145,6 +146,13 @@ def cost(operator: OperatorProcess, site: Site, before: float) -> str:
         f"{cpu_seconds(operator.pid):.1f} CPU-s, memory {sizes['VmRSS:']} MiB, at most {sizes['VmHWM:']} MiB; "
         f"control plane {control_plane_seconds(site) - before:.1f} CPU-s"
     )
+
+
+def requests(operator: OperatorProcess, count: int) -> str:
+    """What the operator has asked of the API server so far, for each object, the most frequent first."""
+    asked = operator.metrics("requests_total")
+    told = [f"{asked[labels] / count:.2f} {labels}" for labels in sorted(asked, key=asked.__getitem__, reverse=True)]
+    return f"{sum(asked.values()) / count:.1f}: {', '.join(told)}"
 
 
 def control_plane_seconds(site: Site) -> float:

@@ -16,7 +16,13 @@ def inspected(bed: Testbed, name: str, **sections: Any) -> Draft:
     manifest = tiny.manifest(name)
     for section, changes in sections.items():
         manifest["spec"][section] = {**manifest["spec"][section], **changes}
+    return refused(bed, manifest)
+
+
+def refused(bed: Testbed, manifest: dict[str, Any]) -> Draft:
+    """The object, as soon as it is not accepted."""
     bed.create(manifest)
+    name = manifest["metadata"]["name"]
     return bed.wait(name, lambda draft: draft.says("Accepted", "False"), seconds=120, what="the refusal")
 
 
@@ -42,7 +48,8 @@ def test_a_target_that_is_not_there_is_named(bed: Testbed) -> None:
 
 
 def test_a_repository_that_the_hub_does_not_have_is_named(bed: Testbed, elsewhere: Elsewhere) -> None:
-    draft = inspected(bed, "no-repository", **elsewhere.sections() | {"target": {"model": "acme/nowhere"}})
+    sections = elsewhere.sections() | {"target": {"model": "acme/nowhere"}}
+    draft = refused(bed, tiny.manifest("no-repository", **sections))
     assert draft.says("Ready", "False", "HubNotFound")
     assert draft.stalled
     assert "acme/nowhere" in str(draft.condition("Accepted"))

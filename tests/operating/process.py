@@ -84,11 +84,20 @@ class OperatorProcess:
 
     def metric(self, name: str) -> float:
         """A metric of its own; 0 for one that was never counted or while it cannot be reached."""
+        return self._samples().get(METRICS_PREFIX + name, 0.0)
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """A metric that has labels, by these."""
+        whole = METRICS_PREFIX + name
+        return {key.removeprefix(whole): value for key, value in self._samples().items() if key.startswith(whole + "{")}
+
+    def _samples(self) -> dict[str, float]:
         try:
             lines = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10).text.splitlines()
         except httpx.HTTPError:
-            return 0.0
-        return next((float(line.split()[-1]) for line in lines if line.split(" ")[0] == METRICS_PREFIX + name), 0.0)
+            return {}
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
 
     def _answer(self) -> bool:
         return httpx.get(self.liveness, timeout=10).status_code == httpx.codes.OK

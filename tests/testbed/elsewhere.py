@@ -13,6 +13,8 @@ from testcluster import build
 
 TARGET, DATASET = "acme/tiny-target", "acme/conversations"
 HUB, REGISTRY = "hub", "registry"
+#: The volume for what is fetched.
+FETCHED = "fetched"
 HUB_IMAGE, REGISTRY_IMAGE = "kit.local/hub:1", "kit.local/registry:1"
 HUB_PORT, REGISTRY_PORT = 8000, 5000
 REPOSITORY = "llm/tiny-eagle3"
@@ -41,7 +43,7 @@ class Elsewhere:
             "target": {"model": TARGET},
             "data": {**data, "dataset": {"repository": DATASET}},
             "publish": {"oci": oci},
-            "storage": {**spec["storage"], "models": {"claim": "models"}},
+            "storage": {**spec["storage"], "models": {"claim": FETCHED}},
             "placement": {**spec["placement"], "env": [hub]},
         }
 
@@ -57,6 +59,8 @@ class Elsewhere:
 
 def deploy(bed: Testbed) -> Elsewhere:
     """Run both and return when they are ready."""
+    bed.cluster.add_volume(FETCHED, "1Gi")
+    bed.cluster.claim(bed.namespace, FETCHED)
     place = "/hub.py"
     bed.cluster.image(HUB_IMAGE, add=[(stand_in.__file__, place)])
     bed.cluster.image(REGISTRY_IMAGE, add=[(build.binary("registry"), "/registry")])

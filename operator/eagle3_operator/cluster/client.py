@@ -7,7 +7,7 @@ more memory than all the rest of the operator.
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,24 +91,33 @@ class NameConflictError(Exception):
 
 
 class Client:
-    """The API server as the operator uses it. Safe to share between threads."""
+    """The API server as the operator uses it. Safe to share between threads.
 
-    def __init__(self, configuration: Configuration, *, connections: int = 16) -> None:
+    Args:
+        configuration: of the official client.
+        connections: kept open at most.
+        asked: told the method and the resource of each request, such as ``PUT`` and ``eagle3drafts/status``.
+    """
+
+    def __init__(
+        self, configuration: Configuration, *, connections: int = 16, asked: Callable[[str, str], None] | None = None
+    ) -> None:
         configuration.connection_pool_maxsize = connections
         # One more try where nothing can have happened yet; answers are judged here, not there.
         configuration.retries = urllib3.Retry(1, status=0, redirect=0, respect_retry_after_header=False)
         self._api = ApiClient(configuration)
+        self._asked = asked
         self._closed = False
 
     @classmethod
-    def connect(cls, *, connections: int = 16) -> "Client":
+    def connect(cls, *, connections: int = 16, asked: Callable[[str, str], None] | None = None) -> "Client":
         """From inside a pod its service account; elsewhere the kubeconfig, as kubectl finds it."""
         configuration = Configuration()
         try:
             kubernetes.config.load_incluster_config(configuration)
         except kubernetes.config.ConfigException:
             kubernetes.config.load_kube_config(client_configuration=configuration)
-        return cls(configuration, connections=connections)
+        return cls(configuration, connections=connections, asked=asked)
 
     def close(self) -> None:
         """Let what is under way finish and begin nothing new."""
@@ -283,6 +292,8 @@ class Client:
         request = f"{method} {path}"
         if self._closed:
             raise StoppingError(request, 0, "Closed", "the operator is stopping")
+        if self._asked is not None:
+            self._asked(method, _resource(path))
         headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
         prepared = self._api.param_serialize(
             method,
@@ -311,6 +322,14 @@ def _path(kind: str, namespace: str | None, name: str | None = None) -> str:
         *((name,) if name else ()),
     ]
     return "/" + "/".join(parts)
+
+
+def _resource(path: str) -> str:
+    """``pods/log`` of ``/api/v1/namespaces/llm/pods/p/log``."""
+    _, group, *rest = path.split("/")
+    rest = rest[1:] if group == "api" else rest[2:]
+    resource, *named = rest[2:] if rest[0] == "namespaces" else rest
+    return "/".join((resource, *named[1:]))
 
 
 def _refusal(request: str, status: int, data: bytes) -> ApiError:

@@ -222,17 +222,15 @@ def service_from(service: Json, *, owner: str) -> Service:
     )
 
 
-def claim_from(claim: Json, *, owner: str) -> Claim:
+def claim_from(claim: Json) -> Claim:
     """A claim; its capacity is what was asked for until it is bound."""
     status, spec = claim.get("status") or {}, claim["spec"]
     asked = (spec.get("resources") or {}).get("requests") or {}
     size = (status.get("capacity") or asked).get("storage")
     return Claim(
         name=claim["metadata"]["name"],
-        phase=status.get("phase", "Pending"),
         capacity=None if size is None else quantity(size),
         access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
-        owned=controller_uid(claim["metadata"]) == owner,
     )
 
 

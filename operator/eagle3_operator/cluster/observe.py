@@ -13,6 +13,7 @@ from eagle3_api.jobs import Progress
 from eagle3_api.spec import Eagle3Draft, Metadata, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
 from eagle3_operator.cluster import convert
+from eagle3_operator.cluster.claims import Claims
 from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
 from eagle3_operator.cluster.servers import Servers
@@ -43,6 +44,7 @@ class Observer:
     def __init__(self, client: Client, prometheus: Mapping[str, Prometheus], *, poll_seconds: float) -> None:
         self._client = client
         self._prometheus = prometheus
+        self._claims = Claims(client)
         self._servers = Servers()
         self._poll_seconds = poll_seconds
 
@@ -71,7 +73,7 @@ class Observer:
             jobs={made.name: made for made in (self._job(obj, job, pods, status, now) for job in jobs)},
             deployments=revisions,
             services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
-            claims={made.name: made for made in self._claims(obj, metadata)},
+            claims={made.name: made for made in self._storage(obj, metadata)},
             metrics=self.metrics(obj, status, revisions, now),
         )
         return Seen(observation, metadata)
@@ -126,13 +128,12 @@ class Observer:
         metadata.update({(kind, item["metadata"]["name"]): item["metadata"] for item in found})
         return found
 
-    def _claims(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Claim]:
+    def _storage(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Claim]:
         claims = []
         for name in sorted({names.claim_name(obj, root) for root in names.roots(obj.spec)}):
-            # Whoever sees too late that a claim was made only makes it once more.
-            if claim := self._client.get("PersistentVolumeClaim", obj.metadata.namespace, name, cached=True):
+            if claim := self._claims.get(obj.metadata.namespace, name):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]
-                claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
+                claims.append(convert.claim_from(claim))
         return claims
 
     def _job(self, obj: Eagle3Draft, job: Json, pods: list[Json], status: Eagle3DraftStatus, now: datetime) -> Job:

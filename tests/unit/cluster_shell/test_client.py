@@ -1,5 +1,6 @@
 """The client's credentials and errors, without a server. What a server answers is tested in tests/cluster."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,22 @@ def test_a_client_that_is_closed_begins_nothing_new() -> None:
     client.close()
     with pytest.raises(ApiError, match="the operator is stopping"):
         client.get("Pod", "llm", "p")
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda client: client.get("Pod", "llm", "p"), ("GET", "pods")),
+        (lambda client: client.find("Job", "llm", "a=b"), ("GET", "jobs")),
+        (lambda client: client.version("Deployment", None), ("GET", "deployments")),
+        (lambda client: client.log("llm", "p", "main", lines=1), ("GET", "pods/log")),
+        (lambda client: client.scale("llm", "d", 1), ("PATCH", "deployments/scale")),
+    ],
+)
+def test_each_request_is_told_by_its_method_and_resource(
+    ask: Callable[[Client], object], told: tuple[str, str]
+) -> None:
+    asked: list[tuple[str, str]] = []
+    with pytest.raises(ApiError):
+        ask(Client(Configuration(host="http://127.0.0.1:1"), asked=lambda *request: asked.append(request)))
+    assert asked == [told]

@@ -10,6 +10,7 @@ from kubernetes.client import Configuration
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
+from eagle3_operator.cluster.claims import KEPT_SECONDS, Claims
 from eagle3_operator.cluster.client import Client
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.manifests import names
@@ -25,6 +26,7 @@ class ClientThatNotesWhatItIsAsked(Client):
     def __init__(self, jobs: Sequence[Json]) -> None:
         super().__init__(Configuration(host="http://127.0.0.1:1"))
         self.jobs = list(jobs)
+        self.claims: set[str] = set()
         self.asked: list[str] = []
 
     def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
@@ -33,7 +35,8 @@ class ClientThatNotesWhatItIsAsked(Client):
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         assert (kind, cached) == ("PersistentVolumeClaim", True)
-        return None
+        self.asked.append(name)
+        return {"metadata": {"name": name}, "spec": {}} if name in self.claims else None
 
 
 def job(stage: StageName, key: str) -> Json:
@@ -54,7 +57,7 @@ def asked(jobs: Sequence[Json], *stages: StageStatus) -> list[str]:
     obj = Eagle3Draft.model_validate({"metadata": metadata, "spec": merged(SPEC, {"serve": None, "watch": None})})
     client = ClientThatNotesWhatItIsAsked(jobs)
     Observer(client, {}, poll_seconds=10).observe(obj, Eagle3DraftStatus(stages=list(stages)), NOW)
-    return client.asked
+    return [kind for kind in client.asked if kind[0].isupper()]
 
 
 def told(key: str, state: StageState) -> StageStatus:
@@ -80,3 +83,23 @@ def test_pods_are_asked_for_only_where_a_job_may_have_something_new_to_say(
     jobs: list[Json], stages: tuple[StageStatus, ...], kinds: list[str]
 ) -> None:
     assert asked(jobs, *stages) == kinds
+
+
+def test_a_claim_that_is_there_is_asked_for_once_in_a_while_however_many_objects_want_it() -> None:
+    client, now = ClientThatNotesWhatItIsAsked([]), [0.0]
+    claims = Claims(client, clock=lambda: now[0])
+    assert claims.get("llm", "drafts") is None
+    client.claims = {"drafts", "features"}
+    for now[0] in (0.1, KEPT_SECONDS, KEPT_SECONDS + 0.2):
+        assert claims.get("llm", "drafts") is not None
+        assert claims.get("llm", "features") is not None
+    assert client.asked == ["drafts", "drafts", "features", "drafts", "features"]
+
+
+def test_a_claim_of_the_same_name_in_another_namespace_is_another() -> None:
+    client = ClientThatNotesWhatItIsAsked([])
+    client.claims = {"drafts"}
+    claims = Claims(client, clock=lambda: 0.0)
+    claims.get("llm", "drafts")
+    claims.get("vision", "drafts")
+    assert client.asked == ["drafts", "drafts"]

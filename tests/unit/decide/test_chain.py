@@ -260,22 +260,22 @@ def test_suspend_starts_nothing_and_suspends_what_runs() -> None:
 
 def test_without_the_claim_nothing_is_started_and_the_claim_is_named() -> None:
     world = World()
-    world.seen = replace(world.seen, claims={"drafts": Claim("drafts", "Bound", 1)})
+    world.seen = replace(world.seen, claims={"drafts": Claim("drafts", 1)})
     world.settle()
     assert world.created == []
     assert world.reason() == ("False", Reason.STORAGE_UNAVAILABLE)
     assert "'features'" in world.condition("Accepted").message
     assert world.last is not None
     assert world.last.requeue_after == 30.0
-    world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 1)})
+    world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", 1)})
     world.settle()
     assert world.job("inspect")
 
 
 def test_several_nodes_do_not_train_on_a_claim_that_one_of_them_keeps_for_itself() -> None:
     world = World().edit(train={"nodes": 2})
-    shared = Claim("drafts", "Bound", 1, access_modes=("ReadWriteMany",))
-    alone = Claim("features", "Bound", 1, access_modes=("ReadWriteOnce",))
+    shared = Claim("drafts", 1, access_modes=("ReadWriteMany",))
+    alone = Claim("features", 1, access_modes=("ReadWriteOnce",))
     world.seen = replace(world.seen, claims={"drafts": shared, "features": alone})
     world.settle()
     assert world.created == []
@@ -288,7 +288,7 @@ def test_several_nodes_do_not_train_on_a_claim_that_one_of_them_keeps_for_itself
 
 def test_the_pods_of_a_training_on_several_nodes_have_their_names_before_they_start() -> None:
     world = World().edit(train={"nodes": 3, "gpus": 8})
-    shared = {name: Claim(name, "Bound", 10**13, access_modes=("ReadWriteMany",)) for name in ("features", "drafts")}
+    shared = {name: Claim(name, 10**13, access_modes=("ReadWriteMany",)) for name in ("features", "drafts")}
     world.seen = replace(world.seen, claims=shared)
     world.settle().finish("inspect").finish("extract")
     service, job = world.applied[-2:]
@@ -352,7 +352,7 @@ def test_a_log_that_cannot_be_read_is_no_stalled_job() -> None:
 
 def test_a_claim_that_is_bound_with_another_size_is_not_inspected_again() -> None:
     world = World().settle()
-    world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", "Bound", 2 * 10**13)})
+    world.seen = replace(world.seen, claims={**world.seen.claims, "features": Claim("features", 2 * 10**13)})
     world.settle()
     assert len(world.created) == 1
 

@@ -23,7 +23,7 @@ def hub(**changes: Any) -> World:
     """An object whose target comes from a hub."""
     edits = {"target": {"model": "acme/target"}, "storage": {"models": {"claim": "models"}}}
     world = World().edit(**edits).edit(**changes)
-    claims = {name: Claim(name, "Bound", 10**13) for name in ("features", "drafts", "models")}
+    claims = {name: Claim(name, 10**13) for name in ("features", "drafts", "models")}
     world.seen = replace(world.seen, claims=claims)
     return world
 

@@ -51,7 +51,7 @@ class World:
     last: Decision | None = None
 
     def __post_init__(self) -> None:
-        claims = {name: Claim(name, "Bound", 10**13) for name in ("features", "drafts")}
+        claims = {name: Claim(name, 10**13) for name in ("features", "drafts")}
         self.seen = replace(self.seen, claims=claims)
 
     # --------------------------------------------------------------------------------------------------- reading

@@ -1,0 +1,43 @@
+"""Claims as they were a moment ago: many objects share one, every look wants it, and it hardly changes once it is there."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from eagle3_operator.cluster.client import Client, Json
+
+#: How old what is told may be. A claim that is resized or deleted is waited for longer than that anyway.
+KEPT_SECONDS = 5.0
+
+
+class Claims:
+    """PersistentVolumeClaims, each asked for once in a while. One that is not there is asked for each time.
+
+    Args:
+        client: of the API server.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: Until when each is told, the oldest first.
+        self._kept: OrderedDict[tuple[str, str], tuple[float, Json]] = OrderedDict()
+
+    def get(self, namespace: str, name: str) -> Json | None:
+        """A claim, or None."""
+        now = self._clock()
+        with self._lock:
+            while self._kept and next(iter(self._kept.values()))[0] <= now:
+                self._kept.popitem(last=False)
+            if known := self._kept.get((namespace, name)):
+                return known[1]
+        # Whoever sees too late that a claim was made only makes it once more.
+        found = self._client.get("PersistentVolumeClaim", namespace, name, cached=True)
+        if found is not None:
+            with self._lock:
+                self._kept[namespace, name] = (now + KEPT_SECONDS, found)
+                self._kept.move_to_end((namespace, name))
+        return found
