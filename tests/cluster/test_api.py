@@ -1,6 +1,9 @@
 """The API as a real API server applies it: what it stores, what it refuses and in which words, what kubectl shows."""
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,18 +11,20 @@ from typing import Any
 import pytest
 import yaml
 
-from eagle3_api import API_VERSION, PLURAL
+from eagle3_api import API_VERSION, GROUP, PLURAL
 from eagle3_api.conditions import Condition, Reason, Type
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Eagle3DraftStatus, Phase
-from testcluster import AnyCluster, wait_for
+from testcluster import AnyCluster, build, wait_for
 from testcluster.api import ApiException
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(ROOT.glob("examples/*.yaml"))
+EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
 README = (ROOT / "README.md").read_text()
 MERGE_PATCH = "application/merge-patch+json"
 REMOVED: Any = object()
+#: Bytes of all annotations of an object together.
+ANNOTATIONS_LIMIT = 256 * 1024
 LONGEST_NAME = "a" * 40
 
 
@@ -67,6 +72,13 @@ def test_every_example_is_accepted_and_read_back_as_the_same_spec(
     manifest = yaml.safe_load(path.read_text())
     stored = api_server.request("GET", objects(namespace, manifest["metadata"]["name"]))["spec"]
     assert Eagle3DraftSpec.model_validate(stored) == Eagle3DraftSpec.model_validate(manifest["spec"])
+
+
+def test_the_definition_leaves_room_for_plain_kubectl_apply(api_server: AnyCluster) -> None:
+    """Which keeps the whole of it in an annotation, beside whatever else stands there."""
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+    annotations = api_server.request("GET", path)["metadata"]["annotations"]
+    assert len(annotations["kubectl.kubernetes.io/last-applied-configuration"]) < 0.75 * ANNOTATIONS_LIMIT
 
 
 def test_defaults_are_stored_so_that_what_is_read_back_tells_the_truth(api_server: AnyCluster, namespace: str) -> None:
@@ -477,3 +489,23 @@ def test_kubectl_explain_reads_well(api_server: AnyCluster) -> None:
     assert "replicas <integer> Servers of the serving revision; kubectl scale and an HPA set it. Default 1." in words
     assert "surge <string> enum: IfFree, Never" in words
     assert "<no description>" not in text
+
+
+def test_the_plugin_finds_an_object_as_kubectl_does(api_server: AnyCluster, namespace: str) -> None:
+    api_server.request("POST", objects(namespace), minimal())
+    assert plugin(api_server, "status", "draft", "--namespace", namespace) == (
+        0,
+        "draft: the operator has not looked at it yet\n",
+    )
+    code, said = plugin(api_server, "status", "another", "--namespace", namespace)
+    assert code == 1
+    assert 'eagle3drafts.eagle3.dev "another" not found' in said
+
+
+def plugin(api_server: AnyCluster, *words: str) -> tuple[int, str]:
+    """Exit code and words of ``kubectl eagle3``."""
+    path = f"{build.kubectl().parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "KUBECONFIG": str(api_server.kubeconfig), "PATH": path}
+    command = [sys.executable, "-m", "eagle3_operator.cli", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr

@@ -1,19 +1,17 @@
 """Where an object stands: its conditions, stages, revisions, and the accept length of its traffic over time."""
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
-import kubernetes.config
-
-from eagle3_api import KIND
+from eagle3_api import GROUP, PLURAL
 from eagle3_api.conditions import Type
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageStatus, Window
 from eagle3_operator.cli.files import UsageError
 from eagle3_operator.cli.table import grid
-from eagle3_operator.cluster.client import ApiError, Client
 from eagle3_operator.decide.times import parse
 
 #: Conditions whose False is good news or nothing to speak of.
@@ -28,14 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    namespace = ["--namespace", given.namespace] if given.namespace else []
     try:
-        namespace = given.namespace or _namespace()
-        found = Client.connect(connections=1).get(KIND, namespace, given.name)
-    except (ApiError, kubernetes.config.ConfigException) as error:
-        raise UsageError(str(error)) from None
-    if found is None:
-        raise UsageError(f"there is no Eagle3Draft {given.name} in namespace {namespace}")
-    sys.stdout.write(status_text(Eagle3Draft.model_validate(found)) + "\n")
+        # Whose plugin this is: it knows the cluster, the namespace and the user.
+        command = ["kubectl", "get", f"{PLURAL}.{GROUP}", given.name, "--output", "json", *namespace]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError:
+        raise UsageError("there is no kubectl on the PATH") from None
+    except subprocess.CalledProcessError as error:
+        raise UsageError(error.stderr.strip()) from None
+    sys.stdout.write(status_text(Eagle3Draft.model_validate_json(found)) + "\n")
     return 0
 
 
@@ -126,10 +126,3 @@ def _window(window: Window) -> tuple[str, ...]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _namespace() -> str:
-    """Of the kubeconfig's current context."""
-    _, current = kubernetes.config.list_kube_config_contexts()
-    namespace: str = current["context"].get("namespace", "default")
-    return namespace
