@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from eagle3_api.conditions import Reason
 from eagle3_draft.extract.handover import HandoverReader, HandoverWriter, Rows
 from eagle3_draft.stage import StageError
+from testcluster.wait import wait_for
 
 
 def columns(rows: list[Rows]) -> dict[str, torch.Tensor]:
     """Rows that say of which conversation and which token they are."""
-    whose = [(one.conversation, one.start + at) for one in rows for at in range(one.count)]
+    whose = [(one.conversation, one.start + at) for one in rows for at in range(one.tokens)]
     return {
         "input_ids": torch.tensor([token for _, token in whose]),
         "hidden": torch.tensor(whose, dtype=torch.float32),
@@ -22,7 +23,25 @@ def columns(rows: list[Rows]) -> dict[str, torch.Tensor]:
 
 
 def rows(conversation: int, start: int, count: int) -> Rows:
-    return Rows(conversation=conversation, start=start, count=count)
+    return Rows(conversation, start, count)
+
+
+def pair(folder: Path) -> tuple[HandoverWriter, HandoverReader]:
+    return HandoverWriter(folder, refuse), HandoverReader(folder)
+
+
+def refuse(error: Exception) -> None:
+    raise error
+
+
+def taken(reader: HandoverReader, conversation: int, tokens: int) -> dict[str, torch.Tensor]:
+    """A conversation's rows, as soon as the writer's thread has written them."""
+
+    def look() -> dict[str, torch.Tensor]:
+        reader.look()
+        return reader.take(conversation, tokens) or {}
+
+    return wait_for("rows", 10, look)
 
 
 @settings(deadline=None, max_examples=50)  # it writes files
@@ -31,7 +50,7 @@ def test_conversations_come_back_whole_however_forwards_cut_them(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], chunk: int, *, look_each: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("handover")
-    writer, reader = HandoverWriter(folder), HandoverReader(folder)
+    writer, reader = pair(folder)
     waiting = dict.fromkeys(range(len(lengths)), 0)
     while waiting:
         forward, room = [], chunk
@@ -46,34 +65,53 @@ def test_conversations_come_back_whole_however_forwards_cut_them(
         writer.write(forward, columns(forward))
         if look_each:
             reader.look()
-    reader.look()
     for number, length in enumerate(lengths):
-        found = reader.take(number)
-        assert found is not None
+        found = taken(reader, number, length)
         assert found["input_ids"].tolist() == list(range(length))
         assert found["hidden"][:, 0].tolist() == [number] * length
     assert not list(folder.iterdir())
 
 
+def test_what_was_handed_over_may_change_at_once(tmp_path: Path) -> None:
+    writer, reader = pair(tmp_path)
+    shown = columns([rows(0, 0, 4)])
+    writer.write([rows(0, 0, 4)], shown)
+    for column in shown.values():
+        column.zero_()
+    assert taken(reader, 0, 4)["input_ids"].tolist() == [0, 1, 2, 3]
+
+
 def test_a_conversation_that_begins_anew_loses_what_it_had(tmp_path: Path) -> None:
-    writer, reader = HandoverWriter(tmp_path), HandoverReader(tmp_path)
+    writer, reader = pair(tmp_path)
     for forward in ([rows(0, 0, 4)], [rows(0, 0, 6)]):
         writer.write(forward, columns(forward))
-    reader.look()
-    found = reader.take(0)
-    assert found is not None
-    assert found["input_ids"].tolist() == list(range(6))
+    assert taken(reader, 0, 6)["input_ids"].tolist() == list(range(6))
 
 
 def test_rows_that_are_missing_before_others_are_features_misaligned(tmp_path: Path) -> None:
-    writer, reader = HandoverWriter(tmp_path), HandoverReader(tmp_path)
+    writer, reader = pair(tmp_path)
     writer.write([rows(0, 3, 4)], columns([rows(0, 3, 4)]))
     with pytest.raises(StageError, match="prefix cache") as caught:
-        reader.look()
+        taken(reader, 0, 7)
     assert caught.value.reason is Reason.FEATURES_MISALIGNED
 
 
-def test_a_conversation_without_rows_is_none(tmp_path: Path) -> None:
-    reader = HandoverReader(tmp_path)
-    reader.look()
-    assert reader.take(0) is None
+def test_a_conversation_without_all_of_its_rows_is_none(tmp_path: Path) -> None:
+    writer, reader = pair(tmp_path)
+    writer.write([rows(0, 0, 3), rows(1, 0, 2)], columns([rows(0, 0, 3), rows(1, 0, 2)]))
+    taken(reader, 1, 2)
+    assert reader.take(0, 4) is None
+    assert reader.take(2, 1) is None
+
+
+def test_no_file_follows_one_that_could_not_be_written_and_the_engine_is_told(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+    folder = tmp_path / "handover"
+    folder.mkdir()
+    writer = HandoverWriter(folder, errors.append)
+    (folder / "0.partial").mkdir()  # where the file would be written
+    for start in (0, 4, 8, 12):
+        writer.write([rows(0, start, 4)], columns([rows(0, start, 4)]))
+    wait_for("the error", 10, lambda: errors)
+    assert isinstance(errors[0], OSError)
+    assert not list(folder.glob("*.safetensors"))

@@ -17,10 +17,12 @@ class States:
     Attributes:
         hidden: (tokens, layers x hidden), outputs of the layers side by side, in their order.
         teaching: what the target says after each token.
+        hidden_scale: (tokens, layers) float32, where the states are in FP8 already.
     """
 
     hidden: torch.Tensor
     teaching: Teaching
+    hidden_scale: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ class Engine(Protocol):
     def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
         """The states over each conversation, in order, each computed from an empty cache; on the CPU.
 
-        An engine may run several at a time and ahead of what was taken, within bounds of its own.
+        An engine may begin at once, and run several at a time and ahead of what was taken, within bounds of its own. What was
+        asked for first must be taken first.
         """
         ...
 

@@ -1,40 +1,46 @@
 """How rows get from the engine's process to the stage's: one file a forward, in the order of the forwards.
 
-A file holds the rows of all conversations of its forward, each tensor in one piece, and says in its metadata whose they are. So
-the engine's process, for which every conversation's file would be a pause between two forwards, writes one; and a conversation
-that was computed in one forward, as most are, is a view of its rows. What was computed in several is joined here.
+A file holds the rows of all conversations of its forward, each tensor in one piece, and says whose they are. The engine's process
+does not wait for it: the rows leave the GPU in the order of its work, and a thread of the writer's own waits for them and writes
+the file, while the next forward runs. A conversation that was computed in one forward, as most are, is a view of its file's rows;
+what was computed in several is joined here.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.features.pieces import PADDING, pieces
 from eagle3_draft.stage import StageError
+
+#: Forwards whose files are not written yet. One more would wait: their rows are in memory.
+AHEAD = 2
 
 _ROWS = "rows"
 
 
-class Rows(Model):
+class Rows(NamedTuple):
     """Rows of one conversation in one forward.
 
     Attributes:
         conversation: its number.
         start: its first token that was computed.
-        count: tokens.
+        tokens: how many from there.
     """
 
     conversation: int
     start: int
-    count: int
+    tokens: int
 
 
 class HandoverWriter:
@@ -42,22 +48,57 @@ class HandoverWriter:
 
     Args:
         folder: for the files; emptied by the reader.
+        failed: told, by the writer's thread, of what kept it from writing a file. No file follows one that is missing.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, failed: Callable[[Exception], None]) -> None:
         self._folder = folder
+        self._failed = failed
         self._written = 0
+        self._broken = False
+        self._thread = ThreadPoolExecutor(1, "handover")
+        self._waiting: deque[Future[None]] = deque()
 
     def write(self, rows: Iterable[Rows], columns: Mapping[str, Tensor]) -> None:
-        """Hand over the rows of one forward.
+        """Hand over the rows of one forward. Once this returns, the tensors may change.
 
         Args:
             rows: whose they are, in order. They follow each other in every column.
-            columns: (rows, ...), on the CPU, by name.
+            columns: (rows, ...), by name, on the GPU or the CPU.
         """
-        told = json.dumps([one.to_json() for one in rows])
-        save_file(dict(columns), _file(self._folder, self._written), metadata={_ROWS: told})
-        self._written += 1
+        if len(self._waiting) == AHEAD:
+            self._waiting.popleft().result()
+        taken = {_ROWS: torch.tensor(list(rows))} | {name: _on_host(column) for name, column in columns.items()}
+        copied = (
+            torch.cuda.current_stream().record_event() if any(column.is_cuda for column in columns.values()) else None
+        )
+        self._waiting.append(self._thread.submit(self._write, taken, copied))
+
+    def _write(self, columns: Mapping[str, Tensor], copied: torch.cuda.Event | None) -> None:
+        if self._broken:
+            return
+        path = _file(self._folder, self._written)
+        partial = path.with_suffix(".partial")
+        try:
+            if copied is not None:
+                copied.synchronize()
+            shapes = {name: (column.dtype, tuple(column.shape)) for name, column in columns.items()}
+            with partial.open("wb") as file:
+                for piece in pieces(shapes, {name: [column] for name, column in columns.items()}):
+                    file.write(piece)
+            partial.rename(path)
+            self._written += 1
+        except Exception as error:
+            self._broken = True
+            with suppress(OSError):
+                partial.unlink()  # where there is no space, it makes room for a word about it
+            self._failed(error)
+
+
+def _on_host(column: Tensor) -> Tensor:
+    """A copy on the CPU; of what is on the GPU, one that is there when the GPU gets to it."""
+    host = torch.empty(column.shape, dtype=column.dtype, pin_memory=column.is_cuda)
+    return host.copy_(column, non_blocking=True)
 
 
 @dataclass
@@ -86,20 +127,21 @@ class HandoverReader:
         """
         while (path := _file(self._folder, self._read)).exists():
             with safe_open(path, framework="pt") as file:
-                rows = [Rows.model_validate(one) for one in json.loads(file.metadata()[_ROWS])]
-                columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+                names = [name for name in file.keys() if not name.startswith(PADDING)]  # noqa: SIM118  (it is no mapping)
+                columns = {name: file.get_tensor(name) for name in names}
             path.unlink()
             self._read += 1
             end = 0
-            for one in rows:
-                which, end = slice(end, end + one.count), end + one.count
+            for one in map(Rows._make, columns.pop(_ROWS).tolist()):
+                which, end = slice(end, end + one.tokens), end + one.tokens
                 self._add(one, {name: column[which] for name, column in columns.items()})
 
-    def take(self, conversation: int) -> dict[str, Tensor] | None:
-        """All rows of a conversation, which are then forgotten; None where there are none."""
-        found = self._open.pop(conversation, None)
-        if found is None:
+    def take(self, conversation: int, tokens: int) -> dict[str, Tensor] | None:
+        """All rows of a conversation, which are then forgotten; None while there are fewer than its tokens."""
+        found = self._open.get(conversation)
+        if found is None or found.count < tokens:
             return None
+        del self._open[conversation]
         if len(found.chunks) == 1:
             return found.chunks[0]
         return {name: torch.cat([chunk[name] for chunk in found.chunks]) for name in found.chunks[0]}
@@ -116,7 +158,7 @@ class HandoverReader:
                 "prefix cache",
             )
         conversation.chunks.append(chunk)
-        conversation.count += rows.count
+        conversation.count += rows.tokens
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -1,7 +1,9 @@
 """One part: the states of its conversations are computed, laid into shards and published."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +30,9 @@ NON_FINITE_BOUND = 0.01
 
 NON_FINITE = "hidden states not finite"
 
+#: Shards that are written at a time, while the states of the next one are taken.
+WRITERS = 2
+
 
 @dataclass(frozen=True)
 class _Shard:
@@ -46,8 +51,21 @@ class _Shard:
         return sum(len(text.input_ids) for text in self.texts)
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A part whose states are being computed."""
+
+    part: Part
+    usable: Usable
+    engine: Engine
+    writer: FeatureWriter
+    missing: Sequence[_Shard]
+    states: Iterator[States]
+    worth: Iterator[int]
+
+
 class Maker:
-    """Makes parts, one after the other.
+    """Makes parts, one after the other. The states of the next one may be computed already while one is stored.
 
     Args:
         inputs: of the extraction.
@@ -76,13 +94,14 @@ class Maker:
         self._progress = progress
         self._skipped = 0
         self._started = _now()
+        self._begun: _Begun | None = None
+        self._since = 0.0
 
-    def make(self, part: Part, usable: Usable, engine: Engine) -> None:
-        """Compute and publish a part. Shards that an earlier run finished are not computed again.
+    def begin(self, part: Part, usable: Usable, engine: Engine) -> None:
+        """Have the engine compute a part, but for the shards that an earlier run finished; then finish the part before.
 
         Raises:
-            StageError: a token that the target does not have (TargetUnreadable); too many states that are not finite
-                (NonFinite).
+            StageError: a token that the target does not have (TargetUnreadable); or as ``finish``.
         """
         config = self._inputs.config
         _require_vocabulary(usable.all, engine, config.target)
@@ -96,41 +115,54 @@ class Maker:
             chat_template_digest=self._inputs.template_digest,
         )
         writer = FeatureWriter(self._folder / part.name, header)
-        began = time.monotonic()
-        records, computed = self._write(part, writer, usable.texts, engine)
-        numbers = _numbers(records, usable, computed, time.monotonic() - began)
-        manifest = writer.publish(
+        plan = self._plan(usable.texts, engine.hidden_size)
+        worth = _shares(len(part.conversations), sum(len(shard.texts) for shard in plan))
+        missing = []
+        for shard in plan:
+            if (record := writer.resume(shard.split, shard.number, shard.ids)) is None:
+                missing.append(shard)
+            else:
+                self._progress.advance(sum(next(worth) for _ in shard.texts))
+                self._bear(record)
+        if self._begun is None:
+            self._since = time.monotonic()
+        states = engine.states([ids for shard in missing for ids in shard.ids])
+        self.finish()
+        self._begun = _Begun(part, usable, engine, writer, missing, states, worth)
+
+    def finish(self) -> None:
+        """Store and publish the part that was begun last, if there is one.
+
+        Raises:
+            StageError: too many states that are not finite (NonFinite).
+        """
+        if self._begun is None:
+            return
+        begun, self._begun = self._begun, None
+        self._write(begun)
+        config, now = self._inputs.config, time.monotonic()
+        numbers = _numbers(begun, seconds=now - self._since)
+        self._since = now
+        manifest = begun.writer.publish(
             key=config.key,
             made_from=self._inputs.made_from(),
             numbers=numbers.model_dump(),
-            provenance=engine.provenance
+            provenance=begun.engine.provenance
             | {"sglang": config.sglang_version, "node": node(), "started": self._started, "finished": _now()},
         )
-        self._at.published(writer.folder, manifest)
+        self._at.published(begun.writer.folder, manifest)
 
-    def _write(
-        self, part: Part, writer: FeatureWriter, texts: Mapping[Split, Sequence[Rendered]], engine: Engine
-    ) -> tuple[dict[Split, list[ShardRecord]], int]:
-        """Write all shards of a part; returns their records and the tokens that were computed."""
-        plan = self._plan(texts, engine.hidden_size)
-        finished = [writer.resume(shard.split, shard.number, shard.ids) for shard in plan]
-        # All that is to do, in one go: an engine may look beyond a shard
-        missing = [shard for shard, record in zip(plan, finished, strict=True) if record is None]
-        states = engine.states([ids for shard in missing for ids in shard.ids])
-        worth = _shares(len(part.conversations), sum(len(shard.texts) for shard in plan))
-        records: dict[Split, list[ShardRecord]] = {split: [] for split in Split}
-        computed = 0
-        for shard, known in zip(plan, finished, strict=True):
-            record = known
-            if record is None:
-                record = writer.write(shard.split, shard.number, shard.ids, self._samples(states, shard.texts, worth))
-                computed += shard.tokens
-            else:
-                self._progress.advance(sum(next(worth) for _ in shard.texts))
-            records[shard.split].append(record)
-            self._bear(record.skipped)
-        self._progress.advance(sum(worth))
-        return records, computed
+    def _write(self, begun: _Begun) -> None:
+        with ThreadPoolExecutor(WRITERS, "shard") as threads:
+            writing: deque[Future[ShardRecord]] = deque()
+            for shard in begun.missing:
+                samples = self._samples(begun.states, shard.texts, begun.worth)
+                if len(writing) == WRITERS:
+                    self._bear(writing.popleft().result())
+                writing.append(threads.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples))
+            for last in writing:
+                self._bear(last.result())
+        self._progress.advance(sum(begun.worth))
 
     def _plan(self, texts: Mapping[Split, Sequence[Rendered]], hidden_size: int) -> list[_Shard]:
         config = self._inputs.config
@@ -144,21 +176,19 @@ class Maker:
         ]
 
     def _samples(self, every: Iterator[States], texts: Sequence[Rendered], worth: Iterator[int]) -> list[Sample]:
-        """Take the states of the conversations of one shard. Those with states that are not finite are left out."""
+        """Take the states of the conversations of one shard."""
         samples = []
         for text in texts:
             self._attend()
             states = next(every)
             ids = torch.tensor(text.input_ids.tolist(), dtype=torch.int32)
             mask = torch.tensor(text.loss_mask.tolist(), dtype=torch.uint8)
-            sample = Sample(ids, mask, states.hidden, states.teaching)
-            if sample.is_finite():
-                samples.append(sample)
+            samples.append(Sample(ids, mask, states.hidden, states.teaching, states.hidden_scale))
             self._progress.advance(next(worth))
         return samples
 
-    def _bear(self, skipped: int) -> None:
-        self._skipped += skipped
+    def _bear(self, record: ShardRecord) -> None:
+        self._skipped += record.skipped
         every = len(self._inputs.conversations)
         if self._skipped > NON_FINITE_BOUND * every:
             raise StageError(
@@ -180,18 +210,17 @@ def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) 
         )
 
 
-def _numbers(
-    records: Mapping[Split, Sequence[ShardRecord]], usable: Usable, computed: int, seconds: float
-) -> PartNumbers:
-    every = [record for of_split in records.values() for record in of_split]
+def _numbers(begun: _Begun, seconds: float) -> PartNumbers:
+    writer, usable = begun.writer, begun.usable
+    every = [record for split in Split for record in writer.records(split)]
     skipped = sum(record.skipped for record in every)
     return PartNumbers(
         conversations=sum(len(record.lengths) for record in every),
-        held_out=sum(len(record.lengths) for record in records[Split.HELD_OUT]),
+        held_out=sum(len(record.lengths) for record in writer.records(Split.HELD_OUT)),
         tokens=sum(sum(record.lengths) for record in every),
         supervised_tokens=sum(record.supervised_tokens for record in every),
         dropped=dict(usable.dropped) | ({NON_FINITE: skipped} if skipped else {}),
-        computed_tokens=computed,
+        computed_tokens=sum(shard.tokens for shard in begun.missing),
         seconds=seconds,
         answers=usable.answers.all if usable.answers else None,
         cut_answers=usable.answers.cut if usable.answers else None,

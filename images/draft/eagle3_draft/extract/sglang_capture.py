@@ -4,9 +4,9 @@ SGLang's sources are not touched. Its ``Engine`` lets a subclass choose what a s
 registers two hooks with SGLang's own registry and goes on to SGLang's scheduler. The hooks call the same method with the
 same layer ids as a server with a draft does, and see the same concatenation as that draft would.
 
-The rank that has the rows writes them, one file a forward, before the forward goes on: when the engine answers, the files
-are there. A hook that raised would have SGLang kill every process, the client with its exit code included. So it
-notes what is wrong in ``FAILURE`` instead, takes nothing more, and the client raises it by name.
+The rank that has the rows hands them over, one file a forward, and the forward goes on: the file may be there a little after
+the engine has answered. A hook that raised would have SGLang kill every process, the client with its exit code included.
+So it notes what is wrong in ``FAILURE`` instead, takes nothing more, and the client raises it by name.
 """
 
 import json
@@ -26,10 +26,10 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel
 
 from eagle3_api.conditions import Reason
-from eagle3_api.features import TeacherKind
+from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.sglang import CapturePoints
 from eagle3_draft.extract.handover import HandoverWriter, Rows
-from eagle3_draft.features import Teaching, teach
+from eagle3_draft.features import Teaching, as_stored, teach
 from eagle3_draft.features.teaching import tensors
 
 FAILURE = "failure.json"
@@ -45,14 +45,14 @@ class Plan:
     Attributes:
         points: where to take it from.
         ids: the layers, in SGLang's notation.
-        dtype: in which the states are handed over.
+        dtype: of the stored states, which are handed over as they are stored.
         teacher: in which form the target's answers are.
         folder: for the files; emptied by whoever reads them.
     """
 
     points: CapturePoints
     ids: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: FeatureDtype
     teacher: TeacherKind
     folder: Path
 
@@ -97,7 +97,7 @@ class Capture:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._handover = HandoverWriter(plan.folder)
+        self._handover = HandoverWriter(plan.folder, self._note)
         self._failed = False
 
     def install(self) -> None:
@@ -179,22 +179,18 @@ class Capture:
             return
         counts = batch.extend_seq_lens_cpu
         rows = [
-            Rows(conversation=int(request.removeprefix(_MARK)), start=start, count=count)
+            Rows(int(request.removeprefix(_MARK)), start, count)
             for request, start, count in zip(batch.rids, batch.extend_prefix_lens_cpu, counts, strict=True)
             if _is_ours(request)
         ]
-        columns = {"input_ids": input_ids, "hidden": aux, **tensors(teaching)}
+        columns = as_stored(
+            {"input_ids": input_ids, "hidden": aux, **tensors(teaching)}, self._plan.dtype, hidden.shape[-1]
+        )
         chosen: Any = slice(0, sum(counts))  # what follows is padding
         if len(rows) < len(counts):
             ours = torch.tensor([_is_ours(request) for request in batch.rids])
             chosen = ours.repeat_interleave(torch.tensor(counts)).nonzero().flatten().to(hidden.device)
-        kinds = {"hidden": self._plan.dtype, "last": self._plan.dtype}
-        # Copies: the engine uses its buffers again
-        taken = {
-            name: column[chosen].to("cpu", kinds.get(name, column.dtype), copy=True).contiguous()
-            for name, column in columns.items()
-        }
-        self._handover.write(rows, taken)
+        self._handover.write(rows, {name: column[chosen] for name, column in columns.items()})
 
     def _note(self, error: Exception) -> None:
         """Leave word for the client and take nothing more; the first one counts."""
@@ -208,7 +204,9 @@ class Capture:
             "errno": error.errno if isinstance(error, OSError) else None,
             "message": str(error) if known else f"{type(error).__name__}: {error}",
         }
-        path.write_text(json.dumps(note))
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(note))
+        partial.rename(path)
 
 
 def _logits(processor: Any, lm_head: Any, batch: Any, rows: torch.Tensor) -> torch.Tensor:

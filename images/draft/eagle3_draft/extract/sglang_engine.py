@@ -1,8 +1,8 @@
 """The target run by SGLang, in this pod, as it will be served: the same code, the same flags, the same layer ids.
 
 All of SGLang's ``Engine`` lives in one thread of ours, where its loop runs until the end. In the main thread it would replace
-the handler of SIGTERM, by which the stage learns that its pod is to end. The engine computes a batch of conversations ahead
-while the stage stores the batch before, and answers in dialogues all the while.
+the handler of SIGTERM, by which the stage learns that its pod is to end. The engine always has a window of conversations
+before it, whose states the stage takes in order, and answers in dialogues all the while.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic
@@ -34,16 +35,22 @@ from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.extract.handover import HandoverReader
 from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler
-from eagle3_draft.features import TORCH_DTYPES, teaching_of
+from eagle3_draft.features import teaching_of
 from eagle3_draft.inspect.target import read_target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
-#: Bytes of states of one batch. Two are in memory at a time: one is computed while the other is stored.
-BATCH_BYTES = 192 * 1024 * 1024
+#: Bytes of the states that SGLang computes, or has computed and nobody has taken: some forwards of the largest target.
+WINDOW_BYTES = 1024 * 1024 * 1024
 
-#: Requests of one batch: the engine keeps them all in its queue.
-BATCH_CONVERSATIONS = 512
+#: Conversations of which the same holds: the engine keeps them all in its queue.
+WINDOW_CONVERSATIONS = 1024
+
+#: For the rows of an answered conversation to be handed over, and between two looks for them.
+HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
+
+#: Tokens on which all is tried before the first conversation: kernels are compiled, and what SGLang cannot do is said.
+TRIED_TOKENS = 16
 
 #: Between two words of a start that takes long.
 WORD_SECONDS = 10.0
@@ -73,18 +80,20 @@ class SGLangEngine:
         self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
         self._handover = HandoverReader(self._folder)
         self._asked = 0
+        self._window, self._turn = _Window(), asyncio.Lock()
         self._serving = ThreadPoolExecutor(1, thread_name_prefix="sglang")
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         # While the target is computed elsewhere, this process takes many small steps, whose threads would wait for cores that
         # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        plan = Plan(capture_points(version), tuple(ids), TORCH_DTYPES[config.dtype], config.teacher, self._folder)
+        plan = Plan(capture_points(version), tuple(ids), config.dtype, config.teacher, self._folder)
         try:
             starting = self._serving.submit(_engine, plan, arguments)
             self._engine = _awaited(starting, startup_seconds(target.weight_bytes))
             self._serving.submit(self._engine.loop.run_forever)
             self._raise_failure()
+            for _ in self.states([[0] * TRIED_TOKENS]):
+                pass
         except BaseException:
             self.close()
             raise
@@ -99,22 +108,16 @@ class SGLangEngine:
         }
 
     def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
-        """The states over each conversation.
+        """The states over each conversation. SGLang has as many at a time as the window holds.
 
         Raises:
             StageError: rows are missing or of other tokens (FeaturesMisaligned).
             OSError: the states cannot be handed over: no space.
         """
-        waiting: Future[list[dict[str, Tensor]]] | None = None
-        before: list[Sequence[int]] = []
-        for batch in (*_batches(conversations, self._token_bytes), []):
-            ahead = self._thread.submit(self._compute, batch) if batch else None
-            if waiting is not None:
-                computed = waiting.result()
-                computed.reverse()
-                for ids in before:
-                    yield _states(ids, computed.pop())  # and with the last of a forward its memory goes
-            waiting, before = ahead, batch
+        numbers = range(self._asked, self._asked + len(conversations))
+        self._asked = numbers.stop
+        asked = [_Asked(number, ids, self._token_bytes) for number, ids in zip(numbers, conversations, strict=True)]
+        return self._taken(asked, asyncio.run_coroutine_threadsafe(self._compute_all(asked), self._engine.loop))
 
     def converse(self, sampling: Sampling) -> "_SideBySide[AskerT]":
         """All dialogues side by side: SGLang's queue decides how many are answered at a time."""
@@ -122,7 +125,6 @@ class SGLangEngine:
 
     def close(self) -> None:
         """End SGLang's processes."""
-        self._thread.shutdown(cancel_futures=True)
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.loop.call_soon_threadsafe(engine.loop.stop)
@@ -131,28 +133,50 @@ class SGLangEngine:
         torch.set_num_threads(self._torch_threads)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _compute(self, batch: Sequence[Sequence[int]]) -> list[dict[str, Tensor]]:
-        numbers = range(self._asked, self._asked + len(batch))
-        self._asked = numbers.stop
+    async def _compute_all(self, asked: "Sequence[_Asked]") -> None:
+        # The turn ends with the last that enters: what was asked for first is taken first, and must be in the window first
+        async with asyncio.TaskGroup() as computing, self._turn:
+            for one in asked:
+                await self._window.enter(one)
+                computing.create_task(self._compute(one))
+
+    async def _compute(self, one: "_Asked") -> None:
         try:
-            answers = self._engine.generate(
-                input_ids=[list(ids) for ids in batch],
+            answer = await self._engine.async_generate(
+                input_ids=list(one.ids),
                 # No token: SGLang then neither samples nor decodes
                 sampling_params={"max_new_tokens": 0, "temperature": 0.0},
-                rid=[request_id(number) for number in numbers],
+                rid=request_id(one.number),
+                priority=1,  # before all that waits to be answered in a dialogue
             )
+        except Exception as error:
+            one.answer.set_exception(error)
+        else:
+            one.answer.set_result(answer)
+
+    def _taken(self, asked: "Sequence[_Asked]", computing: "Future[None]") -> Iterator[States]:
+        try:
+            for one in asked:
+                yield _states(one.ids, self._rows(one))
+                self._engine.loop.call_soon_threadsafe(self._window.leave, one)
+        finally:
+            computing.cancel()
+
+    def _rows(self, one: "_Asked") -> dict[str, Tensor]:
+        """What was handed over of a conversation."""
+        try:
+            why = one.answer.result()["meta_info"].get("finish_reason")
         except ValueError as error:
             raise _misaligned(f"SGLang refuses a conversation: {error}") from error
-        self._raise_failure()
-        self._handover.look()
-        computed = []
-        for number, ids, answer in zip(numbers, batch, answers, strict=True):
-            rows = self._handover.take(number)
-            if rows is None:
-                why = answer["meta_info"].get("finish_reason")
-                raise _misaligned(f"SGLang gave no states of a conversation of {len(ids)} tokens ({why})")
-            computed.append(rows)
-        return computed
+        give_up = time.monotonic() + HANDOVER_SECONDS
+        while True:
+            self._raise_failure()
+            self._handover.look()
+            if (rows := self._handover.take(one.number, len(one.ids))) is not None:
+                return rows
+            if time.monotonic() > give_up:
+                raise _misaligned(f"SGLang gave no states of a conversation of {len(one.ids)} tokens ({why})")
+            time.sleep(HANDOVER_LOOK_SECONDS)
 
     def _raise_failure(self) -> None:
         try:
@@ -166,6 +190,41 @@ class SGLangEngine:
         raise StageError(ExitCode.REFUSED, Reason(note["reason"]), note["message"])
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A conversation whose states are wanted, and SGLang's answer to it."""
+
+    number: int
+    ids: Sequence[int]
+    token_bytes: int
+    answer: "Future[dict[str, Any]]" = field(default_factory=Future)
+
+    @property
+    def size(self) -> int:
+        """Of the window; a conversation of more than that has it to itself."""
+        return min(WINDOW_BYTES, max(len(self.ids) * self.token_bytes, WINDOW_BYTES // WINDOW_CONVERSATIONS))
+
+
+class _Window:
+    """What may be computed ahead of what is taken. All of it happens in the engine's loop."""
+
+    def __init__(self) -> None:
+        self._room = WINDOW_BYTES
+        self._left = asyncio.Event()
+
+    async def enter(self, one: _Asked) -> None:
+        """Wait until there is room for a conversation."""
+        while self._room < one.size:
+            self._left.clear()
+            await self._left.wait()
+        self._room -= one.size
+
+    def leave(self, one: _Asked) -> None:
+        """Make room again."""
+        self._room += one.size
+        self._left.set()
+
+
 class _CapturingEngine(ServerEngine):  # type: ignore[misc]
     """SGLang's engine, whose processes begin with ours, and whose loop runs on in the thread that made it."""
 
@@ -173,10 +232,6 @@ class _CapturingEngine(ServerEngine):  # type: ignore[misc]
         self.run_scheduler_process_func = functools.partial(run_scheduler, plan)
         self.run_detokenizer_process_func = run_detokenizer
         super().__init__(server_args=arguments)
-
-    def generate(self, **asked: Any) -> Any:
-        """Waits in another thread than the loop's. What is asked goes before all that waits to be answered in a dialogue."""
-        return asyncio.run_coroutine_threadsafe(self.async_generate(**asked, priority=1), self.loop).result()
 
 
 class _SideBySide(Generic[AskerT]):
@@ -239,7 +294,7 @@ def _engine(plan: Plan, arguments: Any) -> ServerEngine:
 def _states(ids: Sequence[int], rows: dict[str, Tensor]) -> States:
     if rows["input_ids"].tolist() != list(ids):
         raise _misaligned(f"SGLang's rows of a conversation of {len(ids)} tokens are of other tokens")
-    return States(hidden=rows["hidden"], teaching=teaching_of(rows))
+    return States(rows["hidden"], teaching_of(rows), rows.get("hidden_scale"))
 
 
 def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
@@ -299,28 +354,14 @@ def _server_arguments(config: ExtractConfig) -> Any:
 
 
 def _handover(folder: Path, longest: int) -> Path:
-    """Where states are handed over: in memory where there is room for two batches, or else beside the artifact."""
-    needed = 2 * max(BATCH_BYTES, longest)
+    """Where states are handed over: in memory where there is room for them, or else beside the artifact."""
+    needed = 2 * max(WINDOW_BYTES, longest)
     if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
         system = os.statvfs(SHARED_MEMORY)
         if system.f_bavail * system.f_frsize >= needed:
             return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
     folder.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=".handover-", dir=folder))
-
-
-def _batches(conversations: Sequence[Sequence[int]], token_bytes: int) -> Iterator[list[Sequence[int]]]:
-    """Conversations in order, as many at a time as the bounds allow; a longer one stands alone."""
-    batch: list[Sequence[int]] = []
-    size = 0
-    for ids in conversations:
-        if batch and (size + len(ids) * token_bytes > BATCH_BYTES or len(batch) == BATCH_CONVERSATIONS):
-            yield batch
-            batch, size = [], 0
-        batch.append(ids)
-        size += len(ids) * token_bytes
-    if batch:
-        yield batch
 
 
 def _misaligned(what: str) -> StageError:

@@ -101,7 +101,10 @@ def run(
                 usable = texts.of(part)
                 if part.count == 1:
                     whole.require_train(inputs, len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
-                maker.make(part, usable, engine())
+                maker.begin(part, usable, engine())
+                if not texts.immediate:  # to wait for answers is no reason to leave a part unstored
+                    maker.finish()
+            maker.finish()
         return whole.publish(inputs, folder, at, every, inputs.prompts() if found is None else found)
 
 

@@ -51,10 +51,12 @@ class Texts(Protocol):
     Attributes:
         unit: what progress counts, in plural.
         steps: how much a conversation counts, its states included.
+        immediate: whether texts come without waiting for the target.
     """
 
     unit: str
     steps: int
+    immediate: bool
 
     def first(self, part: Part, count: int) -> tuple[int, Usable]:
         """The texts of the first usable conversations of a part, so many at most, and how many were looked at for them."""
@@ -84,6 +86,7 @@ class AsTheyStand:
 
     unit = "conversations"
     steps = 1
+    immediate = True
 
     def __init__(self, inputs: Inputs, attend: Callable[[], None], progress: Progress) -> None:
         self._inputs = inputs
@@ -137,6 +140,7 @@ class Regenerated:
 
     unit = "answered and extracted conversations"
     steps = 2
+    immediate = False
 
     def __init__(
         self,

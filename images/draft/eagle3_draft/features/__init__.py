@@ -14,7 +14,7 @@ states are (``Header``). ``FeatureWriter`` writes a store so that an interrupted
 ``Features.open`` reads it, memory-mapped.
 """
 
-from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split, sample_of, tensors
+from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split, as_stored, sample_of, tensors
 from eagle3_draft.features.reader import Features, Samples
 from eagle3_draft.features.scaled import restored
 from eagle3_draft.features.shard import write_shard
@@ -34,6 +34,7 @@ __all__ = [
     "Split",
     "Teaching",
     "TopK",
+    "as_stored",
     "joined",
     "mapped",
     "plan_shards",

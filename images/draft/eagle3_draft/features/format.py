@@ -10,7 +10,7 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_draft.features import teaching
-from eagle3_draft.features.scaled import FP8, restored
+from eagle3_draft.features.scaled import FP8, quantised, restored
 from eagle3_draft.features.teaching import Teaching
 
 LENGTHS = "lengths.safetensors"
@@ -139,6 +139,21 @@ def tensors(sample: Sample) -> dict[str, torch.Tensor]:
     if sample.hidden_scale is not None:
         own["hidden_scale"] = sample.hidden_scale
     return own | teaching.tensors(sample.teaching)
+
+
+def as_stored(columns: Mapping[str, torch.Tensor], dtype: FeatureDtype, hidden_size: int) -> dict[str, torch.Tensor]:
+    """Columns as an engine computed them in the form in which they are stored, on the device where they are.
+
+    Args:
+        columns: (tokens, ...) by name; those of ``STATES`` in any type.
+        dtype: of the stored states; ``fp8`` puts their scales beside them.
+        hidden_size: of the target.
+    """
+    kept = {name: column.to(TORCH_DTYPES[dtype]) if name in STATES else column for name, column in columns.items()}
+    if dtype == "fp8":
+        for name in STATES & columns.keys():
+            kept[name], kept[f"{name}_scale"] = quantised(kept[name], hidden_size)
+    return kept
 
 
 def sample_of(columns: Mapping[str, torch.Tensor]) -> Sample:

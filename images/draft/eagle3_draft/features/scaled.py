@@ -13,7 +13,7 @@ def quantised(states: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """States in FP8 (E4M3), each row of each layer scaled to the whole range of the type.
 
     Args:
-        states: (tokens, layers x width), finite.
+        states: (tokens, layers x width). What is not finite in a row shows in its scale.
         width: hidden size.
 
     Returns:
@@ -21,7 +21,7 @@ def quantised(states: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """
     rows = states.float().reshape(len(states), states.shape[-1] // width, width)
     scale = rows.abs().amax(-1) / torch.finfo(FP8).max
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
     return (rows / scale[..., None]).to(FP8).flatten(-2), scale
 
 

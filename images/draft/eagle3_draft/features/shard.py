@@ -1,8 +1,7 @@
 """One shard: a safetensors file in which every tensor begins on a page, written in one pass and read as a mapping."""
 
-import json
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -13,26 +12,11 @@ from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import STATES, Header, Sample, sample_of, tensors
-from eagle3_draft.features.scaled import quantised
+from eagle3_draft.features.format import Header, Sample, as_stored, sample_of, tensors
+from eagle3_draft.features.pieces import DTYPES, PADDING, PAGE, pieces
 from eagle3_draft.stage import StageError
 
-#: Where a tensor may begin. What lies between two is a tensor of bytes of its own, for safetensors allows no gap.
-PAGE = 4096
-PADDING = "padding."
-
 OFFSETS = "offsets"
-
-_NAMES = {
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.uint8: "U8",
-    torch.float8_e4m3fn: "F8_E4M3",
-}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 # -------------------------------------------------------------------------------------------------------------- write
@@ -57,13 +41,14 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> str:
     columns = {name: [row[name] for row in rows] for name in header.stored()}
     shapes = {name: (dtype, (int(offsets[-1]), *row)) for name, (dtype, row) in header.stored().items()}
     return artifacts.write_pieces(
-        path, _pieces(shapes | {OFFSETS: (torch.int64, (len(offsets),))}, columns | {OFFSETS: [offsets]})
+        path, pieces(shapes | {OFFSETS: (torch.int64, (len(offsets),))}, columns | {OFFSETS: [offsets]})
     )
 
 
 def _stored(sample: Sample, header: Header) -> dict[str, Tensor]:
     """A conversation's tensors as they are stored."""
-    found, expected = tensors(sample), header.columns()
+    found = tensors(sample)
+    expected = header.columns() if sample.hidden_scale is None else header.stored()
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     wanted = {name: (len(sample), *row) for name, (_, row) in expected.items()}
     if shapes != wanted:
@@ -74,34 +59,7 @@ def _stored(sample: Sample, header: Header) -> dict[str, Tensor]:
             "split rows. Switch off its prefix cache and chunked prefill",
         )
     stored = {name: tensor.to("cpu", expected[name][0]) for name, tensor in found.items()}
-    if header.dtype == "fp8":
-        for name in STATES & stored.keys():
-            stored[name], stored[f"{name}_scale"] = quantised(stored[name], header.hidden_size)
-    return stored
-
-
-def _pieces(
-    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], columns: Mapping[str, Sequence[Tensor]]
-) -> Iterator[memoryview]:
-    """The bytes of a safetensors file, each tensor given as the parts of it that follow each other."""
-    entries: dict[str, object] = {}
-    begin = 0
-    for number, (name, (dtype, shape)) in enumerate(shapes.items()):
-        end = begin + torch.Size(shape).numel() * dtype.itemsize
-        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        begin = end + -end % PAGE
-        if begin > end:
-            entries[f"{PADDING}{number}"] = {"dtype": "U8", "shape": [begin - end], "data_offsets": [end, begin]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % PAGE)
-    yield memoryview(len(text).to_bytes(8, "little") + text)
-    for name in shapes:
-        size = 0
-        for part in columns[name]:
-            piece = part.contiguous().flatten().view(torch.uint8).numpy().data
-            size += len(piece)
-            yield piece
-        yield memoryview(bytes(-size % PAGE))
+    return stored if sample.hidden_scale is not None else as_stored(stored, header.dtype, header.hidden_size)
 
 
 # --------------------------------------------------------------------------------------------------------------- read
@@ -158,7 +116,7 @@ class Shard:
         return sample_of({name: self._tensors[name][rows] for name in self._header.stored()})
 
     def _mapped(self, dtype: str, shape: tuple[int, ...], begin: int) -> Tensor:
-        kind = _DTYPES.get(dtype, torch.uint8)  # another kind is refused by its name
+        kind = DTYPES.get(dtype, torch.uint8)  # another kind is refused by its name
         count = torch.Size(shape).numel()
         if not count:
             return torch.empty(shape, dtype=kind)

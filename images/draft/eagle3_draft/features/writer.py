@@ -78,22 +78,31 @@ class FeatureWriter:
     def write(
         self, split: Split, number: int, token_ids: Sequence[Sequence[int]], samples: Sequence[Sample]
     ) -> ShardRecord:
-        """Write one shard. The conversations of ``token_ids`` without a sample count as skipped.
+        """Write one shard. Several may be written at a time, each by a thread of its own.
+
+        A conversation whose numbers are not all finite is left out. It counts as skipped, and so does one of ``token_ids``
+        without a sample.
 
         Raises:
             StageError: a sample's parts do not have one row a token (FeaturesMisaligned).
         """
-        digest = write_shard(self.folder / shard_name(split, number), samples, self.header)
+        finite = [sample for sample in samples if sample.is_finite()]
+        digest = write_shard(self.folder / shard_name(split, number), finite, self.header)
         record = ShardRecord(
             plan=self._plan(token_ids),
             sha256=digest,
-            lengths=[len(sample) for sample in samples],
-            supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in samples),
-            skipped=len(token_ids) - len(samples),
+            lengths=[len(sample) for sample in finite],
+            supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in finite),
+            skipped=len(token_ids) - len(finite),
         )
         artifacts.write_atomic(self._record(split, number), json.dumps(record.to_json()).encode())
         self._records[split][number] = record
         return record
+
+    def records(self, split: Split) -> list[ShardRecord]:
+        """Of the shards that were written or resumed, in order."""
+        records = self._records[split]
+        return [records[number] for number in sorted(records)]
 
     def publish(
         self, *, key: str, made_from: Mapping[str, str], numbers: Mapping[str, Any], provenance: Mapping[str, str]
@@ -107,8 +116,8 @@ class FeatureWriter:
         """
         lengths, shards = {}, {}
         for split, records in self._records.items():
-            ordered = [records[number] for number in sorted(records)]
-            lengths[str(split)] = torch.tensor([n for record in ordered for n in record.lengths], dtype=torch.int32)
+            every = [n for record in self.records(split) for n in record.lengths]
+            lengths[str(split)] = torch.tensor(every, dtype=torch.int32)
             shards[str(split)] = [
                 {"file": shard_name(split, number), "conversations": len(records[number].lengths)}
                 for number in sorted(records)

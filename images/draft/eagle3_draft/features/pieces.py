@@ -1,0 +1,51 @@
+"""The bytes of a safetensors file in which every tensor begins on a page, from tensors that lie in parts, none of them copied."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+#: Where a tensor may begin. What lies between two is a tensor of bytes of its own, for safetensors allows no gap.
+PAGE = 4096
+PADDING = "padding."
+
+NAMES = {
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
+
+def pieces(
+    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], columns: Mapping[str, Sequence[Tensor]]
+) -> Iterator[memoryview]:
+    """The bytes of a file, in order.
+
+    Args:
+        shapes: type and shape of each tensor, by name.
+        columns: each tensor as the parts of it, on the CPU, that follow each other.
+    """
+    entries: dict[str, object] = {}
+    begin = 0
+    for number, (name, (dtype, shape)) in enumerate(shapes.items()):
+        end = begin + torch.Size(shape).numel() * dtype.itemsize
+        entries[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end + -end % PAGE
+        if begin > end:
+            entries[f"{PADDING}{number}"] = {"dtype": "U8", "shape": [begin - end], "data_offsets": [end, begin]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % PAGE)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for name in shapes:
+        size = 0
+        for part in columns[name]:
+            piece = part.contiguous().flatten().view(torch.uint8).numpy().data
+            size += len(piece)
+            yield piece
+        yield memoryview(bytes(-size % PAGE))
