@@ -332,6 +332,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a draft that is published nowhere": ({"publish": {}}, "publish: say where to, in oci, in objectStore or in both"),
     "a bucket that is a web page": ({"publish": {"objectStore": {"url": "https://b"}}}, "spec.publish.objectStore.url"),
+    "a hook without a command": (
+        {"publish": {"oci": {"reference": "r.io/llm/kimi"}, "hook": {"image": "cosign", "command": []}}},
+        "spec.publish.hook.command",
+    ),
     "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),
 }
 

@@ -15,6 +15,7 @@ from eagle3_api.jobs import (
     FetchConfig,
     Fetched,
     FetchResult,
+    HookConfig,
     HubSource,
     InspectConfig,
     JobConfig,
@@ -33,6 +34,18 @@ SETTINGS = Settings(draft_image="registry.example.com/eagle3-draft:0.1.0")
 
 UID = "6f1c2d7e-0d6c-4a53-9f0e-0c5f6a1b2c3d"
 DRAFT = "/eagle3/drafts/llm/llama-8b/convert/c0c0c0c0c0c0c0c0"
+
+#: Signs what is pushed, with cosign's own image, which has no shell.
+HOOK = {
+    "image": "registry.example.com/cosign:v2.6.5",
+    "command": ["cosign", "sign", "--yes", "--tlog-upload=false", "--key=env://COSIGN_KEY", "$(EAGLE3_REFERENCE)"],
+    "env": [
+        {"name": "COSIGN_KEY", "secretKeyRef": {"name": "cosign", "key": "cosign.key"}},
+        {"name": "COSIGN_PASSWORD", "secretKeyRef": {"name": "cosign", "key": "cosign.password"}},
+    ],
+}
+
+PUBLISH = {"oci": {"reference": "registry.example.com/llm/llama-8b-eagle3", "secret": "registry"}, "hook": HOOK}
 
 MODELS = {
     "name": "models",
@@ -226,6 +239,13 @@ def config(
             draft="sha256:4444",
             reference="registry.example.com/llm/llama-8b-eagle3",
             login=True,
+        ),
+        StageName.HOOK: HookConfig(
+            **common,
+            published=f"{drafts}/publish/pppp",
+            command=HOOK["command"],
+            digest=f"sha256:{'a' * 64}",
+            reference=f"registry.example.com/llm/llama-8b-eagle3@sha256:{'a' * 64}",
         ),
         StageName.PROBE: ProbeConfig(
             **common,

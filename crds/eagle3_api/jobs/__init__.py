@@ -26,6 +26,7 @@ from eagle3_api.jobs.data import DataConfig, RegenerateConfig
 from eagle3_api.jobs.envelope import JobConfig, JobEnvelope
 from eagle3_api.jobs.extract import ExtractConfig, ExtractResult
 from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset, HubSource
+from eagle3_api.jobs.hook import HookConfig
 from eagle3_api.jobs.inspect import Facts, InspectConfig
 from eagle3_api.jobs.probe import ProbeConfig, ProbeResult
 from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
@@ -59,6 +60,7 @@ __all__ = [
     "FetchConfig",
     "FetchResult",
     "Fetched",
+    "HookConfig",
     "HubDataset",
     "HubSource",
     "InspectConfig",

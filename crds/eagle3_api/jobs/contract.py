@@ -20,6 +20,7 @@ class StageName(StrEnum):
     CLEAN = "clean"
     CONVERT = "convert"
     PUBLISH = "publish"
+    HOOK = "hook"
     PROBE = "probe"
 
 

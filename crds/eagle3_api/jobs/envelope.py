@@ -9,6 +9,7 @@ from eagle3_api.jobs.clean import CleanConfig
 from eagle3_api.jobs.convert import ConvertConfig
 from eagle3_api.jobs.extract import ExtractConfig
 from eagle3_api.jobs.fetch import FetchConfig
+from eagle3_api.jobs.hook import HookConfig
 from eagle3_api.jobs.inspect import InspectConfig
 from eagle3_api.jobs.probe import ProbeConfig
 from eagle3_api.jobs.publish import PublishConfig
@@ -22,6 +23,7 @@ JobConfig = Annotated[
     | CleanConfig
     | ConvertConfig
     | PublishConfig
+    | HookConfig
     | ProbeConfig,
     Field(discriminator="stage"),
 ]

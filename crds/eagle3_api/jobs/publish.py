@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.base import Model
 from eagle3_api.jobs.contract import ObjectReference
 from eagle3_api.jobs.storage import BucketConfig
@@ -49,6 +50,16 @@ class PublishResult(Model):
     )
     stored: Stored | None = Field(None, description="Where it is in an object store.")
     bytes: int
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Name and sha256 of the manifest that others verify first: the registry's, or else the store's."""
+        if self.reference is not None:
+            name, _, digest = self.reference.partition("@sha256:")
+            return name, digest
+        if self.stored is None:
+            raise ValueError("nothing was pushed")
+        return f"{self.stored.address}/{MANIFEST}", self.stored.digest.removeprefix("sha256:")
 
     def told(self) -> str:
         """Where the draft is now, and where it says where it comes from."""

@@ -21,6 +21,7 @@ from eagle3_api.jobs.train import TrainResult
 REPORT_LIMIT = 3 * 1024
 
 Result = FetchResult | Facts | ExtractResult | TrainResult | CleanResult | ConvertResult | PublishResult | ProbeResult
+#: By the stages that leave a report: all but Hook, which is a command of somebody else's.
 RESULTS: dict[StageName, type[Result]] = {
     StageName.FETCH: FetchResult,
     StageName.INSPECT: Facts,

@@ -25,7 +25,7 @@ from eagle3_api.spec.placement import (
     Volume,
 )
 from eagle3_api.spec.probe import Probe
-from eagle3_api.spec.publish import OciArtifact, Publish
+from eagle3_api.spec.publish import Hook, OciArtifact, Publish
 from eagle3_api.spec.serve import Argument, Serve, Speculative
 from eagle3_api.spec.storage import CachedBucket, FeaturesRoot, Root, Storage
 from eagle3_api.spec.strings import HubRevision, Path, PathOrRepository, Quantity, Repository
@@ -53,6 +53,7 @@ __all__ = [
     "Extract",
     "Failures",
     "FeaturesRoot",
+    "Hook",
     "HubRevision",
     "Logging",
     "Loss",

@@ -1,13 +1,15 @@
 """``publish``: where else a draft goes."""
 
 import json
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from eagle3_api.base import Model
 from eagle3_api.references import PATTERN
 from eagle3_api.spec.bucket import Bucket
-from eagle3_api.spec.schema import rule, rules
+from eagle3_api.spec.placement import EnvironmentVariable
+from eagle3_api.spec.schema import BY_NAME, rule, rules
 from eagle3_api.spec.strings import Name, Text
 
 
@@ -34,6 +36,24 @@ class OciArtifact(Model):
     plain_http: bool = Field(False, description="Speak HTTP: for a registry inside of the cluster.")
 
 
+class Hook(Model):
+    """A command of yours, in an image of yours, once the draft is where it was to go: it signs, mirrors or tells somebody."""
+
+    image: Text = Field(description="Its image; nothing of ours need be in it, and no shell.")
+    command: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] = Field(
+        min_length=1,
+        max_length=64,
+        description="What to run, one item per word. $(EAGLE3_REFERENCE) is the artifact by its digest, and the other variables of the "
+        "environment stand in a word in the same way. It must bear to be run twice.",
+    )
+    env: list[EnvironmentVariable] | None = Field(
+        None,
+        max_length=32,
+        description="Environment variables besides placement.env: keys, from a Secret of yours.",
+        json_schema_extra=BY_NAME,
+    )
+
+
 class Publish(Model):
     """Where the converted draft goes, besides the drafts volume: for servers elsewhere, and for those who verify what they run."""
 
@@ -45,4 +65,8 @@ class Publish(Model):
     object_store: Bucket | None = Field(
         None,
         description="To a bucket, into a folder that is named after the SHA-256 of the manifest in it.",
+    )
+    hook: Hook | None = Field(
+        None,
+        description="Run this after the push, to sign what was pushed; the draft is not called published before it has ended well.",
     )

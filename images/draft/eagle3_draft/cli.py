@@ -23,7 +23,7 @@ from pathlib import Path
 import eagle3_api
 import eagle3_draft
 from eagle3_api.checkpoints import command
-from eagle3_api.jobs import CONFIG_FILE, TERMINATION_LOG, ExitCode, StageName
+from eagle3_api.jobs import CONFIG_FILE, RESULTS, TERMINATION_LOG, ExitCode, StageName
 from eagle3_draft import child, supervisor
 
 
@@ -87,10 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="STAGE | run | copy-lib | check | adopt | export"
     )
-    for stage in StageName:
+    for stage in RESULTS:
         commands.add_parser(stage, help=f"run the stage {stage}")
     run = commands.add_parser("run", help="run a stage in this process")
-    run.add_argument("stage", choices=list(StageName))
+    run.add_argument("stage", choices=list(RESULTS))
     run.add_argument("--result", type=Path, required=True, help="file that receives the exit code and the report")
     copy = commands.add_parser("copy-lib", help="copy this library")
     copy.add_argument("folder", type=Path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ProbeConfig, Report, StageName, TrainConfig
+from eagle3_api.jobs import RESULTS, ProbeConfig, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import times
@@ -22,6 +22,9 @@ from eagle3_operator.settings import Settings
 #: What a container waits for when its image does not come.
 PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+#: Characters of what a container said last that a message quotes.
+_LAST_WORDS = 300
 
 #: Why something that could go on does not yet, and what to say of it.
 Waiting = tuple[Reason, str]
@@ -165,8 +168,11 @@ def _replace(status: StageStatus, job: Job, why: str) -> Step:
 
 
 def _completed(link: Link, status: StageStatus, job: Job) -> Step:
-    """Done means Complete and a report. Without one (the pod is gone) the Job runs again; the artifact makes it instant."""
-    report = job.report
+    """Done means Complete and a report. Without one (the pod is gone) the Job runs again; the artifact makes it instant.
+
+    A command of the user's leaves no report.
+    """
+    report = job.report if link.stage in RESULTS else Report(stage=link.stage, key=link.key, ok=True)
     if report is None or report.key != link.key:
         return _replace(status, job, "it completed, but its report is lost")
     if report.partial:
@@ -201,7 +207,9 @@ def _why_failed(job: Job) -> tuple[Reason, str]:
         f"pod {last.name} ended with code {last.exit_code}" if last and last.exit_code is not None else "no pod is left"
     )
     said = _sentence(job.failure_message or job.failure_reason or "no reason given")
-    return Reason.JOB_FAILED, f"Job {job.name} failed ({said.rstrip('.')}; {ending})."
+    words = last.termination_message.strip()[-_LAST_WORDS:] if last else ""
+    quoted = f" Its last words: {_sentence(words)}" if words else ""
+    return Reason.JOB_FAILED, f"Job {job.name} failed ({said.rstrip('.')}; {ending}).{quoted}"
 
 
 def _sentence(message: str) -> str:
@@ -256,7 +264,7 @@ def _tries(job: Job) -> str:
         return ""
     last = max(failed, key=lambda pod: pod.finished_at or pod.created_at)
     said = Report.parse(last.termination_message)
-    why = said.message if said else last.termination_message.strip()[-300:]
+    why = said.message if said else last.termination_message.strip()[-_LAST_WORDS:]
     return f"pod {last.name} ended with code {last.exit_code}" + (f" ({why})" if why else "") + "; it is tried again"
 
 

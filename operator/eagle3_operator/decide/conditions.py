@@ -5,7 +5,7 @@ one that fails. Nothing here decides anything.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from eagle3_api.conditions import ORDER, Condition, Reason, Status, Type
@@ -61,6 +61,7 @@ _WORKING = {
     StageName.TRAIN: Reason.TRAINING,
     StageName.CONVERT: Reason.CONVERTING,
     StageName.PUBLISH: Reason.PUBLISHING,
+    StageName.HOOK: Reason.PUBLISHING,
 }
 
 
@@ -115,13 +116,20 @@ def draft_converted(at: Situation) -> Said | None:
 
 
 def draft_published(at: Situation) -> Said | None:
-    """What Publish pushed; absent where the object names no place. Servers do not wait for it."""
+    """What Publish pushed, once the hook has ended well, if there is one; absent where the object names no place.
+
+    Servers do not wait for it.
+    """
     if at.spec.publish is None:
         return None
     stage = at.stages.get(StageName.PUBLISH)
     said = _of_stage(stage, StageName.PUBLISH)
     if said.status != "True" or stage is None:
         return said
+    if at.spec.publish.hook is not None:
+        said = _of_stage(at.stages.get(StageName.HOOK), StageName.HOOK)
+        if said.status != "True":
+            return replace(said, message=f"it is pushed, and publish.hook is not done: {said.message}".rstrip(": "))
     return Said("True", Reason.ARTIFACT_PUBLISHED, PublishResult.model_validate(stage.result).told())
 
 

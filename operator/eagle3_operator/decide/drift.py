@@ -14,6 +14,9 @@ from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
 from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Revision
 
+#: Stages that a draft does not wait for.
+_BESIDE = (StageName.CLEAN, StageName.PUBLISH, StageName.HOOK)
+
 
 def act_on(spec: Eagle3DraftSpec, status: Eagle3DraftStatus, now: datetime) -> Eagle3DraftStatus:
     """The status as the rest of the decision is to see it: with another inspection asked for, where that is due."""
@@ -21,7 +24,7 @@ def act_on(spec: Eagle3DraftSpec, status: Eagle3DraftStatus, now: datetime) -> E
     serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
     if watch is None or watch.on_drift != "Retrain" or serving is None or spec.suspend:
         return status
-    chain = (stage for stage in status.stages if stage.name not in (StageName.CLEAN, StageName.PUBLISH))
+    chain = (stage for stage in status.stages if stage.name not in _BESIDE)
     at_work = any(stage.state is not StageState.SUCCEEDED for stage in chain)
     verdict = Revision(serving, None, spec).watch_verdict
     if at_work or verdict is None or verdict.reason is not Reason.DRIFTING:

@@ -36,6 +36,7 @@ _STAGE_PHASE = {
     StageName.TRAIN: Phase.TRAINING,
     StageName.CONVERT: Phase.CONVERTING,
     StageName.PUBLISH: Phase.PUBLISHING,
+    StageName.HOOK: Phase.PUBLISHING,
 }
 _MEASURING = (Reason.PROBING, Reason.MEASURING_BASELINE)
 
@@ -192,6 +193,8 @@ def _outcome(stage: StageStatus) -> str:
     if stage.name is StageName.PUBLISH:
         pushed = PublishResult.model_validate(stage.result)
         return f"{readable_bytes(pushed.bytes)}: {pushed.told()}"
+    if stage.name is StageName.HOOK:
+        return "publish.hook ended well"
     converted = ConvertResult.model_validate(stage.result)
     told = f"draft sha256:{converted.digest[:12]}, {converted.parameters} parameters, in {stage.artifact}"
     if converted.accuracy and converted.chance is not None:

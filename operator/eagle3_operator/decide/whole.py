@@ -165,7 +165,10 @@ def _publish(
     view: View,
     actions: Actions,
 ) -> list[Link]:
-    """Publish, one step further, where Convert is finished and the object says where to; puts its status into ``chain``."""
+    """Publish, and the hook after it, one step further, where Convert is finished and the object says where to.
+
+    Puts their statuses into ``chain``; returns what they want Jobs for.
+    """
     converted = chain.get(StageName.CONVERT)
     if view.obj.spec.publish is None or converted is None or converted.state is not StageState.SUCCEEDED:
         return []
@@ -175,7 +178,14 @@ def _publish(
     step = advance(link, before, view)
     actions.add(step)
     chain[StageName.PUBLISH] = step.status
-    return [link]
+    if view.obj.spec.publish.hook is None or step.status.state is not StageState.SUCCEEDED:
+        return [link]
+    pushed, before = PublishResult.model_validate(step.status.result), former.get(StageName.HOOK)
+    hook = stages.hook(view.obj, link, pushed, before.attempt if before is not None else None)
+    step = advance(hook, before, view)
+    actions.add(step)
+    chain[StageName.HOOK] = step.status
+    return [link, hook]
 
 
 def _not_yet_known(
@@ -271,9 +281,10 @@ def _artifact(view: View, chain: dict[StageName, StageStatus]) -> ArtifactStatus
     if convert is None or convert.state is not StageState.SUCCEEDED:
         return None
     result = ConvertResult.model_validate(convert.result)
-    published = chain.get(StageName.PUBLISH)
+    hooked = view.obj.spec.publish is not None and view.obj.spec.publish.hook is not None
+    last, published = chain.get(StageName.HOOK if hooked else StageName.PUBLISH), chain.get(StageName.PUBLISH)
     pushed = None
-    if published is not None and published.state is StageState.SUCCEEDED:
+    if published is not None and last is not None and last.state is StageState.SUCCEEDED:
         pushed = PublishResult.model_validate(published.result)
     return ArtifactStatus(
         folder=convert.artifact or "",

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from eagle3_api.jobs import (
@@ -10,15 +10,16 @@ from eagle3_api.jobs import (
     FATAL_EXIT_CODES,
     LIBRARY,
     METRICS_PORT,
-    REGISTRY_LOGIN,
+    HookConfig,
     JobConfig,
     JobEnvelope,
     ProbeConfig,
     StageName,
 )
-from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Placement, SecretKey
+from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Hook, Placement
 from eagle3_operator.decision import Manifest
-from eagle3_operator.manifests import group, names
+from eagle3_operator.manifests import group, hook, names
+from eagle3_operator.manifests.credentials import bucket_keys, registry_login
 from eagle3_operator.manifests.pods import (
     Mount,
     Program,
@@ -83,6 +84,8 @@ def stage_placement(spec: Eagle3DraftSpec, stage: StageName) -> Placement:
     if runs_target(spec, stage):
         own = spec.extract.placement
     placement = (own or Placement()).over(spec.placement)
+    if stage is StageName.HOOK and (wanted := _hook(spec)) is not None:
+        placement = hook.placed(wanted, placement)
     if is_large(spec, stage):
         return placement
     return placement.model_copy(update={"cpu": None, "memory": None, "shm_size": None})
@@ -97,8 +100,12 @@ def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
 
 def stage_image(spec: Eagle3DraftSpec, stage: StageName) -> str:
     """The image of a stage that needs more than ours."""
-    trainer = spec.train.trainer if stage is StageName.TRAIN else None
-    return trainer.image if trainer is not None else spec.image
+    theirs = {StageName.TRAIN: spec.train.trainer, StageName.HOOK: _hook(spec)}.get(stage)
+    return theirs.image if theirs is not None else spec.image
+
+
+def _hook(spec: Eagle3DraftSpec) -> Hook | None:
+    return spec.publish.hook if spec.publish is not None else None
 
 
 def stage_pods(spec: Eagle3DraftSpec, stage: StageName) -> int:
@@ -128,8 +135,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
     }
     if stage not in OWN_IMAGE:
         wish["image"] = stage_image(obj.spec, stage)
-    if stage is StageName.PUBLISH and obj.spec.publish is not None:
-        wish["publish"] = obj.spec.publish.to_json()
+    if stage in (StageName.PUBLISH, StageName.HOOK) and obj.spec.publish is not None:
+        wish["publish"] = obj.spec.publish.model_copy(update={"hook": None}).to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:
         wish["shards" if stage is StageName.EXTRACT else "nodes"] = pods
     if queue := stage_queue(obj.spec, stage):
@@ -178,7 +185,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                 },
                 "spec": {
                     **pod_spec(
-                        _program(obj, settings, stage),
+                        _program(obj, settings, config),
                         stage_placement(obj.spec, stage),
                         settings,
                         restart_policy="Never",
@@ -210,7 +217,11 @@ def _names_of_pods(obj: Eagle3Draft, stage: StageName) -> Manifest:
     return {"subdomain": group.service_name(obj.metadata.name)}
 
 
-def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
+def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program:
+    stage = StageName(config.stage)
+    if isinstance(config, HookConfig):
+        placement, grace = stage_placement(obj.spec, stage), stage_grace(obj.spec, stage)
+        return hook.program(obj, config, placement, name=CONTAINER, grace=grace)
     own_image = stage in OWN_IMAGE
     return Program(
         name=CONTAINER,
@@ -221,7 +232,7 @@ def _program(obj: Eagle3Draft, settings: Settings, stage: StageName) -> Program:
         gpus=stage_gpus(obj.spec, stage),
         requests=_REQUESTS[stage],
         environment={} if own_image else {"PYTHONPATH": LIBRARY},
-        secrets=_credentials(_bucket(obj.spec, stage)),
+        secrets=bucket_keys(_bucket(obj.spec, stage)),
         own_image=own_image,
         container={"terminationMessagePolicy": "File", **_ports(stage)},
     )
@@ -251,17 +262,8 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
         *_models(obj, stage),
         *user_mounts(placement, read_only=stage in ONLY_LOOKING),
         *((shared_memory(placement),) if is_large(obj.spec, stage) else ()),
-        *(_login(obj) if stage is StageName.PUBLISH else ()),
+        *(registry_login(obj.spec.publish) if stage is StageName.PUBLISH else ()),
     )
-
-
-def _login(obj: Eagle3Draft) -> Iterator[Mount]:
-    """The credentials of the registry, which the kubelet reads and the operator does not."""
-    oci = obj.spec.publish.oci if obj.spec.publish is not None else None
-    if oci is not None and oci.secret is not None:
-        folder, _, file = REGISTRY_LOGIN.rpartition("/")
-        items = [{"key": ".dockerconfigjson", "path": file}]
-        yield Mount("eagle3-registry", folder, {"secret": {"secretName": oci.secret, "items": items}}, read_only=True)
 
 
 def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
@@ -276,13 +278,6 @@ def _bucket(spec: Eagle3DraftSpec, stage: StageName) -> Bucket | None:
     if stage is StageName.PUBLISH:
         return spec.publish.object_store if spec.publish is not None else None
     return spec.storage.features.object_store if stage in FEATURE_STAGES else None
-
-
-def _credentials(bucket: Bucket | None) -> dict[str, SecretKey]:
-    """What an object store lets us in by, under the names that its clients know."""
-    if bucket is None or bucket.secret is None:
-        return {}
-    return {name: SecretKey(name=bucket.secret, key=name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 
 
 def _failure_rules() -> list[Manifest]:

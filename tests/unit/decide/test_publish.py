@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import PublishConfig, PublishResult, Stored
+from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
 from eagle3_operator.decide.stages import after_inspection, publish
 from unit.decide.world import World, serving_draft, trained
 from unit.samples import FACTS, converted
@@ -140,3 +140,77 @@ def test_another_draft_is_published_too() -> None:
     world.finish("publish", PUSHED)
     assert world.told.artifact.published == PUSHED.reference
     assert [name.split("-")[1] for name in world.created].count("publish") == 2
+
+
+# -------------------------------------------------------------------------------------------------------------- hooks
+
+SIGN = {"image": "registry.example.com/cosign:v2.6.5", "command": ["cosign", "sign", "$(EAGLE3_REFERENCE)"]}
+
+
+def hooked(**hook: Any) -> World:
+    """An object whose draft is pushed, and whose hook is next."""
+    world = trained(publishing(secret="registry").edit(publish={"hook": SIGN | hook}))
+    return world.finish("publish", PUSHED)
+
+
+def test_a_draft_is_not_called_published_before_its_hook_has_ended_well() -> None:
+    world = hooked()
+    assert world.reason("DraftPublished") == ("Unknown", Reason.PUBLISHING)
+    assert world.told.artifact is not None
+    assert world.told.artifact.published is None
+    world.complete("hook")
+    assert world.reason("DraftPublished") == ("True", Reason.ARTIFACT_PUBLISHED)
+    assert world.told.artifact is not None
+    assert world.told.artifact.published == PUSHED.reference
+
+
+def test_a_hook_is_told_what_was_pushed_by_its_digest() -> None:
+    world = hooked()
+    config = JobEnvelope.model_validate_json(
+        world.applied_job("hook")["spec"]["template"]["metadata"]["annotations"][CONFIG_ANNOTATION]
+    ).config
+    assert isinstance(config, HookConfig)
+    assert (config.reference, config.digest) == (PUSHED.reference, PUSHED.digest)
+    assert config.command == SIGN["command"]
+
+
+def test_a_hook_that_fails_is_told_in_its_own_words_and_pushes_nothing_again() -> None:
+    world = hooked()
+    world.crash("hook", code=1, said="Error: signing: reading key: decrypt: encrypted: decryption failed")
+    status, reason = world.reason("DraftPublished")
+    assert (status, reason) == ("False", Reason.JOB_FAILED)
+    message = world.condition("DraftPublished").message
+    assert "decryption failed" in message
+    assert "eagle3.dev/retry=hook@" in message
+    assert world.reason()[0] == "False"
+    assert world.seen.deployments, "no server waits for it"
+    before = len(world.created)
+    world.annotations["eagle3.dev/retry"] = "hook@again"
+    world.settle().finish("inspect")
+    assert [name.split("-")[1] for name in world.created[before:]] == ["inspect", "hook"]
+    world.complete("hook")
+    assert world.reason("DraftPublished") == ("True", Reason.ARTIFACT_PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ({"hook": {"command": ["cosign", "attest", "$(EAGLE3_REFERENCE)"]}}, ["hook"]),
+        ({"hook": {"env": [{"name": "COSIGN_PASSWORD", "value": ""}]}}, []),
+        ({"oci": {"reference": "registry.example.com/llm/other"}}, ["publish"]),
+        ({"hook": None}, []),
+    ],
+)
+def test_an_edit_runs_again_what_it_changes(change: dict[str, Any], again: list[str]) -> None:
+    world = hooked().complete("hook")
+    before = len(world.created)
+    world.edit(publish=change).settle()
+    assert [name.split("-")[1] for name in world.created[before:]] == again
+
+
+def test_what_is_pushed_again_is_signed_again() -> None:
+    world = hooked().complete("hook")
+    world.annotations["eagle3.dev/retry"] = "publish@again"
+    world.settle().finish("inspect").finish("publish", PUSHED)
+    world.complete("hook")
+    assert [name.split("-")[1] for name in world.created].count("hook") == 2

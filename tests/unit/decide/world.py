@@ -85,6 +85,10 @@ class World:
         assert len(found) == 1, f"{len(found)} Jobs of {stage}: {[j.name for j in found]}"
         return found[0]
 
+    def applied_job(self, stage: str) -> Manifest:
+        """The Job of this stage, as it was last applied."""
+        return [m for m in self.applied if m["metadata"].get("labels", {}).get("eagle3.dev/stage") == stage][-1]
+
     def jobs(self, stage: str) -> list[Job]:
         return [job for job in self.seen.jobs.values() if job.stage == stage]
 
@@ -143,6 +147,29 @@ class World:
         report = Report(stage=name, key=job.key, ok=True, result=given.to_json())
         self.completed.append(job.name)
         self._put_job(replace(job, complete=True, finished_at=self.now, report=report))
+        return self.settle()
+
+    def complete(self, stage: str) -> "World":
+        """The stage's Job completes and leaves no report: it was somebody else's command, or its pod is gone."""
+        job = self.job(stage)
+        self.completed.append(job.name)
+        self._put_job(replace(job, complete=True, finished_at=self.now))
+        return self.settle()
+
+    def crash(self, stage: str, *, code: int, said: str) -> "World":
+        """The stage's Job fails without a report; its pod's log ended with these words."""
+        job = self.job(stage)
+        pod = Pod(
+            f"{job.name}-x",
+            self.now,
+            "Failed",
+            started=True,
+            exit_code=code,
+            termination_message=said,
+            finished_at=self.now,
+        )
+        why = "Job has reached the specified backoff limit"
+        self._put_job(replace(job, failed=True, finished_at=self.now, failure_message=why, pods=(pod,)))
         return self.settle()
 
     def fail(self, stage: str, reason: Reason, message: str, code: int = 11) -> "World":

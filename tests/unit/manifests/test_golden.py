@@ -22,6 +22,7 @@ from unit.samples import (
     FROM_A_HUB,
     KIMI,
     MODELS,
+    PUBLISH,
     SETTINGS,
     config,
     draft,
@@ -140,6 +141,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "publish is let into a bucket by a Secret that the kubelet reads": lambda: stage(
         StageName.PUBLISH, draft(publish={"objectStore": {"url": "s3://drafts/llm", "secret": "bucket"}})
     ),
+    "a hook signs with the user's key in the user's image": lambda: stage(StageName.HOOK, draft(publish=PUBLISH)),
     "probe measures one revision": lambda: stage(StageName.PROBE),
     "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
     "a Job in a queue is made suspended and Kueue resumes it": lambda: stage(StageName.TRAIN, draft(queueName="gpus")),

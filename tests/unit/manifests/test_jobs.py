@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from eagle3_api.jobs import CONFIG_ANNOTATION, ExitCode, JobEnvelope, StageName
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.jobs import CONTAINER, OWN_IMAGE, job, template_hash
-from unit.samples import MODELS, SETTINGS, config, draft, full_placement
+from unit.samples import HOOK, MODELS, PUBLISH, SETTINGS, config, draft, full_placement
 
 STAGES = list(StageName)
-ENGINE_STAGES = [stage for stage in STAGES if stage not in OWN_IMAGE]
+ENGINE_STAGES = [stage for stage in STAGES if stage not in OWN_IMAGE and stage is not StageName.HOOK]
 
 
 def made(stage: StageName, **spec: Any) -> Manifest:
-    return job(draft(**spec), SETTINGS, config=config(stage))
+    return job(draft(**({"publish": PUBLISH} | spec)), SETTINGS, config=config(stage))
 
 
 def pod(manifest: Manifest) -> Manifest:
@@ -72,11 +72,11 @@ def test_the_conversion_of_an_adopted_draft_runs_the_target_where_extraction_wou
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_fetch_and_inspect_write_nothing_that_is_the_user_s(stage: StageName) -> None:
+def test_fetch_inspect_and_a_hook_write_nothing_that_is_the_user_s(stage: StageName) -> None:
     mounts = pod(made(stage))["containers"][0]["volumeMounts"]
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
-    assert {"/eagle3/features", "/eagle3/drafts"} <= writable
-    assert ("/data" in writable) == (stage not in (StageName.FETCH, StageName.INSPECT))
+    assert ({"/eagle3/features", "/eagle3/drafts"} <= writable) == (stage is not StageName.HOOK)
+    assert ("/data" in writable) == (stage not in (StageName.FETCH, StageName.INSPECT, StageName.HOOK))
     assert "/models" not in writable
 
 
@@ -124,5 +124,36 @@ def test_a_stage_is_not_made_anew_for_what_it_does_not_take(stage: StageName) ->
 def test_the_operator_s_own_version_makes_no_job_anew() -> None:
     newer = SETTINGS.model_copy(update={"draft_image": "registry.example.com/eagle3-draft:0.2.0"})
     for stage in STAGES:
-        before, after = (job(draft(), settings, config=config(stage)) for settings in (SETTINGS, newer))
+        before, after = (job(draft(publish=PUBLISH), settings, config=config(stage)) for settings in (SETTINGS, newer))
         assert before["metadata"] == after["metadata"]
+
+
+def test_a_hook_sees_what_was_pushed_and_neither_drafts_nor_held_out_data() -> None:
+    mounts = {mount["mountPath"]: mount for mount in pod(made(StageName.HOOK))["containers"][0]["volumeMounts"]}
+    assert "/eagle3/drafts" not in mounts
+    published = mounts["/eagle3/published"]
+    assert (published["subPath"], published["readOnly"]) == ("llm/llama-8b/publish/pppp", True)
+
+
+def test_a_hook_s_own_variables_come_before_the_object_s_and_after_the_contract() -> None:
+    theirs = [{"name": "HTTPS_PROXY", "value": "http://proxy"}, {"name": "COSIGN_PASSWORD", "value": "the object's"}]
+    own = [{"name": "COSIGN_PASSWORD", "value": "the hook's"}, {"name": "EAGLE3_REFERENCE", "value": "another"}]
+    publish = PUBLISH | {"hook": HOOK | {"env": own}}
+    container = pod(made(StageName.HOOK, placement={"env": theirs}, publish=publish))["containers"][0]
+    values = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert values["HTTPS_PROXY"] == "http://proxy"
+    assert values["COSIGN_PASSWORD"] == "the hook's"
+    assert str(values["EAGLE3_REFERENCE"]).startswith("registry.example.com/llm/llama-8b-eagle3@sha256:")
+
+
+@pytest.mark.parametrize(
+    ("change", "anew"),
+    [
+        ({"hook": HOOK | {"image": "registry.example.com/cosign:v2.7.0"}}, {StageName.HOOK}),
+        ({"hook": HOOK | {"env": []}}, {StageName.HOOK}),
+        ({"oci": {"reference": "registry.example.com/llm/llama-8b-eagle3"}}, {StageName.HOOK, StageName.PUBLISH}),
+    ],
+)
+def test_a_corrected_hook_pushes_nothing_again(change: dict[str, Any], anew: set[StageName]) -> None:
+    before, after = draft(publish=PUBLISH), draft(publish=PUBLISH | change)
+    assert {stage for stage in STAGES if template_hash(before, stage) != template_hash(after, stage)} == anew

@@ -8,13 +8,13 @@ from eagle3_api.jobs import StageName
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment
-from unit.samples import DATA, DRAFT, FACTS, MODELS, SETTINGS, config, draft, full_placement
+from unit.samples import DATA, DRAFT, FACTS, MODELS, PUBLISH, SETTINGS, config, draft, full_placement
 
 PODS = [*StageName, "plain", "drafted"]
 
 
 def pod(which: StageName | str, **spec: Any) -> Manifest:
-    obj = draft(**spec)
+    obj = draft(**({"publish": PUBLISH} | spec))
     if isinstance(which, StageName):
         manifest = job(obj, SETTINGS, config=config(which))
     else:
@@ -78,7 +78,7 @@ def test_the_environment_of_the_user_wins_except_over_the_contract(which: StageN
     env = [{"name": "HOME", "value": "/scratch"}, {"name": "PYTHONPATH", "value": "/mine"}]
     made = pod(which, placement={"env": env})
     variables = [variable["name"] for variable in made["containers"][0]["env"]]
-    values = {variable["name"]: variable["value"] for variable in made["containers"][0]["env"]}
+    values = {variable["name"]: variable.get("value") for variable in made["containers"][0]["env"]}
     assert len(set(variables)) == len(variables)
     assert values["HOME"] == "/scratch"
     assert values["PYTHONPATH"] == ("/eagle3/lib" if "initContainers" in made else "/mine")

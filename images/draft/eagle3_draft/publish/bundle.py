@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_api.artifacts import File
-from eagle3_draft.publish.draft import stated
+from eagle3_draft.publish.draft import canonical, stated
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
@@ -80,7 +80,7 @@ def model(files: Sequence[File], *, name: str, draft: Mapping[str, Any]) -> Bund
             "precision": draft["dtype"],
         },
     }
-    config = Document(_MODEL_CONFIG_TYPE, _json(about))
+    config = Document(_MODEL_CONFIG_TYPE, canonical(about))
     layers = [
         {
             "mediaType": _WEIGHT_TYPE if file.path.endswith(".safetensors") else _WEIGHT_CONFIG_TYPE,
@@ -102,7 +102,7 @@ def model(files: Sequence[File], *, name: str, draft: Mapping[str, Any]) -> Bund
             "eagle3.dev/target": draft["target"],
         },
     }
-    return Bundle(Document(MANIFEST_TYPE, _json(manifest)), (config,))
+    return Bundle(Document(MANIFEST_TYPE, canonical(manifest)), (config,))
 
 
 def provenance(statement: Mapping[str, Any], subject: Document, repository: str) -> Bundle:
@@ -114,7 +114,7 @@ def provenance(statement: Mapping[str, Any], subject: Document, repository: str)
         repository: where it is.
     """
     whole = stated(statement, repository, subject.digest.removeprefix("sha256:"))
-    layer, empty = Document(STATEMENT_TYPE, _json(whole)), Document(_EMPTY_TYPE, _EMPTY)
+    layer, empty = Document(STATEMENT_TYPE, canonical(whole)), Document(_EMPTY_TYPE, _EMPTY)
     annotations = {"in-toto.io/predicate-type": statement["predicateType"]}
     manifest = {
         "schemaVersion": 2,
@@ -125,7 +125,7 @@ def provenance(statement: Mapping[str, Any], subject: Document, repository: str)
         "subject": subject.described(),
         "annotations": annotations,
     }
-    return Bundle(Document(MANIFEST_TYPE, _json(manifest)), (empty, layer))
+    return Bundle(Document(MANIFEST_TYPE, canonical(manifest)), (empty, layer))
 
 
 def referrers(known: Mapping[str, Any] | None, referrer: Document) -> Document:
@@ -139,13 +139,9 @@ def referrers(known: Mapping[str, Any] | None, referrer: Document) -> Document:
     entry = referrer.described(artifactType=said["artifactType"], annotations=said["annotations"])
     others = [one for one in (known or {}).get("manifests", []) if one.get("digest") != referrer.digest]
     index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*others, entry]}
-    return Document(INDEX_TYPE, _json(index))
+    return Document(INDEX_TYPE, canonical(index))
 
 
 def fallback_tag(subject: Document) -> str:
     """The tag of that index."""
     return subject.digest.replace(":", "-")
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

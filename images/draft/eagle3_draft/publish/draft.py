@@ -74,3 +74,8 @@ def stated(statement: Mapping[str, Any], name: str, sha256: str) -> dict[str, An
         sha256: of its bytes.
     """
     return {**statement, "subject": [{"name": name, "digest": {"sha256": sha256}}, *statement["subject"]]}
+
+
+def canonical(value: object) -> bytes:
+    """The one way in which a document is written down, so that the same one has the same digest."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from platform import node
 
-from eagle3_api.artifacts import REPORT
+from eagle3_api.artifacts import PREDICATE, REPORT, STATEMENT
 from eagle3_api.jobs import REGISTRY_LOGIN, PublishConfig, PublishResult
 from eagle3_draft import artifacts
 from eagle3_draft.publish import oci, store
-from eagle3_draft.publish.draft import read_draft
+from eagle3_draft.publish.draft import canonical, read_draft, stated
 
 
 def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> PublishResult:
@@ -38,6 +38,9 @@ def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> Publish
     stored = store.push(draft, config.object_store) if config.object_store is not None else None
     result = PublishResult(**pushed, stored=stored, bytes=draft.bytes)
     artifacts.write_atomic(folder / REPORT, json.dumps(result.to_json(), indent=1).encode())
+    # For publish.hook: the very statement that was pushed, and its predicate, which is what cosign takes
+    artifacts.write_atomic(folder / STATEMENT, canonical(stated(draft.statement, *result.subject)))
+    artifacts.write_atomic(folder / PREDICATE, canonical(draft.statement["predicate"]))
     artifacts.publish(
         folder,
         stage=config.stage,

@@ -10,7 +10,6 @@ draft has the same address wherever it is pushed from.
 """
 
 import hashlib
-import json
 from contextlib import suppress
 
 from eagle3_api.artifacts import MANIFEST, File, Manifest
@@ -19,7 +18,7 @@ from eagle3_api.jobs import BucketConfig, ExitCode, Stored
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
 from eagle3_draft.progress import Progress
-from eagle3_draft.publish.draft import Draft, stated
+from eagle3_draft.publish.draft import Draft, canonical, stated
 from eagle3_draft.stage import StageError
 
 #: Of the object, which names the store.
@@ -47,7 +46,7 @@ def push(draft: Draft, config: BucketConfig) -> Stored:
     digest = hashlib.sha256(manifest).hexdigest()
     folder = f"sha256-{digest}"
     address = f"{bucket.url}/{folder}"
-    statement = _json(stated(draft.statement, f"{address}/{MANIFEST}", digest))
+    statement = canonical(stated(draft.statement, f"{address}/{MANIFEST}", digest))
     where = f"{folder}/provenance/sha256-{hashlib.sha256(statement).hexdigest()}.json"
     if not _has(bucket, f"{folder}/{MANIFEST}", manifest):
         _put_files(bucket, folder, draft)
@@ -65,7 +64,7 @@ def manifest_of(draft: Draft) -> bytes:
     manifest = Manifest(
         stage="publish", key=made_from["draft"], files=list(draft.files), made_from=made_from, numbers=about
     )
-    return _json(manifest.model_dump(mode="json", by_alias=True, exclude={"provenance"}))
+    return canonical(manifest.model_dump(mode="json", by_alias=True, exclude={"provenance"}))
 
 
 def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
@@ -110,7 +109,3 @@ def _another(bucket: Bucket, path: str) -> StageError:
         f"{FIELD}: {bucket.url}/{path} is there and is not what its place is named after. It was not touched: look at who writes "
         "there, and remove it",
     )
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -13,12 +13,13 @@ from eagle3_operator.decide.stages.configuration import sglang_version
 from eagle3_operator.decide.stages.convert import CONVERT
 from eagle3_operator.decide.stages.extract import EXTRACT
 from eagle3_operator.decide.stages.fetch import fetch
+from eagle3_operator.decide.stages.hook import hook
 from eagle3_operator.decide.stages.inspect import inspect
 from eagle3_operator.decide.stages.publish import publish
 from eagle3_operator.decide.stages.stage import Context, Link
 from eagle3_operator.decide.stages.train import TRAIN
 
-__all__ = ["Link", "after_inspection", "clean", "fetch", "inspect", "publish", "sglang_version"]
+__all__ = ["Link", "after_inspection", "clean", "fetch", "hook", "inspect", "publish", "sglang_version"]
 
 
 def after_inspection(obj: Eagle3Draft, facts: Facts, attempts: Mapping[StageName, str | None]) -> list[Link]:
