@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_api.artifacts import CONFIG, WEIGHTS
+from eagle3_api.artifacts import CONFIG, PREDICATE, STATEMENT, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BucketConfig, ConvertResult, ExitCode, ObjectReference, PublishConfig, PublishResult
 from eagle3_draft import artifacts
@@ -96,9 +96,13 @@ def test_where_it_comes_from_refers_to_it(config: PublishConfig, address: str) -
     listed = json.loads(get(address, f"referrers/{result.digest}"))
     assert [entry["digest"] for entry in listed["manifests"]] == [result.provenance]
     said = json.loads(get(address, f"manifests/{result.provenance}"))
-    statement = json.loads(get(address, f"blobs/{said['layers'][0]['digest']}"))
+    pushed = get(address, f"blobs/{said['layers'][0]['digest']}")
+    statement = json.loads(pushed)
     assert f"sha256:{statement['subject'][0]['digest']['sha256']}" == result.digest
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    # For those who sign it
+    assert (Path(config.folder) / STATEMENT).read_bytes() == pushed
+    assert json.loads((Path(config.folder) / PREDICATE).read_bytes()) == statement["predicate"]
 
 
 def test_a_registry_without_a_list_of_referrers_gets_it_under_a_tag(config: PublishConfig) -> None:
@@ -224,6 +228,7 @@ def test_a_folder_in_a_store_is_named_after_its_manifest_which_names_the_rest(
     assert (folder / WEIGHTS).read_bytes() == (converted[0] / WEIGHTS).read_bytes()
     statement = (server.folder / result.provenance.removeprefix(f"s3://{BUCKET}/")).read_bytes()
     assert result.provenance.endswith(f"provenance/sha256-{sha256(statement)}.json")
+    assert (Path(stored.folder) / STATEMENT).read_bytes() == statement
     assert json.loads(statement)["subject"][0] == {
         "name": f"{result.address}/manifest.json",
         "digest": {"sha256": sha256(manifest)},

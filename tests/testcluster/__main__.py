@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> None:
     if told.command == "build":
         if unknown := [name for name in told.program if name not in build.PROGRAMS]:
             parser.error(f"no program {unknown[0]}: {', '.join(build.PROGRAMS)}")
-        for name in told.program or build.PROGRAMS:
+        for name in told.program or build.IN_ADVANCE:
             print(build.binary(name))
         return
     if told.command == "upgrade":
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     image.add_argument("entrypoint", nargs=argparse.REMAINDER)
     make = command("build", "build the programs that are not there yet, and print where they are")
     names = ", ".join(build.PROGRAMS)
-    make.add_argument("program", nargs="*", help=f"of {names}; all if none is named")
+    make.add_argument("program", nargs="*", help=f"of {names}; those for every change if none is named")
     command("upgrade", "change the version of Kubernetes in go.mod").add_argument("version", help="such as 1.37.2")
     return parser
 

@@ -25,6 +25,8 @@ MODULES = Path(__file__).parent / "go"
 HEARTBEAT = 20  # seconds
 OBJECT_STORE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+ORAS = "oras.land/oras/cmd/oras@v1.3.6"
+COSIGN = "github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5"
 SMALL = ("-s", "-w")  # no symbol table, no debugging information
 
 
@@ -37,6 +39,7 @@ class Program:
     needs_go: tuple[int, int]
     about: str
     links: tuple[str, ...] = ()  # other names for it
+    in_advance: bool = True  # or else by the first test that wants it
 
     @property
     def is_local(self) -> bool:
@@ -53,8 +56,13 @@ PROGRAMS = {
         Program("versitygw", OBJECT_STORE, (1, 25), "S3-compatible object storage on a folder"),
         Program("helm", HELM, (1, 26), "Helm"),
         Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),
+        Program("oras", ORAS, (1, 26), "what others pull artifacts with; cold 2 minutes", in_advance=False),
+        Program("cosign", COSIGN, (1, 25), "what others sign artifacts with; cold 6 minutes", in_advance=False),
     )
 }
+
+#: Those that the suites of every change need.
+IN_ADVANCE = tuple(name for name, program in PROGRAMS.items() if program.in_advance)
 
 
 class GoMissingError(RuntimeError):
@@ -203,5 +211,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":  # by its path: before the Python environment is there, which the package needs
-    for program_name in sys.argv[1:] or PROGRAMS:
+    for program_name in sys.argv[1:] or IN_ADVANCE:
         print(binary(program_name))

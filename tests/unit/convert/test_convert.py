@@ -1,6 +1,7 @@
 """What SGLang gets is the draft that was trained, or nothing."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,9 @@ def test_the_provenance_names_what_was_made_from_what(made: drafts.Made, convert
     said = json.loads((folder / PROVENANCE).read_text())
     assert said["_type"] == "https://in-toto.io/Statement/v1"
     assert said["predicateType"] == "https://slsa.dev/provenance/v1"
+    times = [said["predicate"]["runDetails"]["metadata"][name] for name in ("startedOn", "finishedOn")]
+    assert times == sorted(times)
+    assert all(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ") for time in times)
     assert {subject["name"]: subject["digest"]["sha256"] for subject in said["subject"]} == {
         name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)
     }

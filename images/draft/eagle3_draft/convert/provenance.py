@@ -59,12 +59,17 @@ def statement(
                 },
                 "metadata": {
                     "invocationId": f"{config.owner.uid}/{config.key}",
-                    "startedOn": run["started"],
-                    "finishedOn": run["finished"],
+                    "startedOn": _timestamp(run["started"]),
+                    "finishedOn": _timestamp(run["finished"]),
                 },
             },
         },
     }
+
+
+def _timestamp(time: str) -> str:
+    """As in-toto writes UTC down: whoever signs the predicate would write it so, and sign other bytes than these."""
+    return time.replace("+00:00", "Z")
 
 
 def _own_version() -> str:
