@@ -8,7 +8,7 @@ more memory than all the rest of the operator.
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import kubernetes.config
@@ -42,6 +42,9 @@ RESOURCES: Mapping[str, Resource] = {
 #: Seconds for the connection, and for each answer. A reconcile is tried again; it must not hang.
 TIMEOUT = (5.0, 15.0)
 LOG_TIMEOUT = (2.0, 5.0)
+
+#: Whose fields are written.
+_MANAGED = {"fieldManager": FIELD_MANAGER}
 
 _PAGE = 500
 _GONE = 410
@@ -129,20 +132,21 @@ class Client:
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         """One object, or None. ``cached`` is as the API server has it in memory: a third of the cost, a moment old."""
         try:
-            return self._json("GET", _path(kind, namespace, name), query={"resourceVersion": "0"} if cached else None)
+            query = {"resourceVersion": "0"} if cached else {}
+            return self._json(_Request("GET", _path(kind, namespace, name), query))
         except NotFoundError:
             return None
 
     def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects of a namespace that carry these labels (``a=b,c=d``). Items say neither kind nor apiVersion."""
-        found = self._json("GET", _path(kind, namespace), query={"labelSelector": labels})
+        found = self._json(_Request("GET", _path(kind, namespace), {"labelSelector": labels}))
         return list(found.get("items") or [])
 
     def metadata(self, kind: str, namespace: str | None) -> Iterator[Json]:
         """The metadata of all objects of a kind, in a namespace or in all, page by page."""
         query = {"limit": str(_PAGE)}
         while True:
-            page = self._json("GET", _path(kind, namespace), query=query, accept=_METADATA_LIST)
+            page = self._json(_Request("GET", _path(kind, namespace), query, accept=_METADATA_LIST))
             yield from (item["metadata"] for item in page.get("items") or [])
             following = page["metadata"].get("continue")
             if not following:
@@ -151,7 +155,7 @@ class Client:
 
     def version(self, kind: str, namespace: str | None) -> str:
         """The version of a kind as of now, for ``changes`` to begin at."""
-        page = self._json("GET", _path(kind, namespace), query={"limit": "1"}, accept=_METADATA_LIST)
+        page = self._json(_Request("GET", _path(kind, namespace), {"limit": "1"}, accept=_METADATA_LIST))
         version: str = page["metadata"]["resourceVersion"]
         return version
 
@@ -172,7 +176,8 @@ class Client:
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
         path = _path(kind, namespace)
-        with self._opened("GET", path, query=query, accept=_METADATA_STREAM, timeout=WATCH_TIMEOUT) as stream:
+        request = _Request("GET", path, query, accept=_METADATA_STREAM, timeout=WATCH_TIMEOUT)
+        with self._opened(request) as stream:
             for line in stream:
                 change = json.loads(line)
                 if change["type"] == "ERROR":
@@ -185,25 +190,21 @@ class Client:
         """The last lines of a container's log; ``previous`` is the one before its restart."""
         query = {"container": container, "tailLines": str(lines), "previous": str(previous).lower()}
         path = f"{_path('Pod', namespace, pod)}/log"
-        return self._request("GET", path, query=query, accept="*/*", timeout=LOG_TIMEOUT).decode(errors="replace")
+        return self._read(_Request("GET", path, query, accept="*/*", timeout=LOG_TIMEOUT)).decode(errors="replace")
 
     # Writing
 
     def apply(self, manifest: Json) -> Json:
         """Server-side apply, as the one owner of the fields in the manifest."""
         metadata = manifest["metadata"]
-        return self._json(
-            "PATCH",
-            _path(manifest["kind"], metadata["namespace"], metadata["name"]),
-            query={"fieldManager": FIELD_MANAGER, "force": "true"},
-            body=manifest,
-            content="application/apply-patch+yaml",
-        )
+        path = _path(manifest["kind"], metadata["namespace"], metadata["name"])
+        query = {**_MANAGED, "force": "true"}
+        return self._json(_Request("PATCH", path, query, manifest, content="application/apply-patch+yaml"))
 
     def create(self, manifest: Json) -> Json:
         """Create; ConflictError if the name is taken."""
         path = _path(manifest["kind"], manifest["metadata"]["namespace"])
-        return self._json("POST", path, query={"fieldManager": FIELD_MANAGER}, body=manifest)
+        return self._json(_Request("POST", path, _MANAGED, manifest))
 
     def delete(self, kind: str, namespace: str, metadata: Json) -> None:
         """Delete exactly this object, its pods first; an object that is gone is deleted.
@@ -220,7 +221,7 @@ class Client:
             "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
         }
         with contextlib.suppress(NotFoundError):
-            self._json("DELETE", _path(kind, namespace, metadata["name"]), body=options)
+            self._json(_Request("DELETE", _path(kind, namespace, metadata["name"]), body=options))
 
     def scale(self, namespace: str, deployment: str, replicas: int) -> None:
         """Set a Deployment's replicas through its scale subresource."""
@@ -233,9 +234,7 @@ class Client:
     def merge(self, kind: str, namespace: str, name: str, patch: Json, *, subresource: str | None = None) -> Json:
         """A merge patch of an object or of one of its subresources."""
         path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
-        return self._json(
-            "PATCH", path, query={"fieldManager": FIELD_MANAGER}, body=patch, content="application/merge-patch+json"
-        )
+        return self._json(_Request("PATCH", path, _MANAGED, patch, content="application/merge-patch+json"))
 
     def replace_status(self, kind: str, obj: Json, status: Json) -> Json:
         """Write a whole status if the object is still as it was seen; else ConflictError."""
@@ -243,74 +242,56 @@ class Client:
         path = f"{_path(kind, metadata['namespace'], metadata['name'])}/status"
         # Not a patch, which the API server would first have to apply: this takes a sixth less of its time.
         body = {**obj, "metadata": metadata, "status": status}
-        return self._json("PUT", path, query={"fieldManager": FIELD_MANAGER}, body=body)
+        return self._json(_Request("PUT", path, _MANAGED, body))
 
     # The transport
 
-    def _json(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content: str = "application/json",
-        accept: str = "application/json",
-    ) -> Json:
-        answer: Json = json.loads(self._request(method, path, query=query, body=body, content=content, accept=accept))
+    def _json(self, request: "_Request") -> Json:
+        answer: Json = json.loads(self._read(request))
         return answer
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content: str = "application/json",
-        accept: str,
-        timeout: tuple[float, float] = TIMEOUT,
-    ) -> bytes:
-        with self._opened(
-            method, path, query=query, body=body, content=content, accept=accept, timeout=timeout
-        ) as answer:
+    def _read(self, request: "_Request") -> bytes:
+        with self._opened(request) as answer:
             return answer.read()
 
     @contextlib.contextmanager
-    def _opened(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content: str = "application/json",
-        accept: str,
-        timeout: tuple[float, float],
-    ) -> Iterator[urllib3.HTTPResponse]:
+    def _opened(self, request: "_Request") -> Iterator[urllib3.HTTPResponse]:
         """The answer to a request, before its body was read; a refusal is raised."""
-        request = f"{method} {path}"
         if self._closed:
-            raise StoppingError(request, 0, "Closed", "the operator is stopping")
+            raise StoppingError(str(request), 0, "Closed", "the operator is stopping")
         if self._asked is not None:
-            self._asked(method, _resource(path))
-        headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
+            self._asked(request.method, _resource(request.path))
         prepared = self._api.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params=headers,
-            body=body,
+            request.method,
+            request.path,
+            query_params=list(request.query.items()),
+            header_params={"Accept": request.accept}
+            | ({"Content-Type": request.content} if request.body is not None else {}),
+            body=request.body,
             auth_settings=["BearerToken"],
         )
         try:
-            answer = self._api.call_api(*prepared, _request_timeout=timeout).response
+            answer = self._api.call_api(*prepared, _request_timeout=request.timeout).response
             if not 200 <= answer.status < 300:
-                raise _refusal(request, answer.status, answer.read())
+                raise _refusal(str(request), answer.status, answer.read())
             with contextlib.closing(answer):
                 yield answer
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(request, 0, "Unreachable", f"the API server cannot be reached: {error}") from error
+            raise ApiError(str(request), 0, "Unreachable", f"the API server cannot be reached: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Json | None = None
+    content: str = "application/json"
+    accept: str = "application/json"
+    timeout: tuple[float, float] = TIMEOUT
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
 
 
 def _path(kind: str, namespace: str | None, name: str | None = None) -> str:

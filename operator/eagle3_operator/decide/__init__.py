@@ -10,7 +10,7 @@ A reader begins with ``whole``, which calls, in this order:
 - ``revisions``, ``rollout``: which revision is tried and which one serves; with ``probing`` and ``diagnosis`` (what was
   measured, why a server does not start), ``starts`` (how often it was tried), ``approval`` (what waits for a person),
   ``preference`` (which is the best), ``capacity`` (how many pods each has) and ``retirement`` (which can go);
-- ``conditions``, ``summary``: what to say of it all.
+- ``conditions``, ``summary``, ``events``: what to say of it all.
 
 Nothing here knows a client or a clock, and nothing is remembered but the object's own status.
 """

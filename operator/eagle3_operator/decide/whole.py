@@ -7,7 +7,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, seconds
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import conditions, drift, retention, retries, stages, summary, times
+from eagle3_operator.decide import conditions, drift, events, retention, retries, stages, summary, times
 from eagle3_operator.decide.approval import APPROVE_ANNOTATION
 from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
 from eagle3_operator.decide.conditions import Said, Situation
@@ -54,7 +54,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
     status = _status(view, known, chain, facts, Situation(obj.spec, chain, obstacle, wanted, outcome))
-    told = summary.events(before, status, obj.spec) + (outcome.events if outcome else [])
+    told = events.between(before, status, obj.spec) + (outcome.events if outcome else [])
     return Decision(
         status=status,
         delete=tuple(actions.delete),

@@ -1,0 +1,165 @@
+"""The Events of transitions: what happened between two statuses, in a sentence each for ``kubectl describe``."""
+
+from eagle3_api.artifacts import REPORT_PAGE
+from eagle3_api.estimate import readable_bytes
+from eagle3_api.jobs import (
+    RESULTS,
+    CleanResult,
+    ConvertResult,
+    ExtractResult,
+    Facts,
+    FetchResult,
+    ProbeResult,
+    PublishResult,
+    StageName,
+    TrainResult,
+)
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
+from eagle3_operator.decision import Event
+
+
+def between(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
+    """What happened between two statuses that is worth telling."""
+    return [*_stage_events(before, after, spec), *_room_events(before, after), *_revision_events(before, after)]
+
+
+def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
+    former = {stage.name: stage for stage in before.stages}
+    made = []
+    for stage in after.stages:
+        was = former.get(stage.name)
+        if was is not None and was.key == stage.key and was.state is stage.state:
+            continue
+        title = stage.name.value.capitalize()
+        if stage.state is StageState.RUNNING:
+            made.append(Event("Normal", f"{title}Started", f"Job {stage.job}{_plan(stage, after.resolved, spec)}"))
+        elif stage.state is StageState.SUCCEEDED and stage.job is not None:
+            made.append(Event("Normal", f"{title}Succeeded", _outcome(stage)))
+        elif stage.state is StageState.FAILED:
+            made.append(Event("Warning", f"{title}Failed", f"{stage.reason}: {stage.message}"))
+    return made
+
+
+def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
+    """That the servers go for a training, and that they come back. Nothing where none has served yet."""
+    if (before.room_for is None) == (after.room_for is None) or after.serving_revision is None:
+        return []
+    name = f"r{after.serving_revision}"
+    if after.room_for is not None:
+        return [Event("Normal", "MakingRoom", f"{name} is scaled to zero while the next draft is trained")]
+    return [Event("Normal", "RoomEnded", "the GPUs are the servers' again")]
+
+
+def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:
+    if stage.name is StageName.EXTRACT and facts is not None and facts.feature_bytes is not None:
+        size = readable_bytes(facts.feature_bytes)
+        return f": {_count(spec.extract.gpus, 'GPU')}, at most {size} at {spec.extract.dtype} ({facts.expected_tokens} tokens)"
+    if stage.name is StageName.TRAIN:
+        return f": {_count(spec.train.gpus, 'GPU')}, {_count(spec.train.epochs, 'epoch')}"
+    return ""
+
+
+def _outcome(stage: StageStatus) -> str:
+    if stage.name is StageName.HOOK:  # somebody else's command, which leaves no report
+        return "publish.hook ended well"
+    match RESULTS[stage.name].model_validate(stage.result):
+        case FetchResult() as fetched:
+            return _fetched(fetched)
+        case Facts() as facts:
+            return _inspected(facts)
+        case ExtractResult() as extracted:
+            return _extracted(extracted)
+        case TrainResult() as trained:
+            return f"{_trained(trained)}; report in {stage.artifact}/{REPORT_PAGE}"
+        case CleanResult(bytes=size):
+            return f"{readable_bytes(size)} removed, {stage.artifact} and the checkpoints of its training"
+        case ConvertResult() as converted:
+            return _converted(converted, str(stage.artifact))
+        case PublishResult() as pushed:
+            return f"{readable_bytes(pushed.bytes)}: {pushed.told()}"
+        case ProbeResult():  # which no stage of the chain has
+            return ""
+
+
+def _fetched(result: FetchResult) -> str:
+    return "; ".join(
+        f"{one.repository} at {one.commit[:12]}, {_count(one.files, 'file')}, {readable_bytes(one.bytes)}, in {one.path}"
+        for one in (result.target, result.dataset)
+        if one is not None
+    )
+
+
+def _inspected(facts: Facts) -> str:
+    told = f"{facts.architecture}, {facts.num_layers} layers, hidden {facts.hidden_size}"
+    return "; ".join((told, f"auxiliary layers {facts.auxiliary_layers}", *facts.warnings))
+
+
+def _extracted(result: ExtractResult) -> str:
+    told = (
+        f"{_count(result.conversations, 'conversation')} and {result.held_out} held out, {result.tokens} tokens, "
+        f"{readable_bytes(result.bytes)}; {sum(result.dropped.values())} dropped"
+    )
+    if result.answers is None:
+        return told
+    return (
+        f"{told}; {_count(result.answers, 'answer')} of the target's own, {result.cut_answers} of them cut by a length"
+    )
+
+
+def _trained(result: TrainResult) -> str:
+    told = (
+        f"expected accept length {result.expected_accept_lengths[-1]:.2f} at {len(result.expected_accept_lengths)} "
+        f"steps on {_count(result.held_out, 'held-out conversation')}"
+    )
+    if not result.steps:
+        return f"{told}, as spec.train.trainer left it"
+    return (
+        f"{told}, after step {result.best_step} of {result.steps}; {_rate(result.tokens_per_second)}, "
+        f"{result.waiting:.0%} of the time waiting for data"
+    )
+
+
+def _converted(result: ConvertResult, folder: str) -> str:
+    told = f"draft sha256:{result.digest[:12]}, {result.parameters} parameters, in {folder}"
+    if result.accuracy and result.chance is not None:
+        told += f"; {result.accuracy[0]:.1%} of its first proposals are the target's, {result.chance:.1%} would be by chance"
+    return told
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _rate(tokens_per_second: float) -> str:
+    """Tokens an hour, as people plan with them."""
+    hourly = tokens_per_second * 3600
+    return f"{hourly / 1e6:.1f} M tokens/h" if hourly >= 1e6 else f"{hourly:,.0f} tokens/h"
+
+
+_TOLD = {
+    RevisionState.REJECTED: ("Warning", "RevisionRejected"),
+    RevisionState.STALLED: ("Warning", "RevisionStalled"),
+}
+_UNPROVEN = (None, RevisionState.STARTING, RevisionState.PROBING, RevisionState.REJECTED, RevisionState.STALLED)
+
+
+def _revision_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
+    former = {revision.number: revision for revision in before.revisions}
+    made = (_revision_event(former.get(revision.number), revision) for revision in after.revisions)
+    return [event for event in made if event is not None]
+
+
+def _revision_event(was: RevisionStatus | None, now: RevisionStatus) -> Event | None:
+    state = was.state if was else None
+    if state is now.state:
+        return None
+    if now.state in _TOLD:
+        kind, title = _TOLD[now.state]
+        return Event(kind, title, f"{now.reason}: {now.message}")
+    if state in _UNPROVEN and now.state in (RevisionState.PROVEN, RevisionState.SERVING) and now.probe is not None:
+        return Event("Normal", "RevisionProven", now.message)
+    if was is None:
+        kind = "with the draft" if now.draft else "without speculation"
+        return Event("Normal", "RevisionStarted", f"r{now.number} is started, {kind}")
+    return None
