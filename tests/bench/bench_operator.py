@@ -89,6 +89,7 @@ def settled(site: Site, operator: OperatorProcess, count: int, steady: int) -> N
     poll(lambda: all_finished(site, count))
     poll(lambda: operator.metric("queue_length") == 0)
     print(f"all settled after {time.monotonic() - begin:.0f} s; {cost(operator, site, spent)}", flush=True)
+    print(f"requests for each until then: {requests(operator, count)}", flush=True)
     before = versions(site)
     operator.kill()
 

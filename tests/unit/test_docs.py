@@ -8,6 +8,7 @@ import pytest
 from eagle3_api import artifacts
 from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import Reason, Type
+from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE
 from eagle3_draft.convert.agreement import AGREEMENT
 from eagle3_draft.convert.proof import ACCURACY
 from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
@@ -64,6 +65,18 @@ def test_every_rule_for_drafts_is_documented_with_what_it_looks_at_and_how_to_me
     rules = (*RULES, FINITE, FILLED, DISTINCT, TRAINED, ACCURACY, AGREEMENT)
     assert documented == {rule.id: [rule.what, rule.mend] for rule in rules}
     assert list(documented) == [rule.id for rule in rules]
+
+
+def test_every_target_that_is_supported_is_listed() -> None:
+    (section,) = re.findall(
+        r"^## Which targets$(.*?)^## ", (DOCS / "extraction.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    listed = re.findall(r"`(\w+For\w+)`", section)
+    assert sorted(listed) == sorted(PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE)
+
+
+def test_the_first_page_says_which_releases_of_sglang_are_served() -> None:
+    assert f"An SGLang image, {OLDEST} to {NEWEST}," in (DOCS.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
