@@ -343,12 +343,21 @@ class Rollout:
         return warm
 
     def _takes_over(self, goal: Revision) -> bool:
-        """A rollback never waits: where its goal finds no GPU, the serving revision goes first."""
+        """A rollback never waits: where its goal finds no GPU, the serving revision goes first.
+
+        But for GPUs that are about to be free: taking away what serves would only leave the Service without a pod.
+        """
         if goal.number == self.serving or goal.ready > 0:
             return False
-        if goal.deployment is not None and without_place(goal.deployment.pods) is not None:
+        waits = goal.deployment is not None and without_place(goal.deployment.pods) is not None
+        if waits and not self._pods_are_going():
             goal = self._update(goal.number, displaces=True)
         return goal.status.displaces or self.serve.surge == "Never"
+
+    def _pods_are_going(self) -> bool:
+        """Whether pods end that do not serve."""
+        others = (r.deployment for n, r in self.revisions.items() if n != self.serving and r.deployment is not None)
+        return any(pod.terminating for deployment in others for pod in deployment.pods)
 
     # ----------------------------------------------------------------------------------- promotion, retirement
 

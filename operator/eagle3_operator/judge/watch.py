@@ -174,9 +174,10 @@ def judge_watch(
     early: float | None = None,
     problem: str = "",
 ) -> Verdict:
-    """The verdict on the serving revision: a pure function of its last ``watch.failures.in`` windows.
+    """The verdict on the serving revision: a pure function of its last ``watch.failures.in`` judged windows.
 
-    A window is judged when it holds at least ``watch.minTokens`` verified tokens. It fails when it has no verify calls,
+    A window is judged when it holds at least ``watch.minTokens`` verified tokens; others say nothing, and so take nothing back
+    either: a roll-back that waits for its server goes on where traffic falls off meanwhile. A judged window fails when it has no verify calls,
     when its accept length is below the break-even of the probe times ``probe.minSpeedup``, or when it is below
     ``probe.minAcceptLength``. ``watch.failures.of`` failed windows are a Fail, fewer only a reason to look again.
 
@@ -199,18 +200,18 @@ def judge_watch(
             "Inconclusive", Reason.SERVED_WITHOUT_SPECULATION, "the revision serves without a draft: nothing to watch"
         )
     bar = probe.break_even * policy.min_speedup if probe is not None and probe.break_even is not None else 0.0
-    recent = windows[-watch.failures.within :]
-    judged = [made for made in recent if _verified_tokens(made) >= watch.min_tokens]
+    judged = [made for made in windows if _is_judged(made, watch)][-watch.failures.within :]
     faults = [fault for made in judged if (fault := _fault(made, policy, bar)) is not None]
     numbers = _numbers(judged[-1], bar) if judged else {}
 
     if len(faults) >= watch.failures.of:
         reason, text = faults[-1]
-        message = f"{text}; {len(faults)} of the last {len(recent)} windows failed"
+        message = f"{text}; {len(faults)} of the last {len(judged)} judged windows failed"
         return Verdict("Fail", reason, message, numbers)
     if problem:
         return Verdict("Error", Reason.METRICS_UNAVAILABLE, _unavailable(problem, windows, watch), numbers)
-    if not judged:
+    recent = windows[-watch.failures.within :]
+    if not any(_is_judged(made, watch) for made in recent):
         return _no_traffic(recent, watch)
     if (fault := _fault(judged[-1], policy, bar)) is not None:
         reason, text = fault
@@ -229,7 +230,7 @@ def judge_watch(
 
 def early_accept_length(windows: Sequence[Window], watch: Watch) -> float | None:
     """The accept length over the first ``watch.failures.in`` windows with enough traffic; None until there are so many."""
-    first = [made for made in windows if _verified_tokens(made) >= watch.min_tokens and made.verify_calls > 0]
+    first = [made for made in windows if _is_judged(made, watch) and made.verify_calls > 0]
     first = first[: watch.failures.within]
     if len(first) < watch.failures.within:
         return None
@@ -256,6 +257,10 @@ def _drift(newest: Window, watch: Watch, early: float) -> str:
     if watch.on_drift == "Retrain":
         return f"{text}. The data is looked at again, and trained on if it has changed, once per cooldown ({watch.cooldown})"
     return f"{text}. Train on newer data: replace it under its path, and retry inspect or set watch.onDrift to Retrain"
+
+
+def _is_judged(made: Window, watch: Watch) -> bool:
+    return _verified_tokens(made) >= watch.min_tokens
 
 
 def _verified_tokens(made: Window) -> float:
@@ -297,7 +302,7 @@ def _no_traffic(recent: Sequence[Window], watch: Watch) -> Verdict:
 def _unavailable(problem: str, windows: Sequence[Window], watch: Watch) -> str:
     text = f"{problem.rstrip('.')}. Nothing is rolled back on missing metrics"
     for made in reversed(windows):
-        if made.accept_length is not None and _verified_tokens(made) >= watch.min_tokens:
+        if made.accept_length is not None and _is_judged(made, watch):
             return f"{text}. Last window with traffic: accept length {made.accept_length:.2f} in {_span(made)}"
     return text
 

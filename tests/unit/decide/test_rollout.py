@@ -238,6 +238,19 @@ def test_a_rollback_never_waits_even_where_the_gpus_are_full() -> None:
     assert world.serving == 0
 
 
+def test_a_rollback_takes_the_gpus_of_pods_that_are_going_and_not_those_of_what_serves() -> None:
+    world = full_node()
+    going = Pod("former", world.now, "Running", started=True, terminating=True)
+    waiting = Pod("new", world.now, unschedulable="Insufficient nvidia.com/gpu", unschedulable_since=world.now)
+    world.room = 2
+    world.window(verify=2900)
+    world.window(verify=2900)
+    world.pods(0, going, waiting)
+    assert (world.serving, world.replicas) == (1, {0: 1, 1: 1})
+    world.pods(0, waiting)
+    assert world.replicas == {0: 1, 1: 0}
+
+
 def test_surge_never_replaces_without_trying_beside() -> None:
     world = serving_plain(World().edit(serve={"surge": "Never"}))
     assert world.replicas == {0: 0, 1: 1}
