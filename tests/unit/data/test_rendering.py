@@ -14,6 +14,7 @@ from eagle3_draft.data.rendering import (
     NO_ANSWER,
     TEMPLATE_REFUSED,
     TOKENS_JOINED,
+    Rendered,
     Renderer,
     UnusableError,
 )
@@ -207,6 +208,26 @@ def test_a_conversation_renders_like_the_request_that_the_server_sees() -> None:
     assert whole.input_ids[: len(prompt)].tolist() == prompt
     assert list(whole.loss_mask[: len(prompt)]) == [0] * len(prompt)
     assert whole.loss_mask[len(prompt)] == 1
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML_MARKED, MISTRAL])
+@pytest.mark.parametrize("tokenizer", [bytelevel(), CharacterTokenizer()], ids=["fast", "slow"])
+def test_conversations_that_are_rendered_together_are_each_what_they_are_alone(tokenizer: Any, template: str) -> None:
+    if not tokenizer.is_fast:
+        template = template.replace("{%- generation %}", "").replace("{% endgeneration %}", "")
+    renderer = Renderer(tokenizer, template, 70)
+    every = [TURNS, TURNS[:1], [{"role": "system", "content": "Be brief."}, *TURNS[:2]], TURNS[:2]]
+    found = [one if isinstance(one, Rendered) else str(one) for one in renderer.conversations(every)]
+
+    def alone(messages: list[Message]) -> Rendered | str:
+        try:
+            return renderer.conversation(messages)
+        except UnusableError as why:
+            return str(why)
+
+    assert found == [alone(messages) for messages in every]
+    assert found[1] == NO_ANSWER
+    assert isinstance(found[3], Rendered)
 
 
 @pytest.mark.parametrize(

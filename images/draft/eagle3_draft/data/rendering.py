@@ -33,6 +33,10 @@ _CONTEXT = 5
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\b")
 
 
+#: Of a text, and the characters that each covers where the tokenizer can tell.
+_Tokens = tuple[list[int], list[tuple[int, int]] | None]
+
+
 class UnusableError(Exception):
     """A conversation that cannot be learned from; its text is why."""
 
@@ -129,12 +133,38 @@ class Renderer:
         Raises:
             UnusableError: it has no token to learn from, or they cannot be told from the others.
         """
+        (found,) = self.conversations([messages])
+        if isinstance(found, UnusableError):
+            raise found
+        return found
+
+    def conversations(self, every: Sequence[Sequence[Message]]) -> "list[Rendered | UnusableError]":
+        """As ``conversation``, each; the tokenizer takes them together, on as many cores as there are."""
+        texts: list[str | UnusableError] = [self._usable_text(messages) for messages in every]
+        whole = [text for text in texts if isinstance(text, str)]
+        tokens = iter(self._encode_with_offsets(whole) if not self._marks_answers else [None] * len(whole))
+        return [
+            text if isinstance(text, UnusableError) else self._rendered(messages, text, next(tokens))
+            for messages, text in zip(every, texts, strict=True)
+        ]
+
+    def _usable_text(self, messages: Sequence[Message]) -> str | UnusableError:
         if not any(message["role"] == "assistant" for message in messages):
-            raise UnusableError(NO_ANSWER)
+            return UnusableError(NO_ANSWER)
         try:
-            ids, mask = self._marked(messages) if self._marks_answers else self._compared(messages)
+            return self._text(messages)
         except TemplateError:
-            raise UnusableError(TEMPLATE_REFUSED) from None
+            return UnusableError(TEMPLATE_REFUSED)
+
+    def _rendered(self, messages: Sequence[Message], text: str, tokens: _Tokens | None) -> Rendered | UnusableError:
+        try:
+            return self._cut(*(self._marked(messages) if tokens is None else self._compared(messages, text, *tokens)))
+        except TemplateError:
+            return UnusableError(TEMPLATE_REFUSED)
+        except UnusableError as why:
+            return why
+
+    def _cut(self, ids: list[int], mask: list[int]) -> Rendered:
         if 1 not in mask:
             raise UnusableError(NO_ANSWER)
         mask = mask[: self.max_length]
@@ -164,10 +194,10 @@ class Renderer:
                 mask[index] = 1
         return ids, mask
 
-    def _compared(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+    def _compared(
+        self, messages: Sequence[Message], whole: str, ids: list[int], offsets: list[tuple[int, int]] | None
+    ) -> tuple[list[int], list[int]]:
         """By comparing the whole rendering with the renderings up to and after each answer."""
-        whole = self._text(messages)
-        ids, offsets = self._encode_with_offsets(whole)
         mask = [0] * len(ids)
         for position, message in enumerate(messages):
             if message["role"] != "assistant":
@@ -233,9 +263,9 @@ class Renderer:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]] | None]:
-        """Tokens, and the characters that each covers where the tokenizer can tell."""
-        if not self._has_offsets:
-            return self._encode(text), None
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return encoded["input_ids"], encoded["offset_mapping"]
+    def _encode_with_offsets(self, texts: list[str]) -> list[_Tokens]:
+        """Of each text the tokens, and the characters that each covers where the tokenizer can tell."""
+        if not self._has_offsets or not texts:
+            return [(self._encode(text), None) for text in texts]
+        encoded = self._tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))

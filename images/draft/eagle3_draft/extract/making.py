@@ -31,7 +31,7 @@ NON_FINITE_BOUND = 0.01
 NON_FINITE = "hidden states not finite"
 
 #: Shards that are written at a time, while the states of the next one are taken.
-WRITERS = 2
+WRITERS = 4
 
 
 @dataclass(frozen=True)

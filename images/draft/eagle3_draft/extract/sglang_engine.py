@@ -40,11 +40,11 @@ from eagle3_draft.inspect.target import read_target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
-#: Bytes of the states that SGLang computes, or has computed and nobody has taken: some forwards of the largest target.
-WINDOW_BYTES = 1024 * 1024 * 1024
+#: Of one batch: bytes of its states, and conversations. A longer conversation is a batch of its own.
+BATCH_BYTES, BATCH_CONVERSATIONS = 64 * 1024 * 1024, 64
 
-#: Conversations of which the same holds: the engine keeps them all in its queue.
-WINDOW_CONVERSATIONS = 1024
+#: Batches that SGLang computes, or has computed and nobody has taken: some forwards of the largest target.
+WINDOW_BATCHES = 16
 
 #: For the rows of an answered conversation to be handed over, and between two looks for them.
 HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
@@ -80,7 +80,7 @@ class SGLangEngine:
         self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
         self._handover = HandoverReader(self._folder)
         self._asked = 0
-        self._window, self._turn = _Window(), asyncio.Lock()
+        self._window, self._turn = asyncio.Semaphore(WINDOW_BATCHES), asyncio.Lock()
         self._serving = ThreadPoolExecutor(1, thread_name_prefix="sglang")
         # While the target is computed elsewhere, this process takes many small steps, whose threads would wait for cores that
         # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
@@ -114,10 +114,9 @@ class SGLangEngine:
             StageError: rows are missing or of other tokens (FeaturesMisaligned).
             OSError: the states cannot be handed over: no space.
         """
-        numbers = range(self._asked, self._asked + len(conversations))
-        self._asked = numbers.stop
-        asked = [_Asked(number, ids, self._token_bytes) for number, ids in zip(numbers, conversations, strict=True)]
-        return self._taken(asked, asyncio.run_coroutine_threadsafe(self._compute_all(asked), self._engine.loop))
+        batches = list(self._batches(conversations))
+        computing = asyncio.run_coroutine_threadsafe(self._compute_all(batches), self._engine.loop)
+        return self._taken(batches, computing)
 
     def converse(self, sampling: Sampling) -> "_SideBySide[AskerT]":
         """All dialogues side by side: SGLang's queue decides how many are answered at a time."""
@@ -133,49 +132,71 @@ class SGLangEngine:
         torch.set_num_threads(self._torch_threads)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _compute_all(self, asked: "Sequence[_Asked]") -> None:
+    def _batches(self, conversations: Sequence[Sequence[int]]) -> Iterator["_Batch"]:
+        """Conversations in order, as many at a time as the bounds allow."""
+        most = BATCH_BYTES // self._token_bytes
+        batch = _Batch(self._asked)
+        for ids in conversations:
+            if batch.every and (batch.tokens + len(ids) > most or len(batch.every) == BATCH_CONVERSATIONS):
+                yield batch
+                batch = _Batch(self._asked)
+            batch.every.append(ids)
+            batch.tokens += len(ids)
+            batch.room = min(WINDOW_BATCHES, -(-batch.tokens // most))
+            self._asked += 1
+        if batch.every:
+            yield batch
+
+    async def _compute_all(self, batches: "Sequence[_Batch]") -> None:
         # The turn ends with the last that enters: what was asked for first is taken first, and must be in the window first
         async with asyncio.TaskGroup() as computing, self._turn:
-            for one in asked:
-                await self._window.enter(one)
-                computing.create_task(self._compute(one))
+            for batch in batches:
+                for _ in range(batch.room):
+                    await self._window.acquire()
+                computing.create_task(self._compute(batch))
 
-    async def _compute(self, one: "_Asked") -> None:
+    async def _compute(self, batch: "_Batch") -> None:
         try:
-            answer = await self._engine.async_generate(
-                input_ids=list(one.ids),
+            answers = await self._engine.async_generate(
+                input_ids=[list(ids) for ids in batch.every],
                 # No token: SGLang then neither samples nor decodes
                 sampling_params={"max_new_tokens": 0, "temperature": 0.0},
-                rid=request_id(one.number),
+                rid=[request_id(batch.first + at) for at in range(len(batch.every))],
                 priority=1,  # before all that waits to be answered in a dialogue
             )
         except Exception as error:
-            one.answer.set_exception(error)
+            batch.answers.set_exception(error)
         else:
-            one.answer.set_result(answer)
+            batch.answers.set_result(answers)
 
-    def _taken(self, asked: "Sequence[_Asked]", computing: "Future[None]") -> Iterator[States]:
+    def _taken(self, batches: "Sequence[_Batch]", computing: "Future[None]") -> Iterator[States]:
         try:
-            for one in asked:
-                yield _states(one.ids, self._rows(one))
-                self._engine.loop.call_soon_threadsafe(self._window.leave, one)
+            for batch in batches:
+                try:
+                    answers = batch.answers.result()
+                except ValueError as error:
+                    raise _misaligned(f"SGLang refuses a conversation: {error}") from error
+                for number, (ids, answer) in enumerate(zip(batch.every, answers, strict=True), batch.first):
+                    yield _states(ids, self._rows(number, ids, answer))
+                self._engine.loop.call_soon_threadsafe(self._leave, batch)
         finally:
             computing.cancel()
 
-    def _rows(self, one: "_Asked") -> dict[str, Tensor]:
-        """What was handed over of a conversation."""
-        try:
-            why = one.answer.result()["meta_info"].get("finish_reason")
-        except ValueError as error:
-            raise _misaligned(f"SGLang refuses a conversation: {error}") from error
+    def _leave(self, batch: "_Batch") -> None:
+        for _ in range(batch.room):
+            self._window.release()
+
+    def _rows(self, number: int, ids: Sequence[int], answer: dict[str, Any]) -> dict[str, Tensor]:
+        """What was handed over of a conversation that is answered."""
         give_up = time.monotonic() + HANDOVER_SECONDS
         while True:
             self._raise_failure()
             self._handover.look()
-            if (rows := self._handover.take(one.number, len(one.ids))) is not None:
+            if (rows := self._handover.take(number, len(ids))) is not None:
                 return rows
             if time.monotonic() > give_up:
-                raise _misaligned(f"SGLang gave no states of a conversation of {len(one.ids)} tokens ({why})")
+                why = answer["meta_info"].get("finish_reason")
+                raise _misaligned(f"SGLang gave no states of a conversation of {len(ids)} tokens ({why})")
             time.sleep(HANDOVER_LOOK_SECONDS)
 
     def _raise_failure(self) -> None:
@@ -190,39 +211,15 @@ class SGLangEngine:
         raise StageError(ExitCode.REFUSED, Reason(note["reason"]), note["message"])
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A conversation whose states are wanted, and SGLang's answer to it."""
+@dataclass
+class _Batch:
+    """Conversations whose states are wanted, the room that they take in the window, and SGLang's answers to them."""
 
-    number: int
-    ids: Sequence[int]
-    token_bytes: int
-    answer: "Future[dict[str, Any]]" = field(default_factory=Future)
-
-    @property
-    def size(self) -> int:
-        """Of the window; a conversation of more than that has it to itself."""
-        return min(WINDOW_BYTES, max(len(self.ids) * self.token_bytes, WINDOW_BYTES // WINDOW_CONVERSATIONS))
-
-
-class _Window:
-    """What may be computed ahead of what is taken. All of it happens in the engine's loop."""
-
-    def __init__(self) -> None:
-        self._room = WINDOW_BYTES
-        self._left = asyncio.Event()
-
-    async def enter(self, one: _Asked) -> None:
-        """Wait until there is room for a conversation."""
-        while self._room < one.size:
-            self._left.clear()
-            await self._left.wait()
-        self._room -= one.size
-
-    def leave(self, one: _Asked) -> None:
-        """Make room again."""
-        self._room += one.size
-        self._left.set()
+    first: int
+    every: list[Sequence[int]] = field(default_factory=list)
+    tokens: int = 0
+    room: int = 0
+    answers: "Future[list[dict[str, Any]]]" = field(default_factory=Future)
 
 
 class _CapturingEngine(ServerEngine):  # type: ignore[misc]
@@ -355,7 +352,7 @@ def _server_arguments(config: ExtractConfig) -> Any:
 
 def _handover(folder: Path, longest: int) -> Path:
     """Where states are handed over: in memory where there is room for them, or else beside the artifact."""
-    needed = 2 * max(WINDOW_BYTES, longest)
+    needed = 2 * max(WINDOW_BATCHES * BATCH_BYTES, longest)
     if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
         system = os.statvfs(SHARED_MEMORY)
         if system.f_bavail * system.f_frsize >= needed:

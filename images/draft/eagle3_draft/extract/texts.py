@@ -1,7 +1,7 @@
 """What is learned from: conversations as tokens, with the answers that stand in the data or the target's own."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,9 @@ OPEN_DIALOGUES = 512
 
 #: Parts that are begun before the one whose answers are waited for is over. They are held in memory.
 PARTS_AHEAD = 2
+
+#: Conversations that are rendered together, between two looks at whether the pod is to end.
+RENDERED_TOGETHER = 64
 
 #: Between two looks at whether the pod is to end, while no dialogue is finished.
 WAIT_SECONDS = 1.0
@@ -95,28 +98,32 @@ class AsTheyStand:
 
     def first(self, part: Part, count: int) -> tuple[int, Usable]:
         usable = Usable()
-        for looked_at, index in enumerate(part.conversations, start=1):
-            self._add(usable, index)
+        for looked_at, (index, text) in enumerate(self._rendered(part), start=1):
+            self._add(usable, index, text)
             if len(usable.all) == count:
                 return looked_at, usable
         return len(part.conversations), usable
 
     def of(self, part: Part) -> Usable:
         usable = Usable()
-        for index in part.conversations:
-            self._progress.advance(0, f"rendering part {part.number + 1} of {part.count}")
-            self._add(usable, index)
+        for index, text in self._rendered(part):
+            self._add(usable, index, text)
         return usable
 
     def close(self) -> None:
         """There is nothing."""
 
-    def _add(self, usable: Usable, index: int) -> None:
-        self.attend()
-        try:
-            text = self._inputs.renderer.conversation(self._inputs.conversations[index].messages)
-        except UnusableError as why:
-            usable.dropped[str(why)] += 1
+    def _rendered(self, part: Part) -> Iterator[tuple[int, Rendered | UnusableError]]:
+        for begin in range(0, len(part.conversations), RENDERED_TOGETHER):
+            self.attend()
+            self._progress.advance(0, f"rendering part {part.number + 1} of {part.count}")
+            some = part.conversations[begin : begin + RENDERED_TOGETHER]
+            texts = self._inputs.renderer.conversations([self._inputs.conversations[index].messages for index in some])
+            yield from zip(some, texts, strict=True)
+
+    def _add(self, usable: Usable, index: int, text: Rendered | UnusableError) -> None:
+        if isinstance(text, UnusableError):
+            usable.dropped[str(text)] += 1
         else:
             usable.texts[self._inputs.split(index)].append(text)
 

@@ -10,6 +10,9 @@ from torch import Tensor
 PAGE = 4096
 PADDING = "padding."
 
+#: A tensor of so many bytes is one piece: to copy it costs less than to write each part by itself.
+SMALL = 1024 * 1024
+
 NAMES = {
     torch.int64: "I64",
     torch.int32: "I32",
@@ -44,8 +47,10 @@ def pieces(
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for name in shapes:
         size = 0
-        for part in columns[name]:
-            piece = part.contiguous().flatten().view(torch.uint8).numpy().data
-            size += len(piece)
-            yield piece
+        parts = [part.contiguous().flatten().view(torch.uint8) for part in columns[name]]
+        if 0 < sum(map(len, parts)) <= SMALL:
+            parts = [torch.cat(parts)]
+        for part in parts:
+            size += len(part)
+            yield part.numpy().data
         yield memoryview(bytes(-size % PAGE))
