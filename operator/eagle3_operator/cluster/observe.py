@@ -18,7 +18,7 @@ from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
 from eagle3_operator.cluster.servers import Servers
 from eagle3_operator.decide import times
-from eagle3_operator.judge import counters, watch
+from eagle3_operator.judge import counters, promql
 from eagle3_operator.manifests import flags, names
 from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod
 
@@ -99,14 +99,14 @@ class Observer:
         self, metadata: Metadata, serving: RevisionStatus, policy: Watch, prometheus: str, now: datetime
     ) -> Metrics | None:
         """The answer of Prometheus for the next window."""
-        span = watch.due(serving, policy, now)
+        span = promql.due(serving, policy, now)
         if span is None:
             return None
         server = self._prometheus.get(prometheus)
         if server is None:
             raise MetricsUnavailableError(f'the chart\'s values name no Prometheus "{prometheus}"')
-        questions = watch.queries(metadata.namespace, metadata.name, serving.number, seconds(policy.window))
-        answer = watch.window(server.values(questions, span[1].astimezone(UTC)), *span)
+        questions = promql.queries(metadata.namespace, metadata.name, serving.number, seconds(policy.window))
+        answer = promql.window(server.values(questions, span[1].astimezone(UTC)), *span)
         if isinstance(answer, str):
             raise MetricsUnavailableError(answer)
         return Metrics(serving.number, window=answer)

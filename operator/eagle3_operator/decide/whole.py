@@ -18,7 +18,7 @@ from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.judge import counters
-from eagle3_operator.judge.watch import begins
+from eagle3_operator.judge.windows import begins
 from eagle3_operator.manifests import claims, names
 from eagle3_operator.manifests.jobs import is_large
 from eagle3_operator.observation import Claim, Observation

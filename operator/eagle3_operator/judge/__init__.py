@@ -1,5 +1,6 @@
 """Judgement of revisions, pure: measurements and a policy go in, a ``Verdict`` comes out.
 
-``probe`` judges before traffic, ``watch`` after. Neither measures, waits or remembers: measurements are stored with the
-revision in the object's status, and judged anew at every reconcile.
+``probe`` judges before traffic, ``watch`` after, by ``windows`` that come from Prometheus (``promql``) or from the pods' own
+``counters``. None of them measures, waits or remembers: measurements are stored with the revision in the object's status,
+and judged anew at every reconcile.
 """

@@ -6,7 +6,7 @@
 
 The former reading lies in the revision's status, so nothing is lost with the operator. Windows follow each other from
 reading to reading; one that had to wait, because the operator was away or no server answered, is longer. Prometheus's
-way of doing the same is described in ``watch``, with the counters and what they mean.
+way of doing the same is ``promql``; the counters and what they mean are described in ``windows``.
 
 How many requests ran together comes from a counter too, as the mean over the window: the time that its requests took,
 added up, per second. A gauge would say that of two moments.
@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_api.spec import Watch, seconds
 from eagle3_api.status import PodReading, Reading, RevisionStatus, Window
-from eagle3_operator.judge.watch import REQUESTS, TOKENS, VERIFY_CALLS, begins, made_of
+from eagle3_operator.judge.windows import REQUESTS, TOKENS, VERIFY_CALLS, begins, made_of
 
 _SECONDS = "sglang:e2e_request_latency_seconds_sum"
 _READ = (TOKENS, REQUESTS, VERIFY_CALLS, _SECONDS)

@@ -13,7 +13,8 @@ from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Failures, Probe, PrometheusReference, Watch
 from eagle3_api.status import RevisionStatus, Window
 from eagle3_operator.decision import Verdict
-from eagle3_operator.judge.watch import blind, due, early_accept_length, judge_watch, queries, window
+from eagle3_operator.judge.promql import due, queries, window
+from eagle3_operator.judge.watch import blind, early_accept_length, judge_watch
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 POLICY = Probe(min_accept_length=1.5, min_speedup=1.1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eagle3_api.status import Window
-from eagle3_operator.judge.watch import queries, window
+from eagle3_operator.judge.promql import queries, window
 
 #: Seconds between scrapes, and of a window.
 SCRAPE = 15
