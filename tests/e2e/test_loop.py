@@ -8,8 +8,9 @@ import re
 import pytest
 
 from testbed import Testbed, broken, tiny, traffic
-from testbed.elsewhere import DATASET, REPOSITORY, TARGET, Elsewhere
+from testbed.elsewhere import DATASET, KEY, REPOSITORY, TARGET, Elsewhere
 from testbed.loop import Loop, held_out_prompts, host_folder, send_until
+from testbed.sign import tag
 from testcluster.wait import wait_for
 
 pytestmark = pytest.mark.timeout(2400)
@@ -25,7 +26,7 @@ def test_the_same_end_is_reached_when_the_operator_is_killed_in_every_phase(serv
 
 def test_no_job_ran_twice_to_completion_for_one_key(served: Loop) -> None:
     stages = sorted(name.split("-")[1] for name in served.completed)
-    assert stages == ["clean", "convert", "extract", "fetch", "inspect", "probe", "probe", "publish", "train"]
+    assert stages == ["clean", "convert", "extract", "fetch", "hook", "inspect", "probe", "probe", "publish", "train"]
     assert all(len(uids) == 1 for uids in served.completed.values())
 
 
@@ -59,6 +60,13 @@ def test_the_registry_gives_out_by_the_digest_in_the_status_what_the_servers_rea
     }
     folder = host_folder(bed, artifact.folder)
     assert pulled == {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
+
+
+def test_what_was_pushed_is_signed_by_a_hook_that_saw_the_user_s_key(served: Loop, elsewhere: Elsewhere) -> None:
+    artifact = served.ready.status.artifact
+    assert artifact is not None
+    digest = str(artifact.published).partition("@")[2]
+    assert elsewhere.pull(f"manifests/{tag(KEY, digest)}") == elsewhere.pull(f"manifests/{digest}")
 
 
 def test_two_pods_shared_the_extraction(served: Loop) -> None:

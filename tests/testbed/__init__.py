@@ -8,7 +8,8 @@
 - ``bed``: all of it together;
 - ``draft``: an ``Eagle3Draft`` as it is read back;
 - ``tiny``: the object that the tests and the demo create;
-- ``elsewhere``: a hub and a registry, where an object is to have its target from and its draft go to.
+- ``elsewhere``: a hub and a registry, where an object is to have its target from and its draft go to;
+- ``sign``: what signs it there.
 """
 
 from testbed.bed import Testbed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hub import stand_in
-from testbed import tiny
+from testbed import sign, tiny
 from testbed.bed import Testbed
 from testcluster import build
 
@@ -19,7 +19,11 @@ HUB_IMAGE, REGISTRY_IMAGE = "kit.local/hub:1", "kit.local/registry:1"
 HUB_PORT, REGISTRY_PORT = 8000, 5000
 REPOSITORY = "llm/tiny-eagle3"
 SECRET, USER, PASSWORD = "registry-login", "robot", "secret:word"
+SIGNER, KEY = "signer", "a key of the user's"
 READY_SECONDS = 60
+
+#: In the image of the hub, which has a Python.
+_HUB, _SIGN = "/hub.py", "/sign.py"
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,18 @@ class Elsewhere:
         return f"{REGISTRY}.{self.bed.namespace}:{REGISTRY_PORT}"
 
     def sections(self) -> dict[str, Any]:
-        """Of the tiny object's spec, so that its target and its data come from the hub and its draft goes to the registry."""
+        """Of the tiny object's spec, so that its target and its data come from the hub and its draft goes to the registry, signed."""
         spec = tiny.manifest()["spec"]
         data = {name: value for name, value in spec["data"].items() if name != "conversations"}
         oci = {"reference": f"{self.registry}/{REPOSITORY}", "secret": SECRET, "plainHttp": True}
+        key = {"name": "SIGNING_KEY", "secretKeyRef": {"name": SIGNER, "key": "key"}}
+        command = ["/usr/bin/python3", _SIGN, "$(EAGLE3_REFERENCE)"]
+        hook = {"image": HUB_IMAGE, "command": command, "env": [key]}
         hub = {"name": "HF_ENDPOINT", "value": f"http://{HUB}.{self.bed.namespace}:{HUB_PORT}"}
         return {
             "target": {"model": TARGET},
             "data": {**data, "dataset": {"repository": DATASET}},
-            "publish": {"oci": oci},
+            "publish": {"oci": oci, "hook": hook},
             "storage": {**spec["storage"], "models": {"claim": FETCHED}},
             "placement": {**spec["placement"], "env": [hub]},
         }
@@ -61,13 +68,12 @@ def deploy(bed: Testbed) -> Elsewhere:
     """Run both and return when they are ready."""
     bed.cluster.add_volume(FETCHED, "1Gi")
     bed.cluster.claim(bed.namespace, FETCHED)
-    place = "/hub.py"
-    bed.cluster.image(HUB_IMAGE, add=[(stand_in.__file__, place)])
+    bed.cluster.image(HUB_IMAGE, add=[(stand_in.__file__, _HUB), (sign.__file__, _SIGN)])
     bed.cluster.image(REGISTRY_IMAGE, add=[(build.binary("registry"), "/registry")])
     shown = [f"models/{TARGET}=/models/tiny-target", f"datasets/{DATASET}=/data/train.jsonl"]
     login = ["-user", USER, "-password", PASSWORD]
     manifests = [
-        *_server(HUB, HUB_IMAGE, ["/usr/bin/python3", place, str(HUB_PORT), *shown], HUB_PORT, ["models", "data"]),
+        *_server(HUB, HUB_IMAGE, ["/usr/bin/python3", _HUB, str(HUB_PORT), *shown], HUB_PORT, ["models", "data"]),
         *_server(REGISTRY, REGISTRY_IMAGE, ["/registry", "-listen", f":{REGISTRY_PORT}", *login], REGISTRY_PORT, []),
     ]
     bed.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
@@ -76,6 +82,7 @@ def deploy(bed: Testbed) -> Elsewhere:
         *("create", "secret", "docker-registry", SECRET, f"--docker-server={made.registry}"),
         *(f"--docker-username={USER}", f"--docker-password={PASSWORD}"),
     )
+    bed.kubectl("create", "secret", "generic", SIGNER, f"--from-literal=key={KEY}")
     bed.kubectl("wait", "--for=condition=Ready", f"--timeout={READY_SECONDS}s", f"pod/{HUB}", f"pod/{REGISTRY}")
     return made
 

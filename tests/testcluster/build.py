@@ -57,7 +57,7 @@ PROGRAMS = {
         Program("helm", HELM, (1, 26), "Helm"),
         Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),
         Program("oras", ORAS, (1, 26), "what others pull artifacts with; cold 2 minutes", in_advance=False),
-        Program("cosign", COSIGN, (1, 25), "what others sign artifacts with; cold 6 minutes", in_advance=False),
+        Program("cosign", COSIGN, (1, 25), "what others sign artifacts with; cold 10 minutes", in_advance=False),
     )
 }
 
