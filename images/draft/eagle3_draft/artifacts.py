@@ -17,15 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from eagle3_api.artifacts import FORMAT as MANIFEST_FORMAT
 from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.stage import StageError
+
+#: The type of an artifact's numbers.
+Numbers = TypeVar("Numbers", bound=Model)
 
 #: A manifest has a few hundred bytes a file; what is larger is not one, and is not read into memory.
 MANIFEST_LIMIT = 64 * 1024 * 1024
@@ -124,14 +128,24 @@ def read(folder: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise corrupt(folder, f"{MANIFEST} is broken: {f'{where}: ' if where else ''}{first['msg']}") from None
+        raise corrupt(folder, f"{MANIFEST} is broken: {_first(error)}") from None
     if manifest.format != MANIFEST_FORMAT:
         raise corrupt(folder, f"{MANIFEST} has the format {manifest.format!r}, this version reads {MANIFEST_FORMAT}")
     if len({file.path for file in manifest.files}) != len(manifest.files):
         raise corrupt(folder, f"{MANIFEST} lists a file twice")
     return manifest
+
+
+def numbers(folder: Path, manifest: Manifest, kind: type[Numbers]) -> Numbers:
+    """What the numbers of a finished artifact say.
+
+    Raises:
+        StageError: another version of this product wrote them otherwise (CorruptArtifact).
+    """
+    try:
+        return kind.model_validate(manifest.numbers)
+    except ValidationError as error:
+        raise outdated(folder, manifest.stage, f"its numbers are others ({_first(error)})") from None
 
 
 _verified: set[tuple[str, int, int, str]] = set()
@@ -292,6 +306,23 @@ def corrupt(folder: Path, what: str) -> StageError:
         f"the artifact in {folder} is corrupt: {what}. Restore it, or delete the folder and set eagle3.dev/retry to have "
         "it made again",
     )
+
+
+def outdated(folder: Path, stage: str, what: str) -> StageError:
+    """An artifact that is whole, and that another version of this product made otherwise than this one reads."""
+    return StageError(
+        ExitCode.BAD_INPUT,
+        Reason.CORRUPT_ARTIFACT,
+        f"the artifact in {folder} was made by another version of this product and cannot be gone on with: {what}. Set "
+        f"eagle3.dev/retry={stage}@<any new word> to have it made anew",
+    )
+
+
+def _first(error: ValidationError) -> str:
+    """What is wrong first, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def _unavailable(path: Path, error: OSError) -> StageError:

@@ -1,6 +1,8 @@
 """What SGLang gets is the draft that was trained, or nothing."""
 
 import json
+import re
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from eagle3_api.artifacts import CONFIG, PROMPTS, PROVENANCE, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, PROVENANCE, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import Folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
@@ -91,6 +93,32 @@ def test_the_provenance_names_what_was_made_from_what(made: drafts.Made, convert
     assert trained["digest"] == {"eagle3Key": drafts.TRAINED_KEY}
     manifest = artifacts.read(folder)
     assert PROVENANCE in {file.path for file in manifest.files}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda held_out, _: held_out.pop("top_tokens"), "held_out.safetensors has no top_tokens"),
+        (lambda _, numbers: numbers.pop("expectedAcceptLengths"), "expectedAcceptLengths: Field required"),
+    ],
+    ids=["its held-out sample says what the target said otherwise", "its numbers are others"],
+)
+def test_a_draft_that_another_version_trained_is_told_as_such_with_the_way_to_train_it_anew(
+    made: drafts.Made, tmp_path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object], words: str
+) -> None:
+    older = drafts.copy(made, tmp_path / "older").trained
+    manifest = artifacts.read(older)
+    held_out, numbers = load_file(older / HELD_OUT), dict(manifest.numbers)
+    change(held_out, numbers)
+    save_file(held_out, older / HELD_OUT)
+    artifacts.publish(
+        older, stage="train", key=manifest.key, made_from=manifest.made_from, numbers=numbers, provenance={}
+    )
+    with pytest.raises(StageError, match=re.escape(words)) as no:
+        run(drafts.convert_config(made, tmp_path / "out", trained=str(older)))
+    assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT)
+    assert "made by another version" in no.value.message
+    assert "eagle3.dev/retry=train@" in no.value.message
 
 
 def test_the_draft_of_a_bfloat16_target_is_rounded_and_still_the_same_draft(tmp_path: Path) -> None:

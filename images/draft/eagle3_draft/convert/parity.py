@@ -11,12 +11,16 @@ from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import read_folder, read_form
+from eagle3_api.jobs import StageName
 from eagle3_draft import artifacts
 from eagle3_draft.features import Sample, sample_of
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import config_of
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.vocabulary import Vocabulary
+
+#: Of the held-out sample.
+_COLUMNS = frozenset({"input_ids", "loss_mask", "hidden", "top_tokens", "top_log_probabilities", "offsets"})
 
 #: Unroll steps that are compared: the first reads the target's states, the others the draft's own.
 STEPS = 3
@@ -81,8 +85,15 @@ def compare(
 
 
 def read_held_out(trained: Path) -> list[Sample]:
-    """The held-out features that travel with Train's artifact; of what the target says, its most likely token alone."""
+    """The held-out features that travel with Train's artifact; of what the target says, its most likely token alone.
+
+    Raises:
+        StageError: they are not what was published, or another version published them otherwise (CorruptArtifact).
+    """
     columns = load_file(artifacts.verified(trained, HELD_OUT))
+    if missing := _COLUMNS - columns.keys():
+        what = f"{HELD_OUT} has no {', '.join(sorted(missing))}"
+        raise artifacts.outdated(trained, StageName.TRAIN, what)
     bounds = columns.pop("offsets").tolist()
     return [sample_of({name: rows[start:end] for name, rows in columns.items()}) for start, end in pairwise(bounds)]
 

@@ -45,7 +45,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
     """
     folder = Path(config.folder)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
-        return ConvertResult.model_validate(manifest.numbers)
+        return artifacts.numbers(folder, manifest, ConvertResult)
     started = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
     facts = read_target(Path(config.target))
@@ -133,7 +133,7 @@ def refused(reason: Reason, message: str) -> StageError:
 
 
 def _said_by_the_trainer(trained: Path) -> TrainResult:
-    return TrainResult.model_validate(artifacts.read(trained).numbers)
+    return artifacts.numbers(trained, artifacts.read(trained), TrainResult)
 
 
 def _publish(

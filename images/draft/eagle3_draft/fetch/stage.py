@@ -47,7 +47,7 @@ def run(config: FetchConfig) -> FetchResult:
 def _target(source: HubSource) -> Fetched:
     folder = Path(source.folder)
     if (manifest := artifacts.finished(folder, source.key)) is not None:
-        return Fetched.model_validate(manifest.numbers)
+        return artifacts.numbers(folder, manifest, Fetched)
     repository = _repository("model", source)
     files = choice.of_target(repository)
     _download(repository, files, folder)
@@ -59,7 +59,7 @@ def _dataset(config: FetchConfig) -> Fetched:
     assert source is not None  # noqa: S101  the caller's condition
     folder = Path(source.folder)
     if (manifest := artifacts.finished(folder, source.key)) is not None:
-        return Fetched.model_validate(manifest.numbers)
+        return artifacts.numbers(folder, manifest, Fetched)
     repository = _repository("dataset", source)
     files = choice.of_dataset(repository, source.split, source.files)
     came = folder / _FILES

@@ -53,7 +53,7 @@ def read_draft(config: PublishConfig) -> Draft:
             f"the draft in {folder} is that of key {manifest.key}, not {config.converted_key}; set eagle3.dev/retry to have it "
             "converted anew",
         )
-    result = ConvertResult.model_validate(manifest.numbers)
+    result = artifacts.numbers(folder, manifest, ConvertResult)
     about = {
         "digest": result.digest,
         "target": manifest.made_from["target"],

@@ -26,7 +26,7 @@ def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> Publish
     """
     folder = Path(config.folder)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
-        return PublishResult.model_validate(manifest.numbers)
+        return artifacts.numbers(folder, manifest, PublishResult)
     started = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
     draft = read_draft(config)

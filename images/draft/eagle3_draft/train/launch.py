@@ -43,7 +43,7 @@ def run(config: TrainConfig) -> TrainResult:
     """
     folder, scratch = Path(config.folder), Path(config.scratch)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
-        return TrainResult.model_validate(manifest.numbers)
+        return artifacts.numbers(folder, manifest, TrainResult)
     check_libraries(config)
     folder.mkdir(parents=True, exist_ok=True)
     scratch.mkdir(parents=True, exist_ok=True)
