@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "data of no kind": ({"data": {"maxSamples": 5}}, "give one of data.conversations, data.prompts and data.dataset"),
     "a target of a hub without a place for it": (
         {"target.model": "meta-llama/Llama-3.1-8B-Instruct"},
-        "storage.models: target.model or data.dataset is a repository of a hub (a path begins with /)",
+        "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub (a path begins with /)",
     ),
     "a data set of a hub without a place for it": (
         {"data": {"dataset": {"repository": "acme/talks"}}},
@@ -329,6 +329,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a repository without its registry": (
         {"publish": {"oci": {"reference": "llm/kimi-draft"}}},
         "reference: name the registry too, in lower case and without https://, as in registry.example.com/llm/kimi-draft",
+    ),
+    "a draft of a hub that is kept nowhere": (
+        {"draft.checkpoint": "acme/draft"},
+        "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub",
+    ),
+    "a revision of a draft that is a path": (
+        {"draft.checkpoint": "/drafts/a", "draft.revision": "v1"},
+        "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path on a volume has none",
     ),
     "a draft that is published nowhere": ({"publish": {}}, "publish: say where to, in oci, in objectStore or in both"),
     "a bucket that is a web page": ({"publish": {"objectStore": {"url": "https://b"}}}, "spec.publish.objectStore.url"),

@@ -5,7 +5,7 @@ is refused; the one exception is the hub's own cache, whose snapshots are links 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -132,6 +132,19 @@ def checkpoint_files(path: Path) -> tuple[Path, ...]:
     return (path / CONFIG, *weights, *beside)
 
 
+def files_of(names: Iterable[str]) -> frozenset[str]:
+    """Those of a folder's files that a checkpoint may consist of; none where there are no weights.
+
+    Args:
+        names: of all files; those in subfolders, with a slash, are none of a checkpoint's.
+    """
+    here = frozenset(name for name in names if "/" not in name)
+    for kind in _KINDS:
+        if weights := _weights_among(here, kind):
+            return weights | here & {CONFIG, *_INDEXES, *SIDE_FILES}
+    return frozenset()
+
+
 def read_json(folder: Path, name: str, limit: int) -> dict[str, Any]:
     """A JSON object.
 
@@ -193,16 +206,12 @@ def indexed(folder: Path, index: str) -> dict[str, str] | None:
 
 def _weights(folder: Path) -> tuple[Path, ...]:
     for kind in _KINDS:
-        found = {
-            path.name: path
-            for path in folder.glob(kind)
-            if path.name not in _NOT_WEIGHTS and path.name not in SIDE_FILES
-        }
+        found = _weights_among((path.name for path in folder.glob(kind)), kind)
         if not found:
             continue
         index = next((name for name in _INDEXES if name.endswith(f"{kind[1:]}.index.json")), "")
         named = set((indexed(folder, index) or {}).values()) if index else set()
-        if missing := sorted(named - found.keys()):
+        if missing := sorted(named - found):
             raise UnreadableError(
                 f"{folder} lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}, which its index names"
             )
@@ -216,6 +225,14 @@ def _weights(folder: Path) -> tuple[Path, ...]:
             "first (TorchSpec: tools/convert_to_hf.py; others: torch.distributed.checkpoint.format_utils)"
         )
     raise UnreadableError(f"{folder} holds no weights in {', '.join(_KINDS)}")
+
+
+def _weights_among(names: Iterable[str], kind: str) -> frozenset[str]:
+    """The files of weights of one kind, ``*.bin``."""
+    suffix = kind.removeprefix("*")
+    return frozenset(
+        name for name in names if name.endswith(suffix) and name not in _NOT_WEIGHTS and name not in SIDE_FILES
+    )
 
 
 def _tensors(folder: Path, path: Path) -> Iterator[Stored]:

@@ -32,6 +32,7 @@ class FetchConfig(Model):
     key: str
     target: HubSource | None = None
     dataset: HubDataset | None = None
+    draft: HubSource | None = Field(None, description="To be adopted.")
 
 
 class Fetched(Model):
@@ -39,7 +40,7 @@ class Fetched(Model):
 
     repository: str
     commit: str
-    path: str = Field(description="Of the target's folder, or of the data's file, as pods see it.")
+    path: str = Field(description="Of the target's or the draft's folder, or of the data's file, as pods see it.")
     files: int
     bytes: int
 
@@ -49,3 +50,9 @@ class FetchResult(Model):
 
     target: Fetched | None = None
     dataset: Fetched | None = None
+    draft: Fetched | None = None
+
+    @property
+    def sources(self) -> list[Fetched]:
+        """Whatever was."""
+        return [one for one in (self.target, self.dataset, self.draft) if one is not None]

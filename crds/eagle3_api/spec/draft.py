@@ -6,7 +6,7 @@ from pydantic import Field
 
 from eagle3_api.base import Model
 from eagle3_api.spec.schema import rule, rules
-from eagle3_api.spec.strings import Path
+from eagle3_api.spec.strings import HubRevision, Path, PathOrRepository
 
 
 class Draft(Model):
@@ -24,6 +24,10 @@ class Draft(Model):
         rule(
             "!(has(self.checkpoint) && has(self.initFrom))",
             "draft.checkpoint is served as it is, draft.initFrom is trained further: give one of the two",
+        ),
+        rule(
+            "!has(self.revision) || (has(self.checkpoint) && !self.checkpoint.startsWith('/'))",
+            "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path on a volume has none",
         ),
         rule(
             "!has(self.initFrom) || !has(self.vocabularySize)",
@@ -82,8 +86,19 @@ class Draft(Model):
         description="Begin training with an existing draft of this target, a folder on a volume, in any layout that "
         "draft.checkpoint takes. Its architecture, its vocabulary and, unless auxiliaryLayers says otherwise, its layers are kept.",
     )
-    checkpoint: Path | None = Field(
+    checkpoint: PathOrRepository | None = Field(
         None,
-        description="Adopt a draft trained elsewhere, a folder on a volume: extraction and training are skipped; the target is run for "
-        "minutes, on extract.gpus, to ask the draft about it. Its own layers are taken unless auxiliaryLayers says otherwise.",
+        description="Adopt a draft trained elsewhere, a folder on a volume or a repository of a hub (organisation/name), which is fetched "
+        "once into storage.models: extraction and training are skipped; the target is run for minutes, on extract.gpus, to ask the "
+        "draft about it. Its own layers are taken unless auxiliaryLayers says otherwise.",
     )
+    revision: HubRevision | None = Field(
+        None,
+        description="Branch, tag or commit of the checkpoint's repository; the default branch without. It is resolved once; retry fetch "
+        "resolves it anew.",
+    )
+
+    @property
+    def repository(self) -> str | None:
+        """The hub's repository of an adopted draft, or None where it is a path or none is adopted."""
+        return None if self.checkpoint is None or self.checkpoint.startswith("/") else self.checkpoint

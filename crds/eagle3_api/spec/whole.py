@@ -45,9 +45,10 @@ class Eagle3DraftSpec(Model):
         ),
         rule(
             "has(self.storage.models) || "
-            "(self.target.model.startsWith('/') && (!has(self.data) || !has(self.data.dataset)))",
-            "storage.models: target.model or data.dataset is a repository of a hub (a path begins with /); say where what is "
-            "fetched is kept",
+            "(self.target.model.startsWith('/') && (!has(self.data) || !has(self.data.dataset)) && "
+            "(!has(self.draft) || !has(self.draft.checkpoint) || self.draft.checkpoint.startsWith('/')))",
+            "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub (a path begins with /); say "
+            "where what is fetched is kept",
         ),
         rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
         rule(
@@ -135,7 +136,8 @@ class Eagle3DraftSpec(Model):
     @property
     def fetches(self) -> bool:
         """Whether anything comes from a hub."""
-        return self.target.repository is not None or (self.data is not None and self.data.dataset is not None)
+        named = (self.target.repository, self.draft.repository, self.data.dataset if self.data is not None else None)
+        return any(source is not None for source in named)
 
 
 class Metadata(Model):

@@ -85,8 +85,7 @@ def _outcome(stage: StageStatus) -> str:
 def _fetched(result: FetchResult) -> str:
     return "; ".join(
         f"{one.repository} at {one.commit[:12]}, {_count(one.files, 'file')}, {readable_bytes(one.bytes)}, in {one.path}"
-        for one in (result.target, result.dataset)
-        if one is not None
+        for one in result.sources
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExtractConfig, FetchConfig, Fetched, FetchResult, StageName
+from eagle3_api.jobs import ConvertConfig, ExtractConfig, FetchConfig, Fetched, FetchResult, InspectConfig, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide import decide
 from eagle3_operator.decide.stages import after_inspection, fetch, inspect
@@ -43,6 +43,7 @@ def came(world: World) -> FetchResult:
         return Fetched(repository=repository, commit=COMMIT, path=path, files=9, bytes=10**9)
 
     return FetchResult(
+        draft=source(asked.draft.repository, asked.draft.folder) if asked.draft else None,
         target=source(asked.target.repository, asked.target.folder) if asked.target else None,
         dataset=source(asked.dataset.repository, f"{asked.dataset.folder}/data.jsonl") if asked.dataset else None,
     )
@@ -98,6 +99,38 @@ def test_only_fetch_writes_to_the_models() -> None:
         container = job(world.obj, Settings(), config=made)["spec"]["template"]["spec"]["containers"][0]
         mounts = {mount["mountPath"]: mount.get("readOnly") for mount in container["volumeMounts"]}
         assert mounts["/eagle3/models"] is read_only
+
+
+def test_a_draft_of_a_hub_is_adopted_from_where_it_was_fetched_to() -> None:
+    adopted = {"checkpoint": "acme/draft", "revision": "v3"}
+    world = hub(target={"model": "/models/target"}, draft=adopted).settle()
+    asked = config(world).draft
+    assert asked is not None
+    assert (asked.repository, asked.revision, config(world).target) == ("acme/draft", "v3", None)
+    fetched = came(world)
+    assert fetched.draft is not None
+    world.finish("fetch", fetched)
+    looked = inspect(world.obj, Handled(), None, fetched).config
+    assert isinstance(looked, InspectConfig)
+    assert looked.checkpoint == fetched.draft.path
+    facts = FACTS.model_copy(update={"fetched": fetched, "checkpoint_digest": "c1"})
+    world.finish("inspect", facts)
+    assert [made.stage for made in world.seen.jobs.values()] == ["fetch", "inspect", "convert"]
+    made = after_inspection(world.obj, facts, {})[-1].config
+    assert isinstance(made, ConvertConfig)
+    assert made.checkpoint == fetched.draft.path
+    container = job(world.obj, Settings(), config=made)["spec"]["template"]["spec"]["containers"][0]
+    assert "/eagle3/models" in {mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
+
+
+def test_another_draft_does_not_fetch_the_target_again() -> None:
+    one, other = (config(hub(draft={"checkpoint": f"acme/{name}"})) for name in ("draft", "other"))
+    assert one.target == other.target
+    assert one.key != other.key
+
+
+def test_the_key_of_what_is_fetched_is_that_of_former_versions() -> None:
+    assert config(hub(data={"conversations": None, "dataset": DATASET})).key == "e50b7a9758c61de7"
 
 
 def test_another_data_set_does_not_fetch_the_target_again() -> None:

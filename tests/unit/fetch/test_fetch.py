@@ -116,6 +116,47 @@ def test_a_target_comes_as_one_commit_with_the_files_that_serve_it_and_no_others
     assert (folder / "target" / "config.json").stat().st_mode & 0o777 == 0o644
 
 
+SIDE = "eagle3_meta.pt"
+
+DRAFTS: dict[str, tuple[dict[str, bytes], set[str]]] = {
+    "safetensors, with what lies beside them": (
+        {"model.safetensors": TARGET["model.safetensors"], SIDE: b"ids", "pytorch_model.bin": b"in another form"},
+        {"model.safetensors", SIDE},
+    ),
+    "sharded safetensors": (
+        {"a-1.safetensors": b"1", "a-2.safetensors": b"2", "model.safetensors.index.json": b"{}"},
+        {"a-1.safetensors", "a-2.safetensors", "model.safetensors.index.json"},
+    ),
+    "a .bin": ({"pytorch_model.bin": b"weights", "training_args.bin": b"a pickle"}, {"pytorch_model.bin"}),
+    "a .pt, of a trainer": (
+        {"draft_model.pt": b"weights", SIDE: b"ids", "optimizer.pt": b"much"},
+        {"draft_model.pt", SIDE},
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", DRAFTS)
+def test_a_draft_comes_in_whatever_layout_it_was_published(there: Hub, folder: Path, layout: str) -> None:
+    files, wanted = DRAFTS[layout]
+    there.put("acme/draft", files | {"config.json": b"{}", "README.md": b"# draft", "runs/events.bin": b"a log"})
+    source = HubSource(repository="acme/draft", key="d" * 16, folder=str(folder / "draft"))
+    fetched = run(config(folder).model_copy(update={"target": None, "draft": source})).draft
+    assert fetched is not None
+    assert fetched.path == str(folder / "draft")
+    assert names(folder / "draft") == wanted | {"config.json", MANIFEST}
+
+
+def test_a_repository_without_a_draft_is_refused_by_the_field_that_names_it(there: Hub, folder: Path) -> None:
+    there.put("acme/draft", {"config.json": b"{}", "d2t.pt": b"a map alone"})
+    source = HubSource(repository="acme/draft", key="d" * 16, folder=str(folder / "draft"))
+    asked = config(folder).model_copy(update={"target": None, "draft": source})
+    refused(
+        lambda: run(asked), ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, "draft.checkpoint: acme/draft", "d2t.pt"
+    )
+    nowhere = asked.model_copy(update={"draft": source.model_copy(update={"repository": "acme/nowhere"})})
+    refused(lambda: run(nowhere), ExitCode.BAD_INPUT, Reason.HUB_NOT_FOUND, "draft.checkpoint: acme/nowhere")
+
+
 def test_what_was_fetched_is_not_asked_for_again(there: Hub, folder: Path) -> None:
     first = run(config(folder))
     there.asked.clear()

@@ -4,6 +4,7 @@ import re
 from fnmatch import fnmatch
 
 from eagle3_api.artifacts import MANIFEST
+from eagle3_api.checkpoints.files import files_of
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.fetch.hub import RemoteFile, Repository
@@ -42,6 +43,23 @@ def of_target(repository: Repository) -> list[RemoteFile]:
             f"{_listed(repository)}",
         )
     return found
+
+
+def of_draft(repository: Repository) -> list[RemoteFile]:
+    """The files that make up a draft, in whatever layout it was published.
+
+    Raises:
+        StageError: there are no weights among them (CheckpointUnreadable).
+    """
+    chosen = files_of(file.path for file in repository.files)
+    if not chosen:
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.CHECKPOINT_UNREADABLE,
+            f"draft.checkpoint: {repository.name} at {repository.commit[:12]} holds no weights of a draft at its top, but "
+            f"{_listed(repository)}",
+        )
+    return [file for file in repository.files if file.path in chosen]
 
 
 def of_dataset(repository: Repository, split: str, pattern: str | None) -> list[RemoteFile]:

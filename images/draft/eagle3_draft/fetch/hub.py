@@ -38,22 +38,25 @@ class Repository:
     """A repository at one commit.
 
     Attributes:
+        field: of the object that names it, for messages.
         kind: of the repository.
         name: ``organisation/name``.
         commit: whole.
         files: in order of their paths.
     """
 
+    field: str
     kind: Kind
     name: str
     commit: str
     files: tuple[RemoteFile, ...]
 
     @classmethod
-    def find(cls, kind: Kind, name: str, revision: str | None) -> "Repository":
+    def find(cls, field: str, kind: Kind, name: str, revision: str | None) -> "Repository":
         """Ask the hub what a revision holds.
 
         Args:
+            field: of the object that names the repository.
             kind: of the repository.
             name: of the repository.
             revision: a branch, a tag or a commit; the default branch where left out.
@@ -62,7 +65,7 @@ class Repository:
             StageError: there is none, or not for us (HubNotFound, HubAccessDenied); the hub cannot be reached
                 (HubUnreachable).
         """
-        with _told(kind, name, revision):
+        with _told(field, name, revision):
             from huggingface_hub import HfApi
             from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -73,7 +76,7 @@ class Repository:
         files = (_file(sibling) for sibling in info.siblings or ())
         # A name that leads out of the folder is no file of a repository
         inside = sorted((file for file in files if _stays_inside(file.path)), key=lambda file: file.path)
-        return cls(kind, name, info.sha or "", tuple(inside))
+        return cls(field, kind, name, info.sha or "", tuple(inside))
 
     def download(self, file: RemoteFile, folder: Path) -> Path:
         """Put one of the files into a folder, under its path; what is there of it already is not fetched again.
@@ -81,7 +84,7 @@ class Repository:
         Raises:
             StageError: as of ``find``.
         """
-        with _told(self.kind, self.name, self.commit):
+        with _told(self.field, self.name, self.commit):
             from huggingface_hub import hf_hub_download
 
             return Path(
@@ -110,7 +113,7 @@ def _stays_inside(path: str) -> bool:
 
 
 @contextmanager
-def _told(kind: Kind, name: str, revision: str | None) -> Iterator[None]:
+def _told(field: str, name: str, revision: str | None) -> Iterator[None]:
     """Whatever the client raises, as what it means for the object."""
     try:
         import httpx
@@ -122,7 +125,6 @@ def _told(kind: Kind, name: str, revision: str | None) -> Iterator[None]:
             "this image holds no huggingface_hub, which fetches from a hub: build it with EXTRAS='--extra hub', or put the "
             "files on a volume and name their path",
         ) from None
-    field = "target.model" if kind == "model" else "data.dataset"
     where = f"{field}: {name}" + (f" at {revision}" if revision else "")
     try:
         yield

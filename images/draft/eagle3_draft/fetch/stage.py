@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from pathlib import Path
 from eagle3_api.artifacts import DATA
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import readable_bytes
-from eagle3_api.jobs import ExitCode, FetchConfig, Fetched, FetchResult, HubSource
+from eagle3_api.jobs import ExitCode, FetchConfig, Fetched, FetchResult, HubDataset, HubSource
 from eagle3_draft import artifacts
 from eagle3_draft.data import forms
 from eagle3_draft.fetch import choice
@@ -35,32 +35,32 @@ def run(config: FetchConfig) -> FetchResult:
 
     Raises:
         StageError: the hub has it not, or not for us, or is away (HubNotFound, HubAccessDenied, HubUnreachable); it does
-            not fit (StorageTooSmall); it is nothing that can be used (TargetUnreadable, DataUnreadable).
+            not fit (StorageTooSmall); it is nothing that can be used (TargetUnreadable, DataUnreadable, CheckpointUnreadable).
     """
     with _interruptible():
         return FetchResult(
-            target=_target(config.target) if config.target else None,
-            dataset=_dataset(config) if config.dataset else None,
+            target=_model(config.target, "target.model", choice.of_target) if config.target else None,
+            dataset=_dataset(config.dataset) if config.dataset else None,
+            draft=_model(config.draft, "draft.checkpoint", choice.of_draft) if config.draft else None,
         )
 
 
-def _target(source: HubSource) -> Fetched:
+def _model(source: HubSource, field: str, choose: Callable[[Repository], list[RemoteFile]]) -> Fetched:
+    """A target or a draft."""
     folder = Path(source.folder)
     if (manifest := artifacts.finished(folder, source.key)) is not None:
         return artifacts.numbers(folder, manifest, Fetched)
-    repository = _repository("model", source)
-    files = choice.of_target(repository)
+    repository = _repository(field, "model", source)
+    files = choose(repository)
     _download(repository, files, folder)
     return _publish(repository, source, source.folder, _settled(repository, files, folder))
 
 
-def _dataset(config: FetchConfig) -> Fetched:
-    source = config.dataset
-    assert source is not None  # noqa: S101  the caller's condition
+def _dataset(source: HubDataset) -> Fetched:
     folder = Path(source.folder)
     if (manifest := artifacts.finished(folder, source.key)) is not None:
         return artifacts.numbers(folder, manifest, Fetched)
-    repository = _repository("dataset", source)
+    repository = _repository("data.dataset", "dataset", source)
     files = choice.of_dataset(repository, source.split, source.files)
     came = folder / _FILES
     _download(repository, files, came)
@@ -69,12 +69,12 @@ def _dataset(config: FetchConfig) -> Fetched:
     return _publish(repository, source, str(folder / DATA), {DATA: artifacts.settle(folder / DATA)})
 
 
-def _repository(kind: Kind, source: HubSource) -> Repository:
+def _repository(field: str, kind: Kind, source: HubSource) -> Repository:
     """The repository, at the commit at which an interrupted fetch found it."""
     pinned = Path(source.folder) / _COMMIT
     revision = pinned.read_text() if pinned.is_file() else source.revision
     try:
-        found = Repository.find(kind, source.repository, revision)
+        found = Repository.find(field, kind, source.repository, revision)
     except StageError as error:
         if error.reason is Reason.HUB_NOT_FOUND:  # perhaps a commit that was taken back: another try asks anew
             pinned.unlink(missing_ok=True)

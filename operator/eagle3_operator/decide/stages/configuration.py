@@ -21,6 +21,11 @@ def engine_arguments(spec: Eagle3DraftSpec) -> list[str]:
     return list(spec.serve.arguments or []) if spec.serve else []
 
 
+def checkpoint(spec: Eagle3DraftSpec, fetched: FetchResult | None) -> str | None:
+    """Where pods see the draft that is adopted: where it was fetched to, or else the path that the object names."""
+    return fetched.draft.path if fetched is not None and fetched.draft is not None else spec.draft.checkpoint
+
+
 def data_config(data: Data, fetched: FetchResult | None) -> DataConfig:
     regeneration, dataset = data.regeneration, fetched.dataset if fetched else None
     derived = {

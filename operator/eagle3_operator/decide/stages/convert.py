@@ -3,7 +3,7 @@
 from typing import Any
 
 from eagle3_api.jobs import ConvertConfig, StageName
-from eagle3_operator.decide.stages.configuration import data_config, engine_arguments, owner
+from eagle3_operator.decide.stages.configuration import checkpoint, data_config, engine_arguments, owner
 from eagle3_operator.decide.stages.stage import Context, Stage
 
 
@@ -29,7 +29,7 @@ def _config(context: Context, key: str) -> ConvertConfig:
         folder=context.folder(StageName.CONVERT, key),
         trained=trained.artifact if trained else None,
         trained_key=trained.key if trained else None,
-        checkpoint=spec.draft.checkpoint,
+        checkpoint=checkpoint(spec, facts.fetched),
         checkpoint_digest=facts.checkpoint_digest,
         data=data_config(spec.data, facts.fetched) if spec.data else None,
         target=context.target,

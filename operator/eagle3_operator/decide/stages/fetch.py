@@ -11,7 +11,7 @@ from eagle3_operator.decide.stages.stage import Link
 def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Link | None:
     """What comes from a hub, before everything else; None where nothing does.
 
-    Target and data set have a key and a folder each, so that another data set does not fetch the target again. What a
+    Target, data set and draft have a key and a folder each, so that another data set does not fetch the target again. What a
     branch is called may move: a revision is resolved once, and anew with a retry of the finished stage; that of the data
     set also where traffic has drifted from it.
 
@@ -25,16 +25,21 @@ def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Li
         return None
     target: HubSource | None = None
     dataset: HubDataset | None = None
+    draft: HubSource | None = None
     if spec.target.repository is not None:
         target = HubSource.model_validate(
             _hub_source(obj, {"repository": spec.target.repository, "revision": spec.target.revision}, attempt=attempt)
         )
     if spec.data is not None and spec.data.dataset is not None:
         dataset = HubDataset.model_validate(_hub_source(obj, spec.data.dataset.to_json(), attempt=attempt, drift=drift))
-    sources = {"target": target and target.key, "dataset": dataset and dataset.key}
+    if spec.draft.repository is not None:
+        draft = HubSource.model_validate(
+            _hub_source(obj, {"repository": spec.draft.repository, "revision": spec.draft.revision}, attempt=attempt)
+        )
+    sources = {"target": target and target.key, "dataset": dataset and dataset.key, "draft": draft and draft.key}
     key = key_of("fetch/1", sources)
-    config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset)
-    first = target or dataset
+    config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset, draft=draft)
+    first = target or dataset or draft
     return Link(StageName.FETCH, key, config, first.folder if first else None)
 
 

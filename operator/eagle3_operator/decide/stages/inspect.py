@@ -4,7 +4,14 @@ from eagle3_api.jobs import FetchResult, InspectConfig, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import changed, key_of
-from eagle3_operator.decide.stages.configuration import data_config, object_store, owner, sglang_version, unusual
+from eagle3_operator.decide.stages.configuration import (
+    checkpoint,
+    data_config,
+    object_store,
+    owner,
+    sglang_version,
+    unusual,
+)
 from eagle3_operator.decide.stages.stage import Link
 
 
@@ -43,7 +50,7 @@ def inspect(
         target=target,
         trust_remote_code=spec.target.trust_remote_code,
         data=data_config(spec.data, fetched) if spec.data else None,
-        checkpoint=spec.draft.checkpoint,
+        checkpoint=checkpoint(spec, fetched),
         init_from=spec.draft.init_from,
         auxiliary_layers=spec.draft.auxiliary_layers,
         vocabulary_size=spec.draft.vocabulary_size,
