@@ -77,7 +77,7 @@ class Tiny:
     def learn(self, features: Features, seed: int, epochs: int, factor: type[Factor] = Factor) -> Learning:
         """A draft that was trained from them, with such products."""
         target = Target(self.model)
-        usage = Usage.of(features.train, features.header.vocabulary_size)
+        usage = Usage.of(features.train.texts(), features.header.vocabulary_size)
         ids = choose(usage.supervised, VOCABULARY, target.framing_tokens()).ids
         learning = Learning(
             draft_config(target.config, layers=features.header.layers, draft_vocabulary_size=len(ids)),

@@ -99,7 +99,7 @@ def finished(folder: Path, key: str) -> Manifest | None:
     manifest = read(folder)
     check_key(folder, manifest, key)
     for file in manifest.files:
-        _inside(folder, file)
+        located(folder, file)
     return manifest
 
 
@@ -165,9 +165,31 @@ def verified(folder: Path, file: str) -> Path:
     return verified_entry(folder, entry)
 
 
+def located(folder: Path, file: File) -> Path:
+    """The path of a listed file: a regular file of the listed size that really lies in the artifact's folder.
+
+    Raises:
+        StageError: it is not there (CorruptArtifact), or cannot be read (StorageUnavailable).
+    """
+    path = folder / file.path
+    try:
+        real, status = path.resolve(strict=True), path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError, RuntimeError):
+        raise corrupt(folder, f"{file.path!r} is missing") from None
+    except OSError as error:
+        raise _unavailable(path, error) from error
+    if not real.is_relative_to(folder.resolve()):
+        raise corrupt(folder, f"{file.path!r} leads out of the folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise corrupt(folder, f"{file.path!r} is no regular file")
+    if status.st_size != file.size:
+        raise corrupt(folder, f"{file.path!r} has {status.st_size} bytes, {file.size} were published")
+    return path
+
+
 def verified_entry(folder: Path, entry: File) -> Path:
     """As ``verified``, of a file that the caller found in the manifest."""
-    path = _inside(folder, entry)
+    path = located(folder, entry)
     mark = (str(path), entry.size, path.stat().st_mtime_ns, entry.sha256)
     if mark not in _verified:
         try:
@@ -278,24 +300,6 @@ def _exists(path: Path) -> bool:
     except OSError as error:
         raise _unavailable(path, error) from error
     return True
-
-
-def _inside(folder: Path, file: File) -> Path:
-    """The path of a listed file: a regular file of the listed size that really lies in the artifact's folder."""
-    path = folder / file.path
-    try:
-        real, status = path.resolve(strict=True), path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError, RuntimeError):
-        raise corrupt(folder, f"{file.path!r} is missing") from None
-    except OSError as error:
-        raise _unavailable(path, error) from error
-    if not real.is_relative_to(folder.resolve()):
-        raise corrupt(folder, f"{file.path!r} leads out of the folder")
-    if not stat.S_ISREG(status.st_mode):
-        raise corrupt(folder, f"{file.path!r} is no regular file")
-    if status.st_size != file.size:
-        raise corrupt(folder, f"{file.path!r} has {status.st_size} bytes, {file.size} were published")
-    return path
 
 
 def corrupt(folder: Path, what: str) -> StageError:

@@ -55,6 +55,10 @@ class Place(Protocol):
         """The path of an artifact's file, verified. Errors as of ``artifacts.verified``."""
         ...
 
+    def located(self, folder: Path, entry: File) -> Path:
+        """The same for who verifies what is read of it: the file is there, of its size. Errors as of ``artifacts.located``."""
+        ...
+
     def announce(self, folder: Path, entry: File) -> None:
         """Say that a file will be asked for."""
         ...
@@ -115,9 +119,11 @@ class Volume:
     def file(self, folder: Path, entry: File) -> Path:
         return artifacts.verified_entry(folder, entry)
 
+    def located(self, folder: Path, entry: File) -> Path:
+        return artifacts.located(folder, entry)
+
     def announce(self, folder: Path, entry: File) -> None:
-        with suppress(OSError), (folder / entry.path).open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        """It is there."""
 
     def published(self, folder: Path, manifest: Manifest) -> None:
         """It lies where it is to lie."""
@@ -179,6 +185,12 @@ class ObjectStore:
         return artifacts.read(folder)
 
     def file(self, folder: Path, entry: File) -> Path:
+        return self._found(folder, entry, artifacts.verified_entry)
+
+    def located(self, folder: Path, entry: File) -> Path:
+        return self._found(folder, entry, artifacts.located)
+
+    def _found(self, folder: Path, entry: File, looked_at: Callable[[Path, File], Path]) -> Path:
         path = folder / entry.path
         while True:
             if not path.exists():
@@ -186,7 +198,7 @@ class ObjectStore:
                 self._coming.pop(path, None)
             try:
                 os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-                return artifacts.verified_entry(folder, entry)
+                return looked_at(folder, entry)
             except (FileNotFoundError, StageError):
                 if path.exists():
                     raise

@@ -5,17 +5,19 @@ import resource
 import signal
 from array import array
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from eagle3_api.artifacts import MANIFEST
-from eagle3_api.checkpoints.safetensors import read_header
+from eagle3_api.artifacts import MANIFEST, Manifest
+from eagle3_api.checkpoints.safetensors import BITS, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
@@ -178,14 +180,97 @@ def test_a_store_whose_final_norm_was_left_out_is_refused(tmp_path: Path) -> Non
     assert raised.value.reason == Reason.FEATURE_MISMATCH
 
 
-def test_a_shard_that_changed_is_corrupt_when_it_is_read(tmp_path: Path) -> None:
-    store(tmp_path, [[sample(5)]], [[sample(3)]])
-    path = tmp_path / "train-00000.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whichever_byte_of_a_shard_is_flipped_nothing_else_than_was_written_is_read(data: st.DataObject) -> None:
+    with TemporaryDirectory() as name:
+        written = [sample(5), sample(2)]
+        path = store(Path(name), [written], []) / "train-00000.safetensors"
+        flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
+        features = Features.open(Path(name))
+        try:
+            found = features.train.read([1, 0])
+        except StageError as error:
+            assert error.reason == Reason.CORRUPT_ARTIFACT
+            assert "eagle3.dev/retry" in error.message
+        else:  # of what lies between two tensors nothing is read
+            assert_same(found[0], written[1])
+            assert_same(found[1], written[0])
+
+
+@pytest.mark.parametrize("tensor", ["input_ids", "loss_mask", "hidden", "last", "greedy", "log_normaliser"])
+def test_a_conversation_that_changed_is_corrupt_when_it_is_read_and_the_others_are_not(
+    tmp_path: Path, tensor: str
+) -> None:
+    path = store(tmp_path, [[sample(5), sample(2)]], [[sample(3)]]) / "train-00000.safetensors"
+    found = read_header(path).tensors[tensor]
+    flip(path, found.begin + prod(found.shape) * BITS[found.dtype] // 8 - 1)
     features = Features.open(tmp_path)
     assert len(features.held_out[0]) == 3
-    with pytest.raises(StageError) as raised:
+    assert_same(features.train[0], sample(5))
+    with pytest.raises(StageError, match="changed since") as raised:
+        features.train[1]
+    assert raised.value.reason == Reason.CORRUPT_ARTIFACT
+
+
+def test_digests_are_of_tensors_in_one_order_in_every_process() -> None:
+    assert HEADER.model_copy(update={"dtype": "fp8"}).computed() == [
+        "hidden",
+        "last",
+        "greedy",
+        "log_normaliser",
+        "hidden_scale",
+        "last_scale",
+    ]
+
+
+def test_what_is_expected_and_was_changed_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    path = store(tmp_path, [[sample(5), sample(2)]], []) / "train-00000.safetensors"
+    flip(path, read_header(path).tensors["hidden"].begin)
+    features = Features.open(tmp_path)
+    features.train.expect([0, 1])
+    assert_same(features.train[1], sample(2))
+    with pytest.raises(StageError, match="changed since"):
         features.train[0]
+
+
+def test_counting_words_reads_nothing_of_what_was_computed(tmp_path: Path) -> None:
+    path = store(tmp_path, [[sample(5), sample(2)]], []) / "train-00000.safetensors"
+    flip(path, read_header(path).tensors["hidden"].begin)
+    said = list(Features.open(tmp_path).train.texts())
+    assert [text.input_ids.tolist() for text in said] == [sample(n).input_ids.tolist() for n in (5, 2)]
+    flip(path, read_header(path).tensors["loss_mask"].begin)
+    with pytest.raises(StageError, match="changed since"):
+        list(Features.open(tmp_path).train.texts())
+
+
+def of_an_older_version(folder: Path) -> None:
+    """Take the conversations' digests away."""
+    path = folder / "lengths.safetensors"
+    save_file({name: table for name, table in load_file(path).items() if not name.endswith("digests")}, path)
+    manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    size, digest = path.stat().st_size, artifacts.file_digest(path)
+    files = [
+        file.model_copy(update={"size": size, "sha256": digest}) if file.path == path.name else file
+        for file in manifest.files
+    ]
+    (folder / MANIFEST).write_text(manifest.model_copy(update={"files": files}).model_dump_json(by_alias=True))
+
+
+def test_a_store_of_an_older_version_is_verified_by_its_shards(tmp_path: Path) -> None:
+    of_an_older_version(store(tmp_path, [[sample(5)], [sample(2)]], [[sample(3)]]))
+    flip(tmp_path / "train-00001.safetensors", -1)
+    features = Features.open(tmp_path)
+    features.train.expect([0, 1])
+    assert_same(features.train[0], sample(5))
+    with pytest.raises(StageError, match="it was changed since") as raised:
+        features.train[1]
     assert raised.value.reason == Reason.CORRUPT_ARTIFACT
 
 
@@ -242,8 +327,8 @@ def test_a_store_of_a_version_that_did_not_say_how_it_is_taught_is_refused(tmp_p
 
 def test_every_tensor_of_a_shard_begins_on_a_page_and_any_reader_of_safetensors_reads_it(tmp_path: Path) -> None:
     samples = [sample(5), sample(9)]
-    digest = write_shard(tmp_path / "x.safetensors", samples, HEADER)
-    assert digest == artifacts.file_digest(tmp_path / "x.safetensors")
+    written = write_shard(tmp_path / "x.safetensors", samples, HEADER)
+    assert written.sha256 == artifacts.file_digest(tmp_path / "x.safetensors")
     found = read_header(tmp_path / "x.safetensors").tensors
     named = {name for name in found if not name.startswith("padding.")}
     assert named == {"input_ids", "loss_mask", "hidden", "last", "greedy", "log_normaliser", "offsets"}

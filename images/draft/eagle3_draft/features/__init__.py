@@ -1,7 +1,7 @@
 """The feature store: what the target computed over the conversations, as training reads it.
 
 An artifact of Extract holds shards, each a safetensors file of some tens of megabytes with many conversations laid end
-to end, and ``lengths.safetensors`` with the tokens of each conversation:
+to end, and ``lengths.safetensors`` with the tokens of each conversation and its digests:
 
     train-00000.safetensors     input_ids  int32  (tokens,)
     held_out-00000.safetensors  loss_mask  uint8  (tokens,)                    1 where the token is the assistant's
@@ -11,10 +11,10 @@ to end, and ``lengths.safetensors`` with the tokens of each conversation:
 
 ``loss_mask`` is not shifted: it marks the token itself, as one to be predicted. The manifest's numbers say what the
 states are (``Header``). ``FeatureWriter`` writes a store so that an interrupted run loses one shard at most;
-``Features.open`` reads it, memory-mapped.
+``Features.open`` reads it, memory-mapped; a conversation is verified when it is first read.
 """
 
-from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split, as_stored, sample_of, tensors
+from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split, Text, as_stored, sample_of, tensors
 from eagle3_draft.features.reader import Features, Samples
 from eagle3_draft.features.scaled import restored
 from eagle3_draft.features.shard import write_shard
@@ -33,6 +33,7 @@ __all__ = [
     "ShardRecord",
     "Split",
     "Teaching",
+    "Text",
     "TopK",
     "as_stored",
     "joined",

@@ -1,6 +1,7 @@
 """Names, types and values that the writer and the reader of features share."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,11 +16,19 @@ from eagle3_draft.features.teaching import Teaching
 
 LENGTHS = "lengths.safetensors"
 
+#: Of SHA-256.
+DIGEST_BYTES = 32
+
 #: In which an engine hands states over. FP8 is stored with scales and made of bf16.
 TORCH_DTYPES = {"fp8": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 #: What ``fp8`` stores scaled, of what there is of it.
 STATES = frozenset({"hidden", "last"})
+
+
+#: The tensors of a conversation that hold what it says; the others hold what was computed over it. Each group has a digest of
+#: its own, so that who counts words reads a thousandth of the bytes.
+TEXT_TENSORS = ("input_ids", "loss_mask")
 
 
 class Split(StrEnum):
@@ -30,25 +39,34 @@ class Split(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One conversation.
+class Text:
+    """What a conversation says.
 
     Attributes:
         input_ids: int32 (tokens,).
         loss_mask: uint8 (tokens,), 1 where the token is the assistant's.
+    """
+
+    input_ids: torch.Tensor
+    loss_mask: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class Sample(Text):
+    """One conversation: what it says, and what the target computed over it.
+
+    Attributes:
         hidden: (tokens, layers x hidden), outputs of the layers side by side, in increasing order of the layers.
         teaching: what the target says after each token.
         hidden_scale: (tokens, layers) float32, where ``hidden`` is stored in FP8.
     """
 
-    input_ids: torch.Tensor
-    loss_mask: torch.Tensor
     hidden: torch.Tensor
     teaching: Teaching
     hidden_scale: torch.Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
 
     def states(self, dtype: torch.dtype) -> torch.Tensor:
         """(tokens, layers x hidden), the layers' outputs as numbers of this type."""
@@ -63,6 +81,24 @@ class Sample:
         numbers = [tensor for tensor in tensors(self).values() if tensor.is_floating_point() and tensor.dtype != FP8]
         # The extremes of numbers of which one is none are none either; looking at each costs thirty times as much
         return all(bool(bound.isfinite()) for tensor in numbers for bound in tensor.aminmax())
+
+
+@dataclass(frozen=True)
+class Digests:
+    """By which a conversation's bytes are told from others: SHA-256 each.
+
+    Attributes:
+        text: of the tensors of ``TEXT_TENSORS``.
+        computed: of the others, in the header's order.
+    """
+
+    text: bytes
+    computed: bytes
+
+    @classmethod
+    def of(cls, columns: Mapping[str, torch.Tensor], header: "Header") -> "Digests":
+        """Of a conversation's tensors as they are stored."""
+        return cls(digest_of(columns, TEXT_TENSORS), digest_of(columns, header.computed()))
 
 
 class Header(Model):
@@ -114,11 +150,15 @@ class Header(Model):
         """The same as they lie in a shard: with ``fp8`` states have scales beside them."""
         columns = self.columns()
         if self.dtype == "fp8":
-            for name in STATES & columns.keys():
+            for name in [name for name in columns if name in STATES]:
                 (width,) = columns[name][1]
                 columns[name] = (FP8, (width,))
                 columns[f"{name}_scale"] = (torch.float32, (width // self.hidden_size,))
         return columns
+
+    def computed(self) -> list[str]:
+        """The names of the stored tensors that hold what was computed, in their order."""
+        return [name for name in self.stored() if name not in TEXT_TENSORS]
 
 
 class ShardEntry(Model):
@@ -160,6 +200,24 @@ def sample_of(columns: Mapping[str, torch.Tensor]) -> Sample:
     """The conversation of these tensors: the inverse of ``tensors``."""
     told = teaching.teaching_of(columns)
     return Sample(columns["input_ids"], columns["loss_mask"], columns["hidden"], told, columns.get("hidden_scale"))
+
+
+def digest_of(columns: Mapping[str, torch.Tensor], names: Iterable[str]) -> bytes:
+    """SHA-256 over a conversation's rows in some tensors, one tensor after the other."""
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(raw(columns[name]))
+    return digest.digest()
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """A tensor's bytes, as they lie in a shard."""
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def digests_name(split: Split) -> str:
+    """In ``LENGTHS``, the digests of a split's conversations: uint8 (conversations, 2, 32), ``Digests`` each."""
+    return f"{split}.digests"
 
 
 def shard_name(split: Split, number: int) -> str:

@@ -1,7 +1,11 @@
 """One shard: a safetensors file in which every tensor begins on a page, written in one pass and read as a mapping."""
 
 import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -12,26 +16,49 @@ from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import Header, Sample, as_stored, sample_of, tensors
-from eagle3_draft.features.pieces import DTYPES, PADDING, PAGE, pieces
+from eagle3_draft.features.format import (
+    TEXT_TENSORS,
+    Digests,
+    Header,
+    Sample,
+    Text,
+    as_stored,
+    digest_of,
+    sample_of,
+    tensors,
+)
+from eagle3_draft.features.pieces import DTYPES, PADDING, pieces
 from eagle3_draft.stage import StageError
 
 OFFSETS = "offsets"
 
+#: Bytes that the kernel is told of at a time. Of more, it reads its window of read-ahead alone, which has this size where
+#: nobody changed it.
+ANNOUNCED = 128 * 1024
 
 # -------------------------------------------------------------------------------------------------------------- write
 
 
-def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> str:
+@dataclass(frozen=True)
+class Written:
+    """A shard that was written.
+
+    Attributes:
+        sha256: of its file, in hexadecimal.
+        digests: of its conversations.
+    """
+
+    sha256: str
+    digests: list[Digests]
+
+
+def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> Written:
     """Write conversations as one shard, atomically. Their tensors go to the file as they are, without being joined.
 
     Args:
         path: of the file.
         samples: may be none at all.
         header: says the width and the dtype of the states.
-
-    Returns:
-        sha256 of the file.
 
     Raises:
         StageError: a sample's parts do not have one row a token, or not the header's width (FeaturesMisaligned).
@@ -40,9 +67,11 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> str:
     offsets = torch.tensor([0, *accumulate(len(sample) for sample in samples)], dtype=torch.int64)
     columns = {name: [row[name] for row in rows] for name in header.stored()}
     shapes = {name: (dtype, (int(offsets[-1]), *row)) for name, (dtype, row) in header.stored().items()}
-    return artifacts.write_pieces(
-        path, pieces(shapes | {OFFSETS: (torch.int64, (len(offsets),))}, columns | {OFFSETS: [offsets]})
-    )
+    every = pieces(shapes | {OFFSETS: (torch.int64, (len(offsets),))}, columns | {OFFSETS: [offsets]})
+    with ThreadPoolExecutor(1, "digest") as beside:
+        digests = [beside.submit(Digests.of, row, header) for row in rows]
+        sha256 = artifacts.write_pieces(path, every)
+        return Written(sha256, [digest.result() for digest in digests])
 
 
 def _stored(sample: Sample, header: Header) -> dict[str, Tensor]:
@@ -76,7 +105,7 @@ class Shard:
         """Map a shard.
 
         Args:
-            path: of the file, which the caller has verified.
+            path: of the file. The caller verifies it, or its conversations by their digests.
             header: what it must hold.
 
         Raises:
@@ -90,6 +119,7 @@ class Shard:
             # Private, not read-only: torch shares writable buffers alone. Nobody writes
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._map.madvise(mmap.MADV_RANDOM)  # what is wanted is announced
+        self._path = path
         self._header = header
         self._begins = {name: tensor.begin for name, tensor in found.tensors.items()}
         self._tensors = {
@@ -101,19 +131,40 @@ class Shard:
         self.lengths = [end - start for start, end in pairwise(self._bounds)]
 
     def announce(self, index: int) -> None:
-        """Have the kernel read a conversation, without waiting for it."""
+        """Have the kernel read a conversation, without waiting for it; but where the disk has much to read already."""
         start, end = self._bounds[index], self._bounds[index + 1]
-        for name in self._header.stored():
-            tensor = self._tensors[name]
-            row = tensor[:1].nbytes
-            first = self._begins[name] + start * row
-            page = first - first % PAGE
-            self._map.madvise(mmap.MADV_WILLNEED, page, max(1, self._begins[name] + end * row - page))
+        with suppress(FileNotFoundError), self._path.open("rb") as file:  # one that left its cache stays mapped
+            for name in self._header.stored():
+                row = self._tensors[name][:1].nbytes
+                first, last = self._begins[name] + start * row, self._begins[name] + end * row
+                for piece in range(first, last, ANNOUNCED):
+                    os.posix_fadvise(file.fileno(), piece, min(ANNOUNCED, last - piece), os.POSIX_FADV_WILLNEED)
 
     def sample(self, index: int) -> Sample:
         """One conversation; its tensors are views into the file."""
+        return sample_of(self._columns(index))
+
+    def text(self, index: int) -> Text:
+        """What one conversation says, alike."""
+        columns = self._columns(index)
+        return Text(*(columns[name] for name in TEXT_TENSORS))
+
+    def check_text(self, index: int, digests: Digests) -> None:
+        """Raises StageError where a conversation says something else than was written (CorruptArtifact)."""
+        self._check(index, TEXT_TENSORS, digests.text)
+
+    def check(self, index: int, digests: Digests) -> None:
+        """Raises StageError where any of a conversation's bytes are not those that were written (CorruptArtifact)."""
+        self.check_text(index, digests)
+        self._check(index, self._header.computed(), digests.computed)
+
+    def _check(self, index: int, names: Iterable[str], digest: bytes) -> None:
+        if digest_of(self._columns(index), names) != digest:
+            raise corrupt(self._path, f"conversation {index} in it was changed since it was published")
+
+    def _columns(self, index: int) -> dict[str, Tensor]:
         rows = slice(self._bounds[index], self._bounds[index + 1])
-        return sample_of({name: self._tensors[name][rows] for name in self._header.stored()})
+        return {name: self._tensors[name][rows] for name in self._header.stored()}
 
     def _mapped(self, dtype: str, shape: tuple[int, ...], begin: int) -> Tensor:
         kind = DTYPES.get(dtype, torch.uint8)  # another kind is refused by its name

@@ -16,7 +16,7 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import LENGTHS, Header, Sample, Split, shard_name
+from eagle3_draft.features.format import DIGEST_BYTES, LENGTHS, Header, Sample, Split, digests_name, shard_name
 from eagle3_draft.features.shard import write_shard
 from eagle3_draft.places import Place
 from eagle3_draft.stage import StageError
@@ -33,12 +33,14 @@ class ShardRecord(Model):
         sha256: of the shard's file.
         lengths: tokens of each conversation in it.
         supervised_tokens: tokens of the assistant.
+        digests: of each conversation, ``Digests`` one after the other, in hexadecimal.
         skipped: conversations left out because their states were not finite.
     """
 
     plan: str
     sha256: str
     lengths: list[int]
+    digests: list[str]
     supervised_tokens: int
     skipped: int = 0
 
@@ -87,11 +89,12 @@ class FeatureWriter:
             StageError: a sample's parts do not have one row a token (FeaturesMisaligned).
         """
         finite = [sample for sample in samples if sample.is_finite()]
-        digest = write_shard(self.folder / shard_name(split, number), finite, self.header)
+        written = write_shard(self.folder / shard_name(split, number), finite, self.header)
         record = ShardRecord(
             plan=self._plan(token_ids),
-            sha256=digest,
+            sha256=written.sha256,
             lengths=[len(sample) for sample in finite],
+            digests=[(digests.text + digests.computed).hex() for digests in written.digests],
             supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in finite),
             skipped=len(token_ids) - len(finite),
         )
@@ -118,6 +121,8 @@ class FeatureWriter:
         for split, records in self._records.items():
             every = [n for record in self.records(split) for n in record.lengths]
             lengths[str(split)] = torch.tensor(every, dtype=torch.int32)
+            digests = bytes.fromhex("".join(digest for record in self.records(split) for digest in record.digests))
+            lengths[digests_name(split)] = torch.tensor(list(digests), dtype=torch.uint8).reshape(-1, 2, DIGEST_BYTES)
             shards[str(split)] = [
                 {"file": shard_name(split, number), "conversations": len(records[number].lengths)}
                 for number in sorted(records)
@@ -185,13 +190,14 @@ def publish_store(
             f"the parts in {folder} hold states of different kinds. Delete the folder and set eagle3.dev/retry",
         )
     shards: dict[str, list[dict[str, Any]]] = {str(split): [] for split in Split}
-    lengths: dict[str, list[torch.Tensor]] = {str(split): [] for split in Split}
+    tables = []
     for part, manifest in manifests.items():
-        of_part = load_file(at.file(folder / part, manifest.file(LENGTHS)))
+        tables.append(load_file(at.file(folder / part, manifest.file(LENGTHS))))
         for split, entries in shards.items():
-            lengths[split].append(of_part[split])
             entries += [{**entry, "file": f"{part}/{entry['file']}"} for entry in manifest.numbers["shards"][split]]
-    artifacts.write_atomic(folder / LENGTHS, save({split: torch.cat(every) for split, every in lengths.items()}))
+    named = set[str].intersection(*map(set, tables))  # a part of an older version has no digests
+    joined = {name: torch.cat([table[name] for table in tables]) for name in named}
+    artifacts.write_atomic(folder / LENGTHS, save(joined))
     for path in folder.glob("part-*"):
         if path.name not in manifests:
             shutil.rmtree(path)

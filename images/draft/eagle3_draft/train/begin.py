@@ -50,7 +50,7 @@ def prepare(config: TrainConfig, features: Features, target: Target) -> None:
     folder = Path(config.folder)
     if config.init_from is None and (folder / CONFIG).exists():  # which is written last
         return
-    usage = Usage.of(features.train, features.header.vocabulary_size)
+    usage = Usage.of(features.train.texts(), features.header.vocabulary_size)
     if not usage.supervised.any():
         raise StageError(
             ExitCode.BAD_INPUT,

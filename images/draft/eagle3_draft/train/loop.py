@@ -164,7 +164,7 @@ class Training:
             _Part(planned, number) for planned in self.plan[state.step :] for number in range(self._passes(planned))
         ]
         held: list[Batch] = []
-        with closing(prefetched(self._batch, parts, self.device)) as batches:
+        with closing(prefetched(self._batch, parts, self.device, self._expect)) as batches:
             for part, batch in self._waited_for(batches, state):
                 held.append(batch)
                 if len(held) < self._passes(part.of):
@@ -202,8 +202,7 @@ class Training:
 
     def _batch(self, part: _Part) -> Batch:
         """This rank's part of one pass of a step, on the CPU."""
-        own = passes(self._shares(part.of)[self.rank], self.lengths, self.config.tokens_per_pass)
-        mine = own[part.number] if part.number < len(own) else []
+        mine = self._own(part)
         unroll, multiple = self.config.unroll_steps, self.learning.multiple
         if not mine:
             return idle(self.train[0], unroll, multiple=multiple)
@@ -213,6 +212,14 @@ class Training:
             multiple=multiple,
             pin=self.device.type == "cuda",
         )
+
+    def _expect(self, part: _Part) -> None:
+        self.train.expect(self._own(part))
+
+    def _own(self, part: _Part) -> list[int]:
+        """The conversations of this rank's part of one pass of a step."""
+        own = passes(self._shares(part.of)[self.rank], self.lengths, self.config.tokens_per_pass)
+        return own[part.number] if part.number < len(own) else []
 
     def _waited_for(
         self, batches: Generator[tuple[_Part, Batch], None, None], state: TrainingState

@@ -78,7 +78,7 @@ def _result(config: TrainConfig, state: TrainingState, features: Features) -> Tr
         expected_accept_lengths=best["accept_length"],
         held_out=len(features.held_out),
         vocabulary_size=len(vocabulary.ids),
-        vocabulary_coverage=coverage(vocabulary, Usage.of(features.train, vocabulary.target_size)),
+        vocabulary_coverage=coverage(vocabulary, Usage.of(features.train.texts(), vocabulary.target_size)),
         special_tokens=len(special),
         special_tokens_inside=int(vocabulary.members[special].sum()),
         tokens_per_second=state.tokens / state.seconds if state.step else 0.0,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.tokenizer_files import SpecialTokens
-from eagle3_draft.features import Sample
+from eagle3_draft.features import Text
 
 #: SGLang pads a draft's head to a multiple of this, and fails to capture graphs where the head is not one.
 MULTIPLE = 64
@@ -66,7 +66,7 @@ class Usage:
     overall: Tensor
 
     @classmethod
-    def of(cls, samples: Iterable[Sample], target_size: int) -> "Usage":
+    def of(cls, samples: Iterable[Text], target_size: int) -> "Usage":
         """Count the tokens of conversations."""
         supervised = torch.zeros(target_size, dtype=torch.int64)
         overall = supervised.clone()
