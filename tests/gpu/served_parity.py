@@ -1,12 +1,15 @@
 """On a GPU: what a converted draft proposes on a real SGLang server, against the reference forward. By hand, not by pytest.
 
-    python tests/gpu/served_parity.py TARGET [--out FOLDER] [--prompts 8] [--tokens 64] [--steps 3] [--layers 1 14 26]
-        [--flag=--dtype --flag=float32]
+    python tests/gpu/served_parity.py TARGET|--latent [--out FOLDER] [--prompts 8] [--tokens 64] [--steps 3]
+        [--layers 1 14 26] [--flag=--dtype --flag=float32]
 
 TARGET is any Llama-like target with a tokenizer (SmolLM2-135M-Instruct takes minutes). The draft has random weights: it need not
 be accepted, only be the same on both sides, and a wrong tensor, layer, position or vocabulary map shows at once. It is published
 in three layouts, adopted from each, and served once; the digests of the three conversions must be one. Needs SGLang 0.5.17 or
 newer and this repository on PYTHONPATH (crds, images/draft, tests).
+
+With --latent the target is a DeepSeek V3 of four layers with random weights, made here, and the draft has latent attention in its
+sizes; it comes as the trainer leaves it, since most layouts have no such drafts.
 
 Prints a JSON line: proposals that are the same, proposals in all, and where the first ones differ. In bfloat16 a few proposals are
 ties of rounding; in float32 there should be none. Exit code 1 where fewer than 98 % are the same.
@@ -30,6 +33,7 @@ from sglang.version import __version__
 
 from eagle3_api.checkpoints import Served, check, read_folder, read_form, report
 from eagle3_api.sglang import Version, capture_ids, default_layers
+from eagle3_draft import convert
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.parity import read_converted
 from eagle3_draft.extract.transformers_engine import TransformersEngine
@@ -40,7 +44,11 @@ from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
 from published.layouts import LAYOUTS, Original
+from served import deepseek
 from served.proposals import expected, recorded, recording
+from served.reference import Reference
+from unit.convert import drafts
+from unit.train import corpus
 
 PUBLISHED = ("SpecForge", "speculators", "NeMo Automodel")
 START_SECONDS = 600.0
@@ -51,25 +59,57 @@ def main() -> int:
     """Make, convert, serve and compare; returns the exit code."""
     given = _arguments()
     given.out.mkdir(parents=True, exist_ok=True)
-    facts, target = read_target(given.target), Target(given.target)
-    layers = given.layers or default_layers(facts.num_layers)
-    assert layers is not None, "a target of fewer than seven layers has no default ones: give --layers"
-    original = _random_draft(target.config, layers)
+    if given.latent:
+        given.target, layers, draft = _latent(given.out)
+    else:
+        chosen = given.layers or default_layers(read_target(given.target).num_layers)
+        assert chosen is not None, "a target of fewer than seven layers has no default ones: give --layers"
+        layers, draft = chosen, _published(given, chosen)
+    same, whole, differ = _compared(given, layers, draft)
+    share = same / whole if whole else 0.0
+    print(json.dumps({"sglang": __version__, "same": same, "of": whole, "share": share, "first": differ[:3]}))
+    return 0 if share >= LEAST_SAME else 1
+
+
+def _published(given: argparse.Namespace, layers: Sequence[int]) -> Path:
+    """A draft of heads, adopted from several layouts and converted to one."""
+    original = _random_draft(Target(given.target).config, layers)
     folders = [
         _adopted(original, layout, given.target, layers, given.out / str(n)) for n, layout in enumerate(PUBLISHED)
     ]
     digests = {checkpoint_digest(folder) for folder in folders}
     assert len(digests) == 1, f"three layouts of one draft became {len(digests)} drafts"
+    return folders[0]
 
+
+def _latent(out: Path) -> tuple[Path, Sequence[int], Path]:
+    """A target with latent attention, the layers that its draft reads, and the draft, converted."""
+    target = Reference(
+        deepseek.new_target(out / "target", hidden=256, heads=16, latent=deepseek.OF_DEEPSEEK), deepseek.LAYERS
+    )
+    config = target.model.config.to_dict()
+    sizes = draft_config(config, layers=deepseek.LAYERS, draft_vocabulary_size=64, latent=True)
+    made = drafts.Made(target.folder, out / "trained")
+    prompts = torch.randint(3, corpus.VOCABULARY, (3, 24)).tolist()
+    drafts.train(made.trained, sizes, made.target, [target.sample(prompt, prompt) for prompt in prompts])
+    version = {"layers": deepseek.LAYERS, "sglang_version": __version__}
+    convert.run(drafts.convert_config(made, out / "converted", **version))
+    return target.folder, deepseek.LAYERS, out / "converted"
+
+
+def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path) -> tuple[int, int, list[object]]:
+    """Serve a draft; returns how many of its proposals are the reference's, how many there are, and the steps that differ."""
     record = given.out / "proposals.jsonl"
     record.unlink(missing_ok=True)
+    vocabulary = read_target(given.target).vocabulary_size
     torch.manual_seed(1)
-    prompts = torch.randint(100, facts.vocabulary_size - 100, (given.prompts, 24)).tolist()
-    with _server(given, folders[0], record) as url:
+    prompts = torch.randint(vocabulary // 10, vocabulary * 9 // 10, (given.prompts, 24)).tolist()
+    with _server(given, folder, record) as url:
         answers = [_generate(url, prompt, given.tokens) for prompt in prompts]
     proposed = recorded(record)
 
-    draft, ids = read_converted(folders[0], layers)
+    draft, ids = read_converted(folder, layers)
+    embedding = Target(given.target).embedding().float()
     engine = TransformersEngine.load(given.target, layers, arguments=["--dtype", "float32"])
     same = whole = 0
     differ: list[object] = []
@@ -77,7 +117,7 @@ def main() -> int:
         text = prompt + answer["output_ids"]
         states = next(iter(engine.states([text])))
         sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float(), states.teaching)
-        steps = expected(draft, ids, sample, target.embedding().float(), len(prompt), given.steps)
+        steps = expected(draft, ids, sample, embedding, len(prompt), given.steps)
         for number, (here, there) in enumerate(zip(steps, proposed[answer["meta_info"]["id"]], strict=False)):
             equal = sum(a == b for a, b in zip(here, there, strict=True))
             same, whole = same + equal, whole + len(here)
@@ -85,14 +125,14 @@ def main() -> int:
                 differ.append(
                     {"request": answer["meta_info"]["id"], "step": number, "reference": here, "served": there}
                 )
-    share = same / whole if whole else 0.0
-    print(json.dumps({"sglang": __version__, "same": same, "of": whole, "share": share, "first": differ[:3]}))
-    return 0 if share >= LEAST_SAME else 1
+    return same, whole, differ
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
+    targets = parser.add_mutually_exclusive_group(required=True)
+    targets.add_argument("target", type=Path, nargs="?")
+    targets.add_argument("--latent", action="store_true", help="make a target with latent attention, and such a draft")
     parser.add_argument("--out", type=Path, default=Path("served-parity"))
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)

@@ -1,5 +1,6 @@
 """Real SGLang servers on the CPU, for one test or for a module of them."""
 
+import json
 import os
 import signal
 import socket
@@ -9,12 +10,36 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import environment
 
 from tiny.flags import SERVE_ARGUMENTS
 
 START_SECONDS = 180.0
+
+
+def speculating(draft: Path, steps: int) -> list[str]:
+    """The flags of a server that drafts a chain."""
+    words: dict[str, object] = {
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-draft-model-path": draft,
+        "--speculative-num-steps": steps,
+        "--speculative-eagle-topk": 1,
+        "--speculative-num-draft-tokens": steps + 1,
+    }
+    return [str(word) for pair in words.items() for word in pair]
+
+
+def generate(url: str, prompt: list[int], tokens: int, **sampling: Any) -> Any:
+    """A server's greedy answer to tokens."""
+    parameters = {"temperature": 0, "max_new_tokens": tokens, **sampling}
+    body = {"input_ids": prompt, "sampling_params": parameters}
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        return json.load(answer)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """SGLang's draft is ours: a converted draft is accepted on a real server step by step as the replay says."""
 
 import json
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ConvertResult, DataConfig, ObjectReference, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.answers import ANSWER_TOKENS
-from eagle3_draft.features import LastState, Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
@@ -30,7 +28,8 @@ from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
 from served import drafts
 from served.proposals import expected, recorded, recording
-from served.server import sglang
+from served.reference import Reference
+from served.server import generate, sglang, speculating
 from served.stage import run_stage
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.grammar import conversations
@@ -45,39 +44,13 @@ STEPS = 3
 ANSWER = 48
 
 
-def transformers_model(folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-class Tiny:
-    """The tiny target in Transformers, which says what SGLang's must say."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.model = transformers_model(folder)
-        self.embedding: torch.Tensor = self.model.get_input_embeddings().weight.detach()
-        self.head: torch.Tensor = self.model.get_output_embeddings().weight.detach()
-
-    @torch.no_grad()
-    def sample(self, prompt: list[int], answer: list[int]) -> Sample:
-        """What Extract would store of a text."""
-        ids = torch.tensor(prompt + answer)
-        states = self.model(input_ids=ids[None], output_hidden_states=True).hidden_states
-        return Sample(
-            input_ids=ids.to(torch.int32),
-            loss_mask=torch.tensor([0] * len(prompt) + [1] * len(answer), dtype=torch.uint8),
-            hidden=torch.cat([states[layer + 1][0] for layer in LAYERS], -1),
-            teaching=LastState.of(states[-1][0], states[-1][0] @ self.head.T),
-        )
+@pytest.fixture(scope="module")
+def tiny() -> Reference:
+    return Reference(cached() / "models" / "tiny-target", LAYERS)
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Tiny:
-    return Tiny(cached() / "models" / "tiny-target")
-
-
-@pytest.fixture(scope="module")
-def prompts(tiny: Tiny) -> list[list[int]]:
+def prompts(tiny: Reference) -> list[list[int]]:
     tokenizer: Any = AutoTokenizer.from_pretrained(tiny.folder)
     return [
         tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
@@ -97,7 +70,7 @@ def deepened(weights: dict[str, torch.Tensor], sizes: DraftConfig) -> dict[str, 
 
 @pytest.fixture(scope="module", params=["EAGLE-3", "EAGLE-3.1, two layers"])
 def trained(
-    tiny: Tiny, prompts: list[list[int]], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    tiny: Reference, prompts: list[list[int]], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """Train's artifact of a draft that does not know every eleventh token, though the target says it."""
     folder = tmp_path_factory.mktemp("trained")
@@ -145,7 +118,7 @@ def trained(
     return folder
 
 
-def convert_config(tiny: Tiny, folder: Path, **source: Any) -> ConvertConfig:
+def convert_config(tiny: Reference, folder: Path, **source: Any) -> ConvertConfig:
     return ConvertConfig(
         owner=ObjectReference(namespace="n", name="draft", uid="u"),
         key="c0" * 32,
@@ -160,7 +133,7 @@ def convert_config(tiny: Tiny, folder: Path, **source: Any) -> ConvertConfig:
 
 
 @pytest.fixture(scope="module")
-def converted(tiny: Tiny, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
+def converted(tiny: Reference, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
     folder = tmp_path_factory.mktemp("converted") / "draft"
     return folder, run(convert_config(tiny, folder, trained=str(trained), trained_key="7e" * 32))
 
@@ -168,7 +141,7 @@ def converted(tiny: Tiny, trained: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("trained", ["EAGLE-3"], indirect=True)
 @pytest.mark.parametrize("layout", ["speculators", "NeMo Automodel", "SpecForge training state"])
 def test_what_is_served_below_is_also_what_a_published_draft_becomes(
-    tiny: Tiny, trained: Path, converted: tuple[Path, ConvertResult], tmp_path: Path, layout: str
+    tiny: Reference, trained: Path, converted: tuple[Path, ConvertResult], tmp_path: Path, layout: str
 ) -> None:
     sizes = DraftConfig.model_validate_json((trained / CONFIG).read_bytes())
     layer = {
@@ -192,7 +165,7 @@ def test_what_is_served_below_is_also_what_a_published_draft_becomes(
 
 @pytest.fixture(scope="module")
 def adopted(
-    tiny: Tiny, converted: tuple[Path, ConvertResult], tmp_path_factory: pytest.TempPathFactory
+    tiny: Reference, converted: tuple[Path, ConvertResult], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, ConvertResult]:
     """The same draft, adopted: its conversion runs the target in SGLang to ask the draft about it."""
     folder = tmp_path_factory.mktemp("adopted")
@@ -222,41 +195,21 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(
-    tiny: Tiny,
+    tiny: Reference,
     converted: tuple[Path, ConvertResult],
     adopted: tuple[Path, ConvertResult],
     prompts: list[list[int]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Served:
     folder = tmp_path_factory.mktemp("served")
-    flags = [
-        "--speculative-algorithm",
-        "EAGLE3",
-        "--speculative-draft-model-path",
-        str(converted[0]),
-        "--speculative-num-steps",
-        str(STEPS),
-        "--speculative-eagle-topk",
-        "1",
-        "--speculative-num-draft-tokens",
-        str(STEPS + 1),
-    ]
     of_adopted = [json.loads(line)["input_ids"] for line in (adopted[0] / PROMPTS).read_text().splitlines()]
     record = folder / "proposals.jsonl"
-    with sglang(tiny.folder, folder / "server.log", *flags, variables=recording(record)) as url:
+    with sglang(
+        tiny.folder, folder / "server.log", *speculating(converted[0], STEPS), variables=recording(record)
+    ) as url:
         answers = [generate(url, prompt, ANSWER, ignore_eos=True) for prompt in prompts]
         asked = [(prompt, generate(url, prompt, ANSWER_TOKENS)) for prompt in of_adopted]
     return Served(answers, asked, recorded(record))
-
-
-def generate(url: str, prompt: list[int], tokens: int, **sampling: Any) -> Any:
-    parameters = {"temperature": 0, "max_new_tokens": tokens, **sampling}
-    body = {"input_ids": prompt, "sampling_params": parameters}
-    request = urllib.request.Request(  # noqa: S310
-        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
-        return json.load(answer)
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +222,7 @@ def reference(trained: Path) -> tuple[Draft, torch.Tensor]:
 
 
 def test_the_server_proposes_at_every_step_what_the_trained_draft_does(
-    tiny: Tiny, reference: tuple[Draft, torch.Tensor], prompts: list[list[int]], served: Served
+    tiny: Reference, reference: tuple[Draft, torch.Tensor], prompts: list[list[int]], served: Served
 ) -> None:
     """All proposals of all verify steps, each chain fed on its own; so also the first ones after a prompt."""
     for prompt, answer in zip(prompts, served.answers, strict=True):
@@ -281,7 +234,7 @@ def test_the_server_proposes_at_every_step_what_the_trained_draft_does(
 
 @torch.no_grad()
 def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
-    tiny: Tiny,
+    tiny: Reference,
     converted: tuple[Path, ConvertResult],
     reference: tuple[Draft, torch.Tensor],
     prompts: list[list[int]],

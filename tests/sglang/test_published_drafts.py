@@ -28,7 +28,6 @@ pytestmark = pytest.mark.timeout(600)
 NAMES = ("EAGLE official", "ModelOpt", "speculators", "NeMo Automodel")
 NEWER = "EAGLE-3.1"
 
-#: SGLang's class computes the rotary embedding of latent attention on a CPU with YaRN only.
 LATENT: dict[str, object] = {
     "layers": [-1, 1, 2],
     "latent": Latent(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10),
@@ -67,6 +66,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     },
     "three layers": {"depth": 3},
     "latent attention": LATENT,
+    "latent attention, plain rope": LATENT | {"rope_scaling": None},
     "latent attention, EAGLE-3.1": LATENT
     | {
         "fc_norm": True,

@@ -54,14 +54,14 @@ def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
         layers=corpus.LAYERS,
         draft_vocabulary_size=DRAFT_VOCABULARY,
     )
-    _train(folder / "trained", sizes, folder / "target", samples)
+    train(folder / "trained", sizes, folder / "target", samples)
     return Made(folder / "target", folder / "trained")
 
 
 def with_switches(made: Made, folder: Path, switches: Mapping[str, object]) -> Made:
     """Another draft for the same target, whose configuration differs in these fields."""
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(switches))
-    _train(folder, sizes, made.target, parity.read_held_out(made.trained))
+    train(folder, sizes, made.target, parity.read_held_out(made.trained))
     return Made(made.target, folder)
 
 
@@ -73,7 +73,8 @@ def for_architecture(made: Made, folder: Path, architecture: str) -> Made:
     return Made(folder, made.trained)
 
 
-def _train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]) -> None:
+def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]) -> None:
+    """Write Train's artifact of a draft with random weights."""
     trained.mkdir()
     draft = Draft(sizes)
     draft.initialise(0)

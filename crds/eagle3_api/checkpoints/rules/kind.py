@@ -41,8 +41,8 @@ def _latent(form: Form, served: Served) -> Iterator[Found]:
     if served.target is not None and served.target.architecture not in LATENT_ATTENTION:
         yield refused(
             Reason.UNSUPPORTED_DRAFT,
-            f"its attention is latent, that of {served.target.architecture} is not: no backend of SGLang serves both. Take a "
-            "draft with a Llama layer",
+            f"its attention is latent, that of {served.target.architecture} is not: few of SGLang's attention backends serve "
+            "both, and none was tried on a GPU. Take a draft with a Llama layer",
         )
 
 

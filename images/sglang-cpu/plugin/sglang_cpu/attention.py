@@ -2,7 +2,8 @@
 """The two attention launchers of the Triton backend, on torch's scaled dot product attention.
 
 Queries, keys and values are (tokens, heads, head dimension); the KV cache has one row a slot.  Requests are joined along
-the tokens: request ``i`` owns the rows from ``indptr[i]`` to ``indptr[i + 1]``.
+the tokens: request ``i`` owns the rows from ``indptr[i]`` to ``indptr[i + 1]``.  Latent attention is attention with one head
+of keys in the cache, whose beginning is the value; a prompt with nothing before it is computed with all heads instead.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def extend_attention_fwd(
             mask[:, first:] = tree[:, first:]
         elif is_causal:
             mask = mask.tril(n)
-        keys, values = torch.cat([k_buffer[cached], k_extend[new]]), torch.cat([v_buffer[cached], v_extend[new]])
+        keys, values = k_extend[new], v_extend[new]
+        if n > 0:  # else the cache may have other heads than these
+            keys, values = torch.cat([k_buffer[cached], keys]), torch.cat([v_buffer[cached], values])
         o_extend[new] = _attend(q_extend[new], keys, values, mask, sm_scale)
     return None
 
@@ -110,7 +113,7 @@ def decode_attention_fwd(
 ) -> Any:
     """One query a request: decode, and the draft's steps after its first."""
     plain = (k_scale, v_scale) == (1.0, 1.0) and not logit_cap and sinks is None and xai_temperature_len <= 0
-    if not plain or has_mla or page_size != 1 or score_mod is not None:
+    if not plain or page_size != 1 or score_mod is not None:
         return NotImplemented
     rows = kv_indptr.tolist()
     for i in range(q.shape[0]):

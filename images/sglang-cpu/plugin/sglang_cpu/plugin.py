@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from sglang_cpu import slots, tree  # noqa: F401  (importing them registers the kernels)
 from sglang_cpu.attention import LAUNCHERS
 from sglang_cpu.dispatch import Replacement, patch_interpreter, run_or_interpret
@@ -33,6 +35,7 @@ def install() -> None:
     patch_interpreter()
     _hook_launchers()
     _choose_kernels()
+    _let_latent_attention_be_plain()
     _fork_workers()
 
 
@@ -60,6 +63,34 @@ def _choose_kernels() -> None:
     cache_locs._is_xpu = True
     eagle_utils._is_xpu = True
     rotary._is_cpu = True
+
+
+def _let_latent_attention_be_plain() -> None:
+    """What keeps latent attention from a CPU besides kernels.
+
+    Its rotary embedding is made by a function of its own there, which knows YaRN only; the general one knows it without.
+    And its drafts wait for the GPU once they have the target's embedding.
+    """
+    from sglang.srt.layers.rotary_embedding import factory
+
+    of_yarn = factory.get_rope_cpu
+
+    def get_rope_cpu(
+        head_size: int,
+        rotary_dim: int,
+        max_position: int,
+        base: int,
+        is_neox_style: bool,
+        rope_scaling: dict[str, Any] | None,
+        dtype: torch.dtype | None,
+        partial_rotary_factor: float,
+        device: str,
+    ) -> Any:
+        sizes = (head_size, rotary_dim, max_position, base, is_neox_style, rope_scaling, dtype, partial_rotary_factor)
+        return factory.get_rope(*sizes) if rope_scaling is None else of_yarn(*sizes, device)
+
+    factory.get_rope_cpu = get_rope_cpu
+    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
 
 
 def _fork_workers() -> None:

@@ -189,10 +189,16 @@ def gather_what_was_accepted() -> None:
 
 
 class Cache:
-    """Keys and values of two heads for 64 slots, and the slots of the three requests."""
+    """Keys and values of two heads for 64 slots, and the slots of the three requests.
 
-    def __init__(self) -> None:
+    With ``latent`` those of latent attention, in sizes that the original's tiles take.
+    """
+
+    def __init__(self, *, latent: bool = False) -> None:
         self.keys, self.values = torch.randn(64, 2, 16), torch.randn(64, 2, 16)
+        if latent:
+            self.keys = torch.randn(64, 1, 288)
+            self.values = self.keys[..., :256]
         self.slots = torch.randperm(64)[:16]
         self.begin = torch.tensor([0, 5, 14, 16], dtype=torch.int32)
 
@@ -225,6 +231,36 @@ def attend_in_decode() -> None:
     decode_attention.decode_attention_fwd(
         *(torch.randn(3, 4, 16), cache.keys, cache.values, torch.zeros(3, 4, 16), cache.begin, cache.slots),
         *(torch.zeros(3, 4, 8, 16), torch.zeros(3, 4, 8), torch.full((3,), 2, dtype=torch.int32), 8, 0.25, 1.0, 1.0),
+    )
+
+
+@case
+def attend_to_latent_keys() -> None:
+    from sglang.kernels.ops.attention import decode_attention, extend_attention
+
+    cache, begin = Cache(latent=True), torch.tensor([0, 4, 8, 12], dtype=torch.int32)
+    q, new = torch.randn(12, 4, 288), torch.randn(12, 1, 288)
+    extend_attention.extend_attention_fwd(
+        *(q, new, new[..., :256], torch.zeros(12, 4, 256), cache.keys, cache.values, begin, cache.begin, cache.slots),
+        *(None, True, None, 4, 1.0, 1.0, 0.06),
+    )
+    decode_attention.decode_attention_fwd(
+        *(q[:3], cache.keys, cache.values, torch.zeros(3, 4, 256), cache.begin, cache.slots),
+        *(torch.zeros(3, 4, 8, 256), torch.zeros(3, 4, 8), torch.full((3,), 2, dtype=torch.int32), 8, 0.06, 1.0, 1.0),
+        has_mla=True,
+    )
+
+
+@case
+def attend_to_a_prompt_with_more_heads_than_the_cache_has() -> None:
+    from sglang.kernels.ops.attention import extend_attention
+
+    cache, begin = Cache(latent=True), torch.tensor([0, 4, 8, 12], dtype=torch.int32)
+    q, k, v = torch.randn(12, 4, 48), torch.randn(12, 4, 48), torch.randn(12, 4, 32)
+    nothing = torch.zeros(4, dtype=torch.int32)
+    extend_attention.extend_attention_fwd(
+        *(q, k, v, torch.zeros(12, 4, 32), cache.keys, cache.values, begin, nothing, cache.slots[:0]),
+        *(None, True, None, 4, 1.0, 1.0, 0.14),
     )
 
 
