@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from eagle3_api.jobs import DataConfig, ExtractConfig, ObjectReference, RegenerateConfig, Report
+from eagle3_api.jobs import DataConfig, ExtractConfig, ObjectReference, Report
 from eagle3_api.sglang import default_layers
+from eagle3_api.spec import Regenerate
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample
@@ -121,7 +122,7 @@ def test_what_it_answers_by_graphs_while_states_are_taken_is_what_the_states_say
 ) -> None:
     """Two parts, so that the second is answered while the states of the first are taken."""
     questions = [[{"role": "user", "content": question}] for question in prompts(640, 3)]
-    data = {"regenerate": RegenerateConfig(max_tokens=128)}
+    data = {"regenerate": Regenerate(max_tokens=128)}
     features = extract(tmp_path, questions, layers=layers, data=data, end_tokens=end_tokens(TARGET))
     samples = [*features.train, *features.held_out]
     agreed = said = 0

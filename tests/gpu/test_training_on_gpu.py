@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
@@ -140,7 +140,7 @@ def test_the_loss_kernel_is_its_formula(vocabulary: int, kind: Any) -> None:
     normaliser = log_sum_exp(teacher)
     assert away(normaliser, teacher.logsumexp(-1)) < 1e-5
     expected = logits.clone().requires_grad_()
-    mass, loss = torch.rand(4, device=GPU), LossConfig(kind=kind, eta=2.0)
+    mass, loss = torch.rand(4, device=GPU), Loss(kind=kind, eta=2.0)
     losses = distance(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
     far, best = compare(logits, teacher, normaliser, mass, rows, weights, loss, gradient=True)

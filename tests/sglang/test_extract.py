@@ -16,15 +16,8 @@ import torch
 from image import recipe
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import (
-    DataConfig,
-    ExitCode,
-    ExtractConfig,
-    ExtractResult,
-    ObjectReference,
-    RegenerateConfig,
-    Report,
-)
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Report
+from eagle3_api.spec import Regenerate
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
 from eagle3_draft.extract.transformers_engine import TransformersEngine
@@ -295,7 +288,7 @@ def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "from eagle3_draft.extract import stage\nstage.run.__kwdefaults__['part_conversations'] = 4\n"
     )
-    regenerate = RegenerateConfig(max_tokens=24)
+    regenerate = Regenerate(max_tokens=24)
     data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.2, max_samples=16, regenerate=regenerate)
     config = found.config(data=data, end_tokens=end_tokens(found.target))
     result = found.run(config, PYTHONPATH=f"{tmp_path / 'site'}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}").result
@@ -328,7 +321,7 @@ def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_
 def test_sigterm_while_it_answers_ends_it_resumably_and_what_was_answered_stays(tiny: Path, tmp_path: Path) -> None:
     found = extraction(tmp_path, tiny)
     data = DataConfig(
-        conversations=str(found.data), max_length=256, holdout=0.2, max_samples=64, regenerate=RegenerateConfig()
+        conversations=str(found.data), max_length=256, holdout=0.2, max_samples=64, regenerate=Regenerate()
     )
     config = found.config(data=data, end_tokens=end_tokens(found.target))
     process = found.start(config)

@@ -22,7 +22,7 @@ from eagle3_api.jobs.contract import (
     StageName,
 )
 from eagle3_api.jobs.convert import ConvertConfig, ConvertResult
-from eagle3_api.jobs.data import DataConfig, RegenerateConfig
+from eagle3_api.jobs.data import DataConfig
 from eagle3_api.jobs.envelope import JobConfig, JobEnvelope
 from eagle3_api.jobs.extract import ExtractConfig, ExtractResult
 from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset, HubSource
@@ -33,7 +33,7 @@ from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
 from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
 from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result, result_of
 from eagle3_api.jobs.storage import BucketConfig, ObjectStoreConfig
-from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, LossConfig, TrainConfig, TrainResult
+from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, TrainConfig, TrainResult
 
 __all__ = [
     "CONFIG_ANNOTATION",
@@ -66,7 +66,6 @@ __all__ = [
     "InspectConfig",
     "JobConfig",
     "JobEnvelope",
-    "LossConfig",
     "ObjectReference",
     "ObjectStoreConfig",
     "ProbeConfig",
@@ -74,7 +73,6 @@ __all__ = [
     "Progress",
     "PublishConfig",
     "PublishResult",
-    "RegenerateConfig",
     "Report",
     "Result",
     "StageName",

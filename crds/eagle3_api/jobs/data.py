@@ -3,15 +3,7 @@
 from pydantic import Field
 
 from eagle3_api.base import Model
-
-
-class RegenerateConfig(Model):
-    """How the target answers the data's questions itself."""
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = Field(1024, description="Of one answer.")
-    seed: int = 0
+from eagle3_api.spec.data import Regenerate
 
 
 class DataConfig(Model):
@@ -20,7 +12,7 @@ class DataConfig(Model):
     conversations: str | None = Field(None, description="One of these three is there.")
     prompts: str | None = None
     dataset: str | None = Field(None, description="The file that a fetched data set became.")
-    regenerate: RegenerateConfig | None = Field(None, description="Always there with prompts.")
+    regenerate: Regenerate | None = Field(None, description="Always there with prompts.")
     max_samples: int | None = None
     max_length: int
     holdout: float

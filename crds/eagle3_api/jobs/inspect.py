@@ -10,6 +10,7 @@ from eagle3_api.jobs.contract import ObjectReference
 from eagle3_api.jobs.data import DataConfig
 from eagle3_api.jobs.fetch import FetchResult
 from eagle3_api.jobs.storage import ObjectStoreConfig
+from eagle3_api.spec.draft import Attention
 
 
 class InspectConfig(Model):
@@ -25,7 +26,7 @@ class InspectConfig(Model):
     init_from: str | None = None
     auxiliary_layers: list[int] | None = None
     vocabulary_size: int | None = None
-    attention: Literal["Heads", "Latent"] = "Heads"
+    attention: Attention = "Heads"
     feature_dtype: FeatureDtype = "bf16"
     feature_teacher: TeacherKind = "LastState"
     sglang_version: str
@@ -48,7 +49,7 @@ class Facts(Model):
     target_digest: str
     auxiliary_layers: list[int]
     draft_vocabulary_size: int | None = None
-    draft_attention: Literal["Heads", "Latent"] = Field("Heads", description="The draft's, trained or adopted.")
+    draft_attention: Attention = Field("Heads", description="The draft's, trained or adopted.")
     sglang_version: str
     layer_convention: str
     capture_ids: list[int]

@@ -7,21 +7,13 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.jobs.contract import ObjectReference
 from eagle3_api.jobs.storage import ObjectStoreConfig
-from eagle3_api.spec.train import EarlyStop, WeightsAndBiases
+from eagle3_api.spec.draft import Attention, Variant
+from eagle3_api.spec.train import EarlyStop, Loss, Precision, WeightsAndBiases
 
 #: Where a training's pod answers /metrics.
 METRICS_PORT = 9400
 #: Where the pods of a training on several nodes meet, in the first of them.
 MEETING_PORT = 29400
-
-
-class LossConfig(Model):
-    """What ``spec.train.loss`` says, as the data plane needs it."""
-
-    kind: Literal["CrossEntropy", "KL", "LKAlpha", "LKLambda"] = "CrossEntropy"
-    eta: float = 1.0
-    decay: float = 0.8
-    normalised: bool = False
 
 
 class TrainConfig(Model):
@@ -40,8 +32,8 @@ class TrainConfig(Model):
     layers: list[int]
     vocabulary_size: int
     depth: int = Field(1, description="Decoder layers of the draft.")
-    variant: Literal["EAGLE-3", "EAGLE-3.1"] = "EAGLE-3"
-    attention: Literal["Heads", "Latent"] = "Heads"
+    variant: Variant = "EAGLE-3"
+    attention: Attention = "Heads"
     init_from: str | None = Field(None, description="A draft to go on from, with its own vocabulary and architecture.")
     init_digest: str | None = None
     epochs: int
@@ -49,8 +41,8 @@ class TrainConfig(Model):
     tokens_per_pass: int | None = Field(None, description="Of a rank; all of its share where it is left out.")
     learning_rate: float
     unroll_steps: int
-    precision: Literal["bf16", "fp8"] = "bf16"
-    loss: LossConfig = Field(default_factory=LossConfig)
+    precision: Precision = "bf16"
+    loss: Loss = Field(default_factory=Loss, description="As the object says.")
     seed: int
     evaluations_per_epoch: int = 1
     trainer: list[str] | None = Field(None, description="The command of somebody else's trainer, which trains instead.")

@@ -8,6 +8,9 @@ from eagle3_api.base import Model
 from eagle3_api.spec.schema import rule, rules
 from eagle3_api.spec.strings import HubRevision, Path, PathOrRepository
 
+Variant = Literal["EAGLE-3", "EAGLE-3.1"]
+Attention = Literal["Heads", "Latent"]
+
 
 class Draft(Model):
     """The draft model: a small decoder that reads the target's hidden states."""
@@ -71,12 +74,12 @@ class Draft(Model):
         description="Decoder layers of the draft. EAGLE-3 has one; each further one is accepted a little longer and makes each "
         "draft step that much slower, which the probe weighs.",
     )
-    variant: Literal["EAGLE-3", "EAGLE-3.1"] = Field(
+    variant: Variant = Field(
         "EAGLE-3",
         description="EAGLE-3.1 puts a norm on each auxiliary state and feeds the normed state back, which is meant for "
         "longer contexts and more draft steps.",
     )
-    attention: Literal["Heads", "Latent"] = Field(
+    attention: Attention = Field(
         "Heads",
         description="Heads are Llama's. Latent is the target's own, where that is DeepSeek's or Kimi's: its keys and values take "
         "a tenth of the memory, and it runs on the target's attention backend.",

@@ -10,6 +10,9 @@ from eagle3_api.spec.placement import STAGE_PLACEMENT, Placement
 from eagle3_api.spec.schema import rule, rules, section
 from eagle3_api.spec.strings import Text
 
+#: Of the matrix products of training.
+Precision = Literal["bf16", "fp8"]
+
 
 class EarlyStop(Model):
     """When a training has learned what there is to learn."""
@@ -119,7 +122,7 @@ class Train(Model):
         7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
     )
     loss: Loss = section(Loss)
-    precision: Literal["bf16", "fp8"] = Field(
+    precision: Precision = Field(
         "bf16",
         description="Of the matrix products: bf16, or fp8 for those of the unroll steps, a third faster on Ada, Hopper and "
         "newer. Weights, their gradients and the draft's measures are those of bf16 either way.",

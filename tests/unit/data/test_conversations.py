@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, RegenerateConfig
+from eagle3_api.jobs import DataConfig, ExitCode
+from eagle3_api.spec import Regenerate
 from eagle3_draft.data.conversations import PROMPTS, QUESTIONS, Conversations, held_out
 from eagle3_draft.stage import StageError
 
@@ -241,10 +242,10 @@ def test_an_assistants_reasoning_stays_and_is_part_of_the_conversation(tmp_path:
     ("changes", "field", "answers"),
     [
         ({"conversations": True}, "data.conversations", True),
-        ({"conversations": True, "regenerate": RegenerateConfig()}, "data.conversations", False),
-        ({"prompts": True, "regenerate": RegenerateConfig()}, "data.prompts", False),
+        ({"conversations": True, "regenerate": Regenerate()}, "data.conversations", False),
+        ({"prompts": True, "regenerate": Regenerate()}, "data.prompts", False),
         ({"dataset": True}, "data.dataset", True),
-        ({"dataset": True, "regenerate": RegenerateConfig()}, "data.dataset", False),
+        ({"dataset": True, "regenerate": Regenerate()}, "data.dataset", False),
     ],
 )
 def test_the_objects_data_is_read_as_the_object_says(

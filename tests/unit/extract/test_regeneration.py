@@ -10,7 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, RegenerateConfig
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig
+from eagle3_api.spec import Regenerate
 from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
@@ -36,7 +37,7 @@ class Asking(World):
     """A world whose target answers itself."""
 
     def asking(self, *, temperature: float = 0.0, max_tokens: int = 6, **changes: Any) -> ExtractConfig:
-        regenerate = RegenerateConfig(temperature=temperature, max_tokens=max_tokens)
+        regenerate = Regenerate(temperature=temperature, max_tokens=max_tokens)
         data = DataConfig(conversations=str(self.data), max_length=64, holdout=0.2, regenerate=regenerate)
         return self.config(**{"data": data, "end_tokens": ENDS, **changes})
 

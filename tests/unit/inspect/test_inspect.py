@@ -18,10 +18,10 @@ from eagle3_api.jobs import (
     FetchResult,
     InspectConfig,
     ObjectReference,
-    RegenerateConfig,
     Report,
     StageName,
 )
+from eagle3_api.spec import Regenerate
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
@@ -504,7 +504,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(world: World) -> None:
 
 
 def test_a_target_that_answers_itself_is_reckoned_with_and_asked_where_it_ends(world: World) -> None:
-    regenerate = RegenerateConfig(max_tokens=20)
+    regenerate = Regenerate(max_tokens=20)
     data = DataConfig(conversations=str(world.data), max_length=1024, holdout=0.1, regenerate=regenerate)
     without = world.inspect(data=data.model_copy(update={"regenerate": None}))
     assert without.end_tokens is None

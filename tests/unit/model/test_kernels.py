@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.model import diagonal_kernel, elementwise_kernel, fp8, fp8_kernel
 from eagle3_draft.model.diagonal import merge_plainly
 from eagle3_draft.model.fast import gated
@@ -73,7 +73,7 @@ def test_the_losses_and_their_gradients_are_the_formulas(vocabulary: int, kind: 
     torch.manual_seed(3)
     logits, teacher = torch.randn(4, vocabulary) * 3, torch.randn(3, vocabulary) * 3
     rows, weights, mass = torch.tensor([0, 2, 2, 1]), torch.rand(4), torch.rand(3)
-    normaliser, loss = torch.empty(3), LossConfig(kind=kind, eta=2.0)
+    normaliser, loss = torch.empty(3), Loss(kind=kind, eta=2.0)
     loss_kernel._log_sum_exp_kernel[(3,)](teacher, normaliser, vocabulary, BLOCK=loss_kernel.BLOCK)
     near(normaliser, teacher.logsumexp(-1))
     expected = logits.clone().requires_grad_()

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor, Fp8Factor
 from eagle3_draft.train.batches import Batch, pack
@@ -28,7 +28,7 @@ def one_rank() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def new_learning(factor: type[Factor] = Factor, loss: LossConfig = CROSS_ENTROPY, switches: str = "plain") -> Learning:
+def new_learning(factor: type[Factor] = Factor, loss: Loss = CROSS_ENTROPY, switches: str = "plain") -> Learning:
     embedding = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(2))
     return Learning(
         config(**SWITCHES[switches]),
@@ -64,12 +64,12 @@ def test_drafts_of_every_kind_learn(switches: str) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
-def test_with_every_loss_more_is_accepted(loss: LossConfig) -> None:
+def test_with_every_loss_more_is_accepted(loss: Loss) -> None:
     batch, learning = new_batch(60), new_learning(loss=loss)
 
     def accepted() -> float:
         """The geometric mean over all positions and steps of what a server that samples accepts."""
-        learning.loss, trained = LossConfig(kind="LKAlpha"), learning.loss
+        learning.loss, trained = Loss(kind="LKAlpha"), learning.loss
         with torch.no_grad():
             marks = learning.judge(batch, learning.teacher.answer(batch.teaching), torch.ones(STEPS)).marks
         learning.loss = trained
@@ -84,7 +84,7 @@ def test_with_every_loss_more_is_accepted(loss: LossConfig) -> None:
 def test_normalised_weights_leave_the_size_of_a_step_as_it_is_whatever_its_unroll() -> None:
     batch = new_batch()
     plain, normalised = (
-        losses(new_learning(loss=LossConfig(decay=0.8, normalised=flag)), batch, 1)[0] for flag in (False, True)
+        losses(new_learning(loss=Loss(decay=0.8, normalised=flag)), batch, 1)[0] for flag in (False, True)
     )
     assert plain == pytest.approx(normalised * (1 + 0.8 + 0.64))
 

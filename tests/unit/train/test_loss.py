@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample, TopK
 from eagle3_draft.train import loss
 from eagle3_draft.train.batches import pack
@@ -28,14 +28,14 @@ def conversation(mask: list[int], head: Tensor) -> Sample:
 
 KINDS: tuple[Literal["KL", "LKAlpha", "LKLambda"], ...] = ("KL", "LKAlpha", "LKLambda")
 LOSSES = [
-    LossConfig(),
-    LossConfig(kind="KL", decay=0.5),
-    LossConfig(kind="LKAlpha", normalised=True),
-    LossConfig(kind="LKLambda", eta=3.0),
+    Loss(),
+    Loss(kind="KL", decay=0.5),
+    Loss(kind="LKAlpha", normalised=True),
+    Loss(kind="LKLambda", eta=3.0),
 ]
 
 
-def of_a_position(target_logits: Tensor, logits: Tensor, loss: LossConfig) -> Tensor:
+def of_a_position(target_logits: Tensor, logits: Tensor, loss: Loss) -> Tensor:
     """arXiv 2503.01840 (cross-entropy) and 2602.23881, from the target's logits of its vocabulary and the draft's of its own."""
     teacher, own = torch.softmax(target_logits[IDS], 0), torch.softmax(logits, 0)
     if loss.kind == "CrossEntropy":
@@ -51,7 +51,7 @@ def of_a_position(target_logits: Tensor, logits: Tensor, loss: LossConfig) -> Te
     return leading * divergence + (1 - leading) * (1 - accepted)
 
 
-def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor], loss: LossConfig) -> Tensor:
+def by_the_paper(sample: Sample, head: Tensor, proposals: list[Tensor], loss: Loss) -> Tensor:
     """arXiv 2503.01840, one position after the other.
 
     At step i, position p proposes token p + 2 + i. Its loss is the distance from the target's distribution there, over the
@@ -85,7 +85,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
-def test_it_is_the_papers_loss_with_its_gradient(seed: int, loss: LossConfig) -> None:
+def test_it_is_the_papers_loss_with_its_gradient(seed: int, loss: Loss) -> None:
     torch.manual_seed(seed)
     head = torch.randn(VOCABULARY, HIDDEN)
     sample = conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 20, head)
@@ -110,17 +110,17 @@ def test_each_loss_is_least_where_the_draft_says_what_the_target_says() -> None:
     teacher = torch.randn(3, len(IDS), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     mass = torch.ones(3, dtype=torch.float64)
     for kind in KINDS:
-        same = distance(teacher + 7, teacher, mass, LossConfig(kind=kind))
+        same = distance(teacher + 7, teacher, mass, Loss(kind=kind))
         torch.testing.assert_close(same, torch.zeros_like(same))
         for seed in range(6, 14):
             other = torch.randn(3, len(IDS), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-            assert (distance(other, teacher, mass, LossConfig(kind=kind)) > 0).all()
+            assert (distance(other, teacher, mass, Loss(kind=kind)) > 0).all()
 
 
 def test_the_gradient_of_kl_is_that_of_cross_entropy() -> None:
     logits = torch.randn(3, len(IDS), requires_grad=True)
     teacher, mass = torch.randn(3, len(IDS)), torch.ones(3)
-    losses = [LossConfig(kind="KL"), LossConfig()]
+    losses = [Loss(kind="KL"), Loss()]
     one, other = (torch.autograd.grad(distance(logits, teacher, mass, loss).sum(), logits)[0] for loss in losses)
     torch.testing.assert_close(one, other)
 
@@ -134,13 +134,13 @@ def test_descending_on_it_raises_what_is_accepted_to_all_that_the_draft_can_prop
     logits = torch.zeros(1, len(IDS), requires_grad=True)
 
     def accepted() -> float:
-        return torch.exp(-distance(logits, teacher, mass, LossConfig(kind="LKAlpha"))).item()
+        return torch.exp(-distance(logits, teacher, mass, Loss(kind="LKAlpha"))).item()
 
     assert accepted() < 0.3
     optimizer = torch.optim.SGD([logits], lr=1.0)
     for _ in range(300):
         optimizer.zero_grad()
-        distance(logits, teacher, mass, LossConfig(kind=kind)).sum().backward()  # type: ignore[no-untyped-call]
+        distance(logits, teacher, mass, Loss(kind=kind)).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     assert 0.88 < accepted() <= 0.9 + 1e-5
 

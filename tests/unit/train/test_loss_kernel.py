@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.train import loss_kernel
@@ -42,7 +42,7 @@ def states_of(batch: Batch) -> list[Tensor]:
 
 
 def plainly(
-    states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson, loss: LossConfig = CROSS_ENTROPY
+    states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson, loss: Loss = CROSS_ENTROPY
 ) -> tuple[Tensor, Marks]:
     logits = [state[spots] @ head.T for state, spots in zip(states, batch.rows.spots, strict=True)]
     marks = mark(logits, lesson, batch.teachers, IDS, loss)
@@ -52,7 +52,7 @@ def plainly(
 @pytest.mark.parametrize("chunk", [1, 5, 100])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_loss_gradient_and_marks_are_those_of_the_plain_loss(
-    chunk: int, loss: LossConfig, monkeypatch: pytest.MonkeyPatch
+    chunk: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_kernel, "CHUNK", chunk)
     torch.manual_seed(1)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import Sample, Samples
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.loss import total_loss
@@ -37,7 +37,7 @@ def evaluate(
     unroll_steps: int,
     replay_steps: int,
     multiple: int,
-    loss: LossConfig,
+    loss: Loss,
     device: torch.device,
     progress: Callable[[float], None],
 ) -> Evaluation:

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
@@ -50,7 +50,7 @@ class Learning:
         seed: int,
         weights: Mapping[str, Tensor] | None = None,
         factor: type[Factor] = Factor,
-        loss: LossConfig = CROSS_ENTROPY,
+        loss: Loss = CROSS_ENTROPY,
     ) -> None:
         on_gpu = device.type == "cuda"
         self.device = device

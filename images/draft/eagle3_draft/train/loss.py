@@ -22,11 +22,11 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Teaching
 
 #: The loss of EAGLE-3.
-CROSS_ENTROPY = LossConfig()
+CROSS_ENTROPY = Loss()
 
 #: A probability of acceptance has no logarithm below.
 LEAST = 1e-20
@@ -113,7 +113,7 @@ def known_mass(log_normaliser: Tensor, teaching: Teaching) -> Tensor:
     return (log_normaliser - teaching.log_normaliser).exp().clamp(max=1)
 
 
-def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
+def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:
     """How far the draft's distribution is from the teacher's, row by row.
 
     Args:
@@ -142,7 +142,7 @@ def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: LossConfig = C
     )
 
 
-def _distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: LossConfig) -> Tensor:
+def _distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss) -> Tensor:
     target = wide(teacher).softmax(-1)
     cross_entropy = F.cross_entropy(wide(logits), target, reduction="none")
     if loss.kind == "CrossEntropy":
@@ -178,7 +178,7 @@ def known_rows(lesson: Answers, teachers: list[Tensor]) -> Tensor:
 
 
 def mark(
-    logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tensor, loss: LossConfig = CROSS_ENTROPY
+    logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tensor, loss: Loss = CROSS_ENTROPY
 ) -> Marks:
     """Mark the logits of each step, (rows_i, draft vocabulary), by the lesson's rows that ``teachers`` names."""
     losses, right, supervised = [], [], []
@@ -200,7 +200,7 @@ def right_rows(logits: Tensor, answers: Answers, rows: Tensor, ids: Tensor) -> T
     return ids[logits.argmax(-1)] == answers.greedy[rows]
 
 
-def step_weights(counted: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
+def step_weights(counted: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:
     """What a counted row of each step counts in the loss of an unroll, (steps,): a step is the mean over its rows.
 
     Args:
@@ -213,7 +213,7 @@ def step_weights(counted: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
     return weights / counted.clamp(min=1)
 
 
-def total_loss(losses: Tensor, counted: Tensor, loss: LossConfig = CROSS_ENTROPY) -> Tensor:
+def total_loss(losses: Tensor, counted: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:
     """The loss of an unroll, as ``step_weights`` says.
 
     Args:

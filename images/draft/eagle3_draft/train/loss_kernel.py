@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eagle3_api.jobs import LossConfig
+from eagle3_api.spec import Loss
 from eagle3_draft.features import mapped
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rowwise import put_rows, scale
@@ -49,7 +49,7 @@ def judge(
     answers: Answers,
     teacher: Teacher,
     weights: Tensor,
-    loss: LossConfig = CROSS_ENTROPY,
+    loss: Loss = CROSS_ENTROPY,
 ) -> Judged:
     """Judge an unroll by the target's answers.
 
@@ -83,7 +83,7 @@ class _Judge(torch.autograd.Function):
         known: Tensor,
         teacher: Teacher,
         weights: Tensor,
-        loss: LossConfig,
+        loss: Loss,
         *states: Tensor,
     ) -> tuple[Tensor, ...]:
         learning = any(ctx.needs_input_grad)
@@ -152,7 +152,7 @@ def compare(
     mass: Tensor,
     rows: Tensor,
     weights: Tensor,
-    loss: LossConfig,
+    loss: Loss,
     *,
     gradient: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -182,7 +182,7 @@ def _compare_by_kernel(
     mass: Tensor,
     rows: Tensor,
     weights: Tensor,
-    loss: LossConfig,
+    loss: Loss,
     *,
     gradient: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ def _compare_plainly(
     mass: Tensor,
     rows: Tensor,
     weights: Tensor,
-    loss: LossConfig,
+    loss: Loss,
     *,
     gradient: bool,
 ) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from eagle3_api.artifacts import FEATURES_ROOT, folder
-from eagle3_api.jobs import METRICS_PORT, LossConfig, StageName, TrainConfig
+from eagle3_api.jobs import METRICS_PORT, StageName, TrainConfig
 from eagle3_api.spec import Logging, seconds
 from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import object_store, owner
@@ -59,7 +59,7 @@ def _config(context: Context, key: str) -> TrainConfig:
         tokens_per_pass=spec.train.tokens_per_pass,
         learning_rate=spec.train.learning_rate,
         unroll_steps=spec.train.unroll_steps,
-        loss=LossConfig.model_validate(spec.train.loss.to_json()),
+        loss=spec.train.loss,
         precision=spec.train.precision,
         seed=spec.train.seed,
         evaluations_per_epoch=spec.train.evaluations_per_epoch,
