@@ -31,7 +31,7 @@ def manifest(name: str = "tiny", **changes: Any) -> dict[str, Any]:
             "gpus": 1,
             "contextLength": 1024,
             "maxRunningRequests": 4,
-            "bakeTime": "2m",
+            "bakeTime": "30s",
             "startTimeout": "5m",
             "speculative": {"numSteps": 3, "topK": 1, "numDraftTokens": 4},
             "arguments": list(SERVE_ARGUMENTS),
