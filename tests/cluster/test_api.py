@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "data of no kind": ({"data": {"maxSamples": 5}}, "give one of data.conversations, data.prompts and data.dataset"),
     "a target of a hub without a place for it": (
         {"target.model": "meta-llama/Llama-3.1-8B-Instruct"},
-        "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub (a path begins with /)",
+        "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub, or lies in a bucket (a path begins with /)",
     ),
     "a data set of a hub without a place for it": (
         {"data": {"dataset": {"repository": "acme/talks"}}},
@@ -336,7 +336,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a revision of a draft that is a path": (
         {"draft.checkpoint": "/drafts/a", "draft.revision": "v1"},
-        "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path on a volume has none",
+        "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path or an address has none",
+    ),
+    "a draft in a bucket that was not published there": (
+        {"draft.checkpoint": "s3://drafts/kimi"},
+        "draft.checkpoint: an address in an object store is one that publish.objectStore made, s3://BUCKET/PREFIX/sha256-...",
     ),
     "a draft that is published nowhere": ({"publish": {}}, "publish: say where to, in oci, in objectStore or in both"),
     "a bucket that is a web page": ({"publish": {"objectStore": {"url": "https://b"}}}, "spec.publish.objectStore.url"),

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,21 @@ import pytest
 
 from eagle3_api.artifacts import CONFIG, PREDICATE, STATEMENT, WEIGHTS
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import BucketConfig, ConvertResult, ExitCode, ObjectReference, PublishConfig, PublishResult
+from eagle3_api.jobs import (
+    BucketConfig,
+    ConvertResult,
+    ExitCode,
+    FetchConfig,
+    FetchResult,
+    ObjectReference,
+    PublishConfig,
+    PublishResult,
+    StoredSource,
+)
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
 from eagle3_draft.convert import run as convert
+from eagle3_draft.fetch import run as fetch
 from eagle3_draft.publish import run
 from eagle3_draft.stage import StageError
 from objectstore import BUCKET, Server, serving
@@ -237,15 +248,78 @@ def test_a_folder_in_a_store_is_named_after_its_manifest_which_names_the_rest(
     assert len(server.objects()) == 4
 
 
-def test_what_lies_in_a_store_is_adopted_elsewhere_as_the_same_draft(
-    stored: PublishConfig, made: drafts.Made, server: Server, tmp_path: Path
+@pytest.fixture
+def elsewhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], FetchResult]:
+    """Fetch in another cluster, which knows the address and the store."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+
+    def fetched(address: str) -> FetchResult:
+        owner = ObjectReference(namespace="n", name="other", uid="u")
+        source = StoredSource(address=address, key="f0" * 8, folder=str(tmp_path / "models" / "f0"))
+        return fetch(FetchConfig(owner=owner, key="f1" * 8, stored=source))
+
+    return fetched
+
+
+def test_what_lies_in_a_store_is_fetched_and_adopted_elsewhere_as_the_same_draft(
+    stored: PublishConfig, made: drafts.Made, elsewhere: Callable[[str], FetchResult], tmp_path: Path
 ) -> None:
     result = run(stored).stored
     assert result is not None
-    copied = tmp_path / "copied"
-    shutil.copytree(server.folder / result.address.removeprefix(f"s3://{BUCKET}/"), copied)
-    adopted = drafts.adopt(made, tmp_path / "adopted", copied)
-    assert adopted.digest == stored.draft
+    came = elsewhere(result.address).draft
+    assert came is not None
+    assert f"sha256:{came.commit}" == result.digest
+    assert {path.name for path in Path(came.path).iterdir()} == {CONFIG, WEIGHTS, "manifest.json"}
+    assert drafts.adopt(made, tmp_path / "adopted", Path(came.path)).digest == stored.draft
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (WEIGHTS, lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"), "model.safetensors is not the one"),
+        (WEIGHTS, lambda path: path.write_bytes(b"short"), "model.safetensors is not the one"),
+        (CONFIG, Path.unlink, "config.json is missing"),
+        ("manifest.json", lambda path: path.write_bytes(path.read_bytes() + b" "), "manifest.json has another digest"),
+        ("manifest.json", Path.unlink, "there is no manifest.json"),
+    ],
+)
+def test_what_was_changed_in_a_store_is_not_adopted(
+    stored: PublishConfig,
+    server: Server,
+    elsewhere: Callable[[str], FetchResult],
+    tmp_path: Path,
+    name: str,
+    change: Callable[[Path], object],
+    words: str,
+) -> None:
+    result = run(stored).stored
+    assert result is not None
+    change(server.folder / result.address.removeprefix(f"s3://{BUCKET}/") / name)
+    with pytest.raises(StageError, match=words) as no:
+        elsewhere(result.address)
+    assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE)
+    assert not (tmp_path / "models" / "f0" / "manifest.json").exists()
+
+
+def test_a_store_that_lets_nobody_in_is_told_by_what_a_user_sets(
+    stored: PublishConfig, elsewhere: Callable[[str], FetchResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run(stored).stored
+    assert result is not None
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StageError, match=r"draft\.checkpoint .*AWS_SECRET_ACCESS_KEY .* in placement\.env") as no:
+        elsewhere(result.address)
+    assert no.value.reason == Reason.STORAGE_UNAVAILABLE
+
+
+def test_a_file_that_somebody_deleted_is_put_back_by_another_push(stored: PublishConfig, server: Server) -> None:
+    result = run(stored).stored
+    assert result is not None
+    weights = server.folder / result.address.removeprefix(f"s3://{BUCKET}/") / WEIGHTS
+    whole = weights.read_bytes()
+    weights.unlink()
+    assert run(again(stored)).stored == result
+    assert weights.read_bytes() == whole
 
 
 def test_a_draft_goes_to_a_registry_and_to_a_store(stored: PublishConfig, address: str) -> None:

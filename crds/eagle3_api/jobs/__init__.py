@@ -25,7 +25,7 @@ from eagle3_api.jobs.convert import ConvertConfig, ConvertResult
 from eagle3_api.jobs.data import DataConfig
 from eagle3_api.jobs.envelope import JobConfig, JobEnvelope
 from eagle3_api.jobs.extract import ExtractConfig, ExtractResult
-from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset, HubSource
+from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset, HubSource, StoredSource
 from eagle3_api.jobs.hook import HookConfig
 from eagle3_api.jobs.inspect import Facts, InspectConfig
 from eagle3_api.jobs.probe import ProbeConfig, ProbeResult
@@ -77,6 +77,7 @@ __all__ = [
     "Result",
     "StageName",
     "Stored",
+    "StoredSource",
     "TrainConfig",
     "TrainResult",
     "result_of",

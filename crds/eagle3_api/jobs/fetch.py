@@ -1,4 +1,4 @@
-"""Fetch: from a hub to the models root."""
+"""Fetch: from a hub or a bucket to the models root."""
 
 from typing import Literal
 
@@ -24,8 +24,19 @@ class HubDataset(HubSource):
     files: str | None = None
 
 
+class StoredSource(Model):
+    """A draft that was published in an object store, and where it goes.
+
+    Where the store is and what lets us in is in the environment, as ``AWS_*``.
+    """
+
+    address: str = Field(description="s3://BUCKET/PREFIX/sha256-…")
+    key: str
+    folder: str = Field(description="The artifact's folder, under the models root.")
+
+
 class FetchConfig(Model):
-    """Fetch: from a hub to the models root."""
+    """Fetch: from a hub or a bucket to the models root."""
 
     stage: Literal["fetch"] = "fetch"
     owner: ObjectReference
@@ -33,13 +44,14 @@ class FetchConfig(Model):
     target: HubSource | None = None
     dataset: HubDataset | None = None
     draft: HubSource | None = Field(None, description="To be adopted.")
+    stored: StoredSource | None = Field(None, description="Likewise, from a bucket.")
 
 
 class Fetched(Model):
     """What was fetched of one source."""
 
-    repository: str
-    commit: str
+    repository: str = Field(description="Or the address in a bucket.")
+    commit: str = Field(description="Or the digest of the manifest there.")
     path: str = Field(description="Of the target's or the draft's folder, or of the data's file, as pods see it.")
     files: int
     bytes: int

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from eagle3_api.base import Model
 from eagle3_api.spec.schema import rule, rules
-from eagle3_api.spec.strings import HubRevision, Path, PathOrRepository
+from eagle3_api.spec.strings import HubRevision, Path, PathOrRepositoryOrAddress
 
 Variant = Literal["EAGLE-3", "EAGLE-3.1"]
 Attention = Literal["Heads", "Latent"]
@@ -29,8 +29,15 @@ class Draft(Model):
             "draft.checkpoint is served as it is, draft.initFrom is trained further: give one of the two",
         ),
         rule(
-            "!has(self.revision) || (has(self.checkpoint) && !self.checkpoint.startsWith('/'))",
-            "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path on a volume has none",
+            "!has(self.revision) || (has(self.checkpoint) && !self.checkpoint.startsWith('/') && "
+            "!self.checkpoint.startsWith('s3://'))",
+            "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path or an address has none",
+        ),
+        rule(
+            "!has(self.checkpoint) || !self.checkpoint.startsWith('s3://') || "
+            "self.checkpoint.matches('^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9]/([^/]+/)*sha256-[0-9a-f]{64}$')",
+            "draft.checkpoint: an address in an object store is one that publish.objectStore made, s3://BUCKET/PREFIX/sha256-..., as in "
+            "status.artifact.stored; put other folders on a volume",
         ),
         rule(
             "!has(self.initFrom) || !has(self.vocabularySize)",
@@ -89,11 +96,12 @@ class Draft(Model):
         description="Begin training with an existing draft of this target, a folder on a volume, in any layout that "
         "draft.checkpoint takes. Its architecture, its vocabulary and, unless auxiliaryLayers says otherwise, its layers are kept.",
     )
-    checkpoint: PathOrRepository | None = Field(
+    checkpoint: PathOrRepositoryOrAddress | None = Field(
         None,
-        description="Adopt a draft trained elsewhere, a folder on a volume or a repository of a hub (organisation/name), which is fetched "
-        "once into storage.models: extraction and training are skipped; the target is run for minutes, on extract.gpus, to ask the "
-        "draft about it. Its own layers are taken unless auxiliaryLayers says otherwise.",
+        description="Adopt a draft trained elsewhere: a folder on a volume; or a repository of a hub (organisation/name), or what another "
+        "object published in a bucket (its status.artifact.stored), which is fetched once into storage.models. Extraction and training "
+        "are skipped; the target is run for minutes, on extract.gpus, to ask the draft about it. Its own layers are taken unless "
+        "auxiliaryLayers says otherwise.",
     )
     revision: HubRevision | None = Field(
         None,
@@ -104,4 +112,9 @@ class Draft(Model):
     @property
     def repository(self) -> str | None:
         """The hub's repository of an adopted draft, or None where it is a path or none is adopted."""
-        return None if self.checkpoint is None or self.checkpoint.startswith("/") else self.checkpoint
+        return None if self.checkpoint is None or self.checkpoint.startswith(("/", "s3://")) else self.checkpoint
+
+    @property
+    def address(self) -> str | None:
+        """Of an adopted draft in an object store."""
+        return self.checkpoint if self.checkpoint is not None and self.checkpoint.startswith("s3://") else None

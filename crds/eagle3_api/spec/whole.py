@@ -47,8 +47,8 @@ class Eagle3DraftSpec(Model):
             "has(self.storage.models) || "
             "(self.target.model.startsWith('/') && (!has(self.data) || !has(self.data.dataset)) && "
             "(!has(self.draft) || !has(self.draft.checkpoint) || self.draft.checkpoint.startsWith('/')))",
-            "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub (a path begins with /); say "
-            "where what is fetched is kept",
+            "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub, or lies in a bucket (a path begins "
+            "with /); say where what is fetched is kept",
         ),
         rule("has(self.serve) || !has(self.watch)", "watch judges a serving revision: it needs serve"),
         rule(
@@ -135,8 +135,13 @@ class Eagle3DraftSpec(Model):
 
     @property
     def fetches(self) -> bool:
-        """Whether anything comes from a hub."""
-        named = (self.target.repository, self.draft.repository, self.data.dataset if self.data is not None else None)
+        """Whether anything comes from a hub or a bucket."""
+        named = (
+            self.target.repository,
+            self.draft.repository,
+            self.draft.address,
+            self.data.dataset if self.data is not None else None,
+        )
         return any(source is not None for source in named)
 
 

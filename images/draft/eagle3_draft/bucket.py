@@ -18,6 +18,7 @@ class Bucket:
     Args:
         config: where it is; credentials are in the environment.
         field: of the object that says so, as messages name it.
+        credentials: where a user named them; the Secret in that field where left out.
 
     Attributes:
         url: ``s3://BUCKET/PREFIX``, without a slash at its end.
@@ -27,10 +28,11 @@ class Bucket:
         StageError: nothing here speaks to an object store (InvalidConfiguration).
     """
 
-    def __init__(self, config: BucketConfig, field: str) -> None:
+    def __init__(self, config: BucketConfig, field: str, credentials: str | None = None) -> None:
         self.url = config.url.rstrip("/")
         self.files = _file_system(config, field)
         self._field = field
+        self._credentials = credentials or f"the Secret in {field}"
 
     def name(self, path: str) -> str:
         """Of an object, as fsspec wants it."""
@@ -59,7 +61,7 @@ class Bucket:
                 raise
             # A listing that is denied is a generic error
             if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in str(error):
-                denied = f"it does not let us at {what}; see the Secret in {self._field}"
+                denied = f"it does not let us at {what}; see {self._credentials}"
                 raise self._unavailable(ExitCode.BAD_INPUT, denied, error) from error
             raise self._unavailable(ExitCode.INTERRUPTED, "it does not answer as it should", error) from error
 

@@ -123,6 +123,23 @@ def test_a_draft_of_a_hub_is_adopted_from_where_it_was_fetched_to() -> None:
     assert "/eagle3/models" in {mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
 
 
+def test_a_draft_that_another_object_published_in_a_bucket_is_fetched_by_its_address() -> None:
+    address = f"s3://drafts/kimi/sha256-{'a' * 64}"
+    world = hub(target={"model": "/models/target"}, draft={"checkpoint": address}).settle()
+    assert [made.stage for made in world.seen.jobs.values()] == ["fetch"]
+    asked = config(world)
+    assert (asked.target, asked.draft) == (None, None)
+    assert asked.stored is not None
+    assert asked.stored.address == address
+    fetched = FetchResult(
+        draft=Fetched(repository=address, commit="a" * 64, path=asked.stored.folder, files=2, bytes=10**9)
+    )
+    world.finish("fetch", fetched)
+    looked = inspect(world.obj, Handled(), None, fetched).config
+    assert isinstance(looked, InspectConfig)
+    assert looked.checkpoint == asked.stored.folder
+
+
 def test_another_draft_does_not_fetch_the_target_again() -> None:
     one, other = (config(hub(draft={"checkpoint": f"acme/{name}"})) for name in ("draft", "other"))
     assert one.target == other.target

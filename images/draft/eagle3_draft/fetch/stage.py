@@ -1,6 +1,5 @@
 """The stage Fetch: each source into a folder of its own, which is finished for ever once it has its manifest."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -14,8 +13,9 @@ from eagle3_api.estimate import readable_bytes
 from eagle3_api.jobs import ExitCode, FetchConfig, Fetched, FetchResult, HubDataset, HubSource
 from eagle3_draft import artifacts
 from eagle3_draft.data import forms
-from eagle3_draft.fetch import choice
+from eagle3_draft.fetch import choice, stored
 from eagle3_draft.fetch.hub import Kind, RemoteFile, Repository
+from eagle3_draft.fetch.space import check_space
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -41,8 +41,14 @@ def run(config: FetchConfig) -> FetchResult:
         return FetchResult(
             target=_model(config.target, "target.model", choice.of_target) if config.target else None,
             dataset=_dataset(config.dataset) if config.dataset else None,
-            draft=_model(config.draft, "draft.checkpoint", choice.of_draft) if config.draft else None,
+            draft=_draft(config),
         )
+
+
+def _draft(config: FetchConfig) -> Fetched | None:
+    if config.stored is not None:
+        return stored.fetch(config.stored)
+    return _model(config.draft, "draft.checkpoint", choice.of_draft) if config.draft else None
 
 
 def _model(source: HubSource, field: str, choose: Callable[[Repository], list[RemoteFile]]) -> Fetched:
@@ -90,7 +96,7 @@ def _download(repository: Repository, files: Sequence[RemoteFile], folder: Path)
         left.unlink()  # of a process that was killed: the client begins such a file anew
     size = sum(file.size for file in files)
     progress = Progress(size, "bytes")
-    _check_space(repository, size - _held(folder, files), folder)
+    check_space(repository.name, size - _held(folder, files), folder)
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="hub")
     try:
         waiting = {pool.submit(repository.download, file, folder) for file in files}
@@ -121,18 +127,6 @@ def _held(folder: Path, files: Sequence[RemoteFile]) -> int:
 def _under_way(folder: Path) -> list[Path]:
     """Where the client keeps what it has of a file until that is whole."""
     return list((folder / ".cache" / "huggingface" / "download").rglob("*.incomplete"))
-
-
-def _check_space(repository: Repository, needed: int, folder: Path) -> None:
-    system = os.statvfs(folder)
-    free = system.f_bavail * system.f_frsize
-    if needed > free:
-        raise StageError(
-            ExitCode.DOES_NOT_FIT,
-            Reason.STORAGE_TOO_SMALL,
-            f"storage.models: {repository.name} needs {readable_bytes(needed)} more; the volume has {readable_bytes(free)} free "
-            f"and lacks {readable_bytes(needed - free)}. Free them, or take a larger claim",
-        )
 
 
 def _settled(repository: Repository, files: Sequence[RemoteFile], folder: Path) -> dict[str, str]:

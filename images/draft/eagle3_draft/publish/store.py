@@ -48,8 +48,7 @@ def push(draft: Draft, config: BucketConfig) -> Stored:
     address = f"{bucket.url}/{folder}"
     statement = canonical(stated(draft.statement, f"{address}/{MANIFEST}", digest))
     where = f"{folder}/provenance/sha256-{hashlib.sha256(statement).hexdigest()}.json"
-    if not _has(bucket, f"{folder}/{MANIFEST}", manifest):
-        _put_files(bucket, folder, draft)
+    _put_files(bucket, folder, draft, vouched=_has(bucket, f"{folder}/{MANIFEST}", manifest))
     for path, data in ((where, statement), (f"{folder}/{MANIFEST}", manifest)):
         if not _has(bucket, path, data):
             with bucket.asking(path):
@@ -67,30 +66,35 @@ def manifest_of(draft: Draft) -> bytes:
     return canonical(manifest.model_dump(mode="json", by_alias=True, exclude={"provenance"}))
 
 
-def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
+def _put_files(bucket: Bucket, folder: str, draft: Draft, *, vouched: bool) -> None:
+    """Put what is missing. Without a manifest that vouches for what lies there already, that is read back."""
     progress = Progress(max(1, draft.bytes), "bytes")
     done = 0
     for file in draft.files:
         source, path = artifacts.verified(draft.folder, file.path), f"{folder}/{file.path}"
-        if not _has_file(bucket, path, file):
+        if not _has_file(bucket, path, file, vouched=vouched):
             with bucket.asking(path):
                 bucket.files.put_file(str(source), bucket.name(path))
         done += file.size
         progress.update(done)
 
 
-def _has_file(bucket: Bucket, path: str, file: File) -> bool:
-    """Whether a file is there, with these very bytes: it is read back, because only a manifest vouches for what lies there."""
+def _has_file(bucket: Bucket, path: str, file: File, *, vouched: bool) -> bool:
+    """Whether a file is there, with these very bytes."""
     with suppress(FileNotFoundError), bucket.asking(path):
         size = bucket.files.info(bucket.name(path))["size"]
-        digest = hashlib.sha256()
-        with bucket.files.open(bucket.name(path), "rb", buffer_size=_BLOCK) as found:
-            while size == file.size and (block := found.read(_BLOCK)):
-                digest.update(block)
-        if digest.hexdigest() != file.sha256:
+        if size != file.size or not (vouched or _digest(bucket, path) == file.sha256):
             raise _another(bucket, path)
         return True
     return False
+
+
+def _digest(bucket: Bucket, path: str) -> str:
+    digest = hashlib.sha256()
+    with bucket.files.open(bucket.name(path), "rb", buffer_size=_BLOCK) as found:
+        while block := found.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _has(bucket: Bucket, path: str, data: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Fetch: what comes from a hub."""
+"""Fetch: what comes from a hub or a bucket."""
 
 from eagle3_api.artifacts import MODELS_ROOT, folder
-from eagle3_api.jobs import FetchConfig, HubDataset, HubSource, StageName
+from eagle3_api.jobs import FetchConfig, HubDataset, HubSource, StageName, StoredSource
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.stages.configuration import owner
@@ -9,7 +9,7 @@ from eagle3_operator.decide.stages.stage import Link
 
 
 def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Link | None:
-    """What comes from a hub, before everything else; None where nothing does.
+    """What comes from a hub or a bucket, before everything else; None where nothing does.
 
     Target, data set and draft have a key and a folder each, so that another data set does not fetch the target again. What a
     branch is called may move: a revision is resolved once, and anew with a retry of the finished stage; that of the data
@@ -26,24 +26,27 @@ def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Li
     target: HubSource | None = None
     dataset: HubDataset | None = None
     draft: HubSource | None = None
+    stored: StoredSource | None = None
     if spec.target.repository is not None:
         target = HubSource.model_validate(
-            _hub_source(obj, {"repository": spec.target.repository, "revision": spec.target.revision}, attempt=attempt)
+            _source(obj, {"repository": spec.target.repository, "revision": spec.target.revision}, attempt=attempt)
         )
     if spec.data is not None and spec.data.dataset is not None:
-        dataset = HubDataset.model_validate(_hub_source(obj, spec.data.dataset.to_json(), attempt=attempt, drift=drift))
+        dataset = HubDataset.model_validate(_source(obj, spec.data.dataset.to_json(), attempt=attempt, drift=drift))
     if spec.draft.repository is not None:
         draft = HubSource.model_validate(
-            _hub_source(obj, {"repository": spec.draft.repository, "revision": spec.draft.revision}, attempt=attempt)
+            _source(obj, {"repository": spec.draft.repository, "revision": spec.draft.revision}, attempt=attempt)
         )
-    sources = {"target": target and target.key, "dataset": dataset and dataset.key, "draft": draft and draft.key}
-    key = key_of("fetch/1", sources)
-    config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset, draft=draft)
-    first = target or dataset or draft
+    if spec.draft.address is not None:
+        stored = StoredSource.model_validate(_source(obj, {"address": spec.draft.address}, attempt=attempt))
+    sources = {"target": target, "dataset": dataset, "draft": draft, "stored": stored}
+    key = key_of("fetch/1", {name: source and source.key for name, source in sources.items()})
+    config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset, draft=draft, stored=stored)
+    first = target or dataset or draft or stored
     return Link(StageName.FETCH, key, config, first.folder if first else None)
 
 
-def _hub_source(obj: Eagle3Draft, source: dict[str, object], **anew: str | None) -> dict[str, object]:
+def _source(obj: Eagle3Draft, source: dict[str, object], **anew: str | None) -> dict[str, object]:
     key = key_of("fetched/1", source | anew)
     where = folder(MODELS_ROOT, obj.metadata.namespace, obj.metadata.name, StageName.FETCH, key)
     return source | {"key": key, "folder": str(where)}

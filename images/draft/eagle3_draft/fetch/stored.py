@@ -1,0 +1,110 @@
+"""A draft that was published in an object store, as ``publish.store`` lays it down: its address vouches for every byte of it."""
+
+import hashlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.checkpoints.files import files_of
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import BucketConfig, ExitCode, Fetched, StoredSource
+from eagle3_draft import artifacts
+from eagle3_draft.bucket import Bucket
+from eagle3_draft.fetch.space import check_space
+from eagle3_draft.progress import Progress
+from eagle3_draft.stage import StageError
+
+#: Of the object, which names the address.
+FIELD = "draft.checkpoint"
+
+_CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL in placement.env"
+
+#: Bytes of a manifest that are read at most: one of ours has some hundred.
+_MANIFEST_LIMIT = 1_000_000
+
+
+def fetch(source: StoredSource) -> Fetched:
+    """Fetch it, unless it is there.
+
+    Raises:
+        StageError: the store lets us not in or cannot be reached (StorageUnavailable); it does not fit (StorageTooSmall); or what
+            lies there is not what the address says (CheckpointUnreadable).
+    """
+    folder = Path(source.folder)
+    if (manifest := artifacts.finished(folder, source.key)) is not None:
+        return artifacts.numbers(folder, manifest, Fetched)
+    url, _, name = source.address.rpartition("/")
+    region, endpoint = os.environ.get("AWS_REGION", "us-east-1"), os.environ.get("AWS_ENDPOINT_URL")
+    bucket = Bucket(BucketConfig(url=url, endpoint=endpoint, region=region), FIELD, _CREDENTIALS)
+    listed = _manifest(bucket, name, source.address)
+    wanted = files_of(file.path for file in listed.files)
+    files = [file for file in listed.files if file.path in wanted]
+    folder.mkdir(parents=True, exist_ok=True)
+    size = sum(file.size for file in files)
+    check_space(source.address, size, folder)
+    progress, done = Progress(max(1, size), "bytes"), 0
+    for file in files:
+        _download(bucket, name, file, folder)
+        done += file.size
+        progress.update(done)
+    fetched = Fetched(
+        repository=source.address,
+        commit=name.removeprefix("sha256-"),
+        path=source.folder,
+        files=len(files),
+        bytes=size,
+    )
+    artifacts.publish(
+        folder,
+        stage="fetch",
+        key=source.key,
+        made_from={"address": source.address} | listed.made_from,
+        numbers=fetched.to_json(),
+        provenance={"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        digests={file.path: file.sha256 for file in files},
+    )
+    return fetched
+
+
+def _manifest(bucket: Bucket, name: str, address: str) -> Manifest:
+    path = f"{name}/{MANIFEST}"
+    try:
+        with bucket.asking(path):
+            size = bucket.files.info(bucket.name(path))["size"]
+            data = bucket.files.cat_file(bucket.name(path)) if size <= _MANIFEST_LIMIT else b""
+    except FileNotFoundError:
+        raise _unreadable(address, f"there is no {MANIFEST}, so it was never published whole, or was deleted") from None
+    if f"sha256-{hashlib.sha256(data).hexdigest()}" != name:
+        raise _unreadable(address, f"its {MANIFEST} has another digest")
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError:
+        raise _unreadable(address, f"its {MANIFEST} is none of a draft") from None
+
+
+def _download(bucket: Bucket, name: str, file: File, folder: Path) -> None:
+    """One file, of which nothing is to be seen before it is whole and the very one."""
+    path, partial = f"{name}/{file.path}", folder / f".{file.path}.partial"
+    try:
+        with bucket.asking(path):
+            size = bucket.files.info(bucket.name(path))["size"]
+            if size == file.size:
+                bucket.files.get_file(bucket.name(path), str(partial))
+    except FileNotFoundError:
+        raise _unreadable(f"{bucket.url}/{name}", f"{file.path} is missing") from None
+    if size != file.size or artifacts.settle(partial) != file.sha256:
+        partial.unlink(missing_ok=True)
+        raise _unreadable(f"{bucket.url}/{name}", f"{file.path} is not the one that its {MANIFEST} names")
+    partial.replace(folder / file.path)
+
+
+def _unreadable(address: str, what: str) -> StageError:
+    return StageError(
+        ExitCode.BAD_INPUT,
+        Reason.CHECKPOINT_UNREADABLE,
+        f"{FIELD}: {address}: {what}. Remove that folder and publish the draft anew (eagle3.dev/retry=publish@<any new word> on the "
+        "object that did), or name another",
+    )
