@@ -202,6 +202,35 @@ def test_there_is_one_row_a_token_though_conversations_share_beginnings_and_are_
     assert manifest.provenance["capture"] == "compared"
 
 
+def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(
+    made: Extraction, tiny: Path, tmp_path: Path
+) -> None:
+    """Over gloo, for the libraries of NCCL that torch is given here are stubs."""
+    found = extraction(tmp_path, tiny)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os\n"
+        "from eagle3_draft.extract.handover import HandoverWriter\n"
+        "write = HandoverWriter.write\n"
+        "def counted(*args):\n"
+        f"    open(f'{tmp_path}/writer-{{os.getpid()}}', 'w').close()\n"
+        "    write(*args)\n"
+        "HandoverWriter.write = counted\n"
+    )
+    cores = sorted(os.sched_getaffinity(0))
+    result = found.run(
+        found.config(tensor_parallel_size=2),
+        SGLANG_CPU_OMP_THREADS_BIND=f"{cores[0]}|{cores[-1]}",
+        SGLANG_NCCL_SO_PATH="none",
+        PYTHONPATH=f"{site}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}",
+    ).result
+    assert result.conversations == CONVERSATIONS
+    assert found.features().manifest.provenance["tensorParallelSize"] == "2"
+    assert max(differences(found.features(), made.features())) < TOLERANCE
+    assert len(list(tmp_path.glob("writer-*"))) == 1
+
+
 def test_flags_that_sglang_does_not_know_are_named(tiny: Path, tmp_path: Path) -> None:
     found = extraction(tmp_path, tiny)
     ending = found.run(found.config(arguments=[*SERVE_ARGUMENTS, "--no-such-flag"]))
