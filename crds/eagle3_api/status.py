@@ -16,6 +16,9 @@ from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
 #: Windows of the watch that a revision keeps.
 WINDOWS_KEPT = 10
 
+#: Former artifacts that the status remembers.
+ARTIFACTS_KEPT = 3
+
 #: Servers of a revision whose counters are read, where no Prometheus does it.
 PODS_READ = 64
 
@@ -148,7 +151,7 @@ class Handled(Model):
 
 
 class ArtifactStatus(Model):
-    """The newest converted draft, for whoever serves it."""
+    """A converted draft, for whoever serves it."""
 
     folder: str
     claim: str
@@ -212,7 +215,12 @@ class Eagle3DraftStatus(Model):
         default_factory=dict,
         description="Seconds that Extract and Train took when they last finished, of whatever key.",
     )
-    artifact: ArtifactStatus | None = None
+    artifact: ArtifactStatus | None = Field(None, description="The newest converted draft.")
+    former_artifacts: list[ArtifactStatus] = Field(
+        default_factory=list,
+        max_length=ARTIFACTS_KEPT,
+        description="What was converted before it, the newest first: an edit that goes back to one of them extracts and trains nothing again.",
+    )
     handled: Handled = Field(default_factory=Handled)
     replicas: int = 0
     selector: str = ""

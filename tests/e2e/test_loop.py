@@ -176,6 +176,10 @@ def test_the_trained_draft_serves_again_without_being_trained_again(bed: Testbed
     draft = bed.wait(served.name, lambda d: d.ready, seconds=300, what="the trained draft to be wanted again")
     assert draft.status.serving_revision == 1
     assert draft.status.artifact == served.ready.status.artifact
+    jobs = json.loads(bed.kubectl("get", "jobs", "-l", f"eagle3.dev/name={served.name}", "-o", "json"))["items"]
+    before = set().union(*served.completed.values())
+    since = {job["metadata"]["labels"]["eagle3.dev/stage"] for job in jobs if job["metadata"]["uid"] not in before}
+    assert since.isdisjoint({"extract", "train"})
 
 
 def test_the_watch_takes_the_service_back_when_live_traffic_is_not_accepted(bed: Testbed, served: Loop) -> None:

@@ -3,28 +3,35 @@
 What later stages need of them lies with the drafts. ``retain`` keeps them. A finished chain is known again by its draft.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eagle3_api.jobs import StageName
-from eagle3_api.status import ArtifactStatus, StageState, StageStatus
+from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, StageState, StageStatus
 from eagle3_operator.decide import stages
 from eagle3_operator.decide.chain import Actions, View, advance
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete
 
 
+def known(newest: ArtifactStatus | None, before: Iterable[ArtifactStatus | None]) -> list[ArtifactStatus]:
+    """The artifacts to remember beside the newest one, the latest first."""
+    others = (one for one in before if one is not None and newest is not None and one.folder != newest.folder)
+    return list(others)[:ARTIFACTS_KEPT]
+
+
 def remembered(
-    links: Sequence[Link], former: Mapping[StageName, StageStatus], artifact: ArtifactStatus | None
+    links: Sequence[Link], former: Mapping[StageName, StageStatus], artifacts: Iterable[ArtifactStatus | None]
 ) -> dict[StageName, StageStatus]:
-    """The former stages; all of them finished where an edit was taken back whose draft is still the newest artifact.
+    """The former stages; all of them finished where an edit went back to a draft that is remembered.
 
     The stages' own statuses went with the edit. Without this the chain would run again, down to Jobs that find their
     artifacts finished, and have its features extracted for nothing.
     """
     convert = links[-1]
     status = former.get(convert.stage)
-    if artifact is None or convert.artifact != artifact.folder or (status is not None and status.key == convert.key):
+    artifact = next((one for one in artifacts if one is not None and one.folder == convert.artifact), None)
+    if artifact is None or (status is not None and status.key == convert.key):
         return dict(former)
     finished = {
         link.stage: StageStatus(name=link.stage, key=link.key, state=StageState.SUCCEEDED, artifact=link.artifact)

@@ -140,7 +140,7 @@ def _advance_chain(
     facts = Facts.model_validate(step.status.result)
     chain[StageName.INSPECT] = step.status
     links = stages.after_inspection(view.obj, facts, attempts)
-    former = retention.remembered(links, former, before.artifact)
+    former = retention.remembered(links, former, (before.artifact, *before.former_artifacts))
     former, view = retention.restored(links, former, view, actions)
     room = Room()
     for link in links:
@@ -241,6 +241,7 @@ def _status(
     said = conditions.table(at, before.conditions, generation, view.now)
     is_ready = any(c.type == "Ready" and c.status == "True" for c in said)
     approve = obj.metadata.annotations.get(APPROVE_ANNOTATION)
+    artifact = _artifact(view, chain) or before.artifact
     return before.model_copy(
         update={
             "observed_generation": generation,
@@ -253,7 +254,8 @@ def _status(
             "serving_revision": at.serving.number if at.serving else None,
             "ready_once": before.ready_once or is_ready,
             "took": before.took | _took(obj.spec, chain),
-            "artifact": _artifact(view, chain) or before.artifact,
+            "artifact": artifact,
+            "former_artifacts": retention.known(artifact, (before.artifact, *before.former_artifacts)),
             "handled": before.handled.model_copy(
                 update={
                     "approve": approve or before.handled.approve,

@@ -408,6 +408,31 @@ def test_a_training_that_needs_features_that_are_gone_has_them_extracted_again()
     assert world.job("clean")
 
 
+def test_an_edit_that_goes_back_to_a_former_draft_extracts_and_trains_nothing() -> None:
+    """Not even where the draft since then, an adopted one, has taken the stages' own statuses with it."""
+    world = trained()
+    first = world.told.artifact
+    world.finish("clean").edit(draft={"checkpoint": "/data/another", "vocabularySize": None}).settle()
+    world.finish("inspect").finish("convert")
+    assert world.told.artifact != first
+    assert [one.folder for one in world.told.former_artifacts] == [first.folder if first else ""]
+    created = list(world.created)
+    world.edit(draft={"checkpoint": None, "vocabularySize": 32000}).settle().finish("inspect").settle()
+    assert world.told.artifact == first
+    again = {name.split("-")[1] for name in world.created[len(created) :]}
+    assert again.isdisjoint({"extract", "train", "convert"}), again
+
+
+def test_of_former_drafts_the_last_ones_are_remembered() -> None:
+    world = trained()
+    for epochs in range(10, 16):
+        world.edit(train={"epochs": epochs}).settle()
+        for stage in ("extract", "train", "convert"):
+            world.finish(stage)
+    folders = [one.folder for one in world.told.former_artifacts]
+    assert len(folders) == len({*folders, world.told.artifact and world.told.artifact.folder}) - 1 == 3
+
+
 def test_a_training_does_not_wait_for_features_that_are_just_being_removed() -> None:
     world = trained()
     extract = world.job("extract").name
