@@ -166,3 +166,8 @@ def readable_bytes(count: float) -> str:
             break
         count /= 1024
     return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+
+
+def readable_count(count: float) -> str:
+    """87_800_000 -> '87.8 M'; below a million every digit, in groups."""
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"

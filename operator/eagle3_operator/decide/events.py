@@ -1,7 +1,7 @@
 """The Events of transitions: what happened between two statuses, in a sentence each for ``kubectl describe``."""
 
 from eagle3_api.artifacts import REPORT_PAGE
-from eagle3_api.estimate import readable_bytes
+from eagle3_api.estimate import readable_bytes, readable_count
 from eagle3_api.jobs import (
     RESULTS,
     CleanResult,
@@ -54,7 +54,7 @@ def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Ev
 def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:
     if stage.name is StageName.EXTRACT and facts is not None and facts.feature_bytes is not None:
         size = readable_bytes(facts.feature_bytes)
-        return f": {_count(spec.extract.gpus, 'GPU')}, at most {size} at {spec.extract.dtype} ({facts.expected_tokens} tokens)"
+        return f": {_count(spec.extract.gpus, 'GPU')}, at most {size} at {spec.extract.dtype} ({readable_count(facts.expected_tokens or 0)} tokens)"
     if stage.name is StageName.TRAIN:
         return f": {_count(spec.train.gpus, 'GPU')}, {_count(spec.train.epochs, 'epoch')}"
     return ""
@@ -96,7 +96,7 @@ def _inspected(facts: Facts) -> str:
 
 def _extracted(result: ExtractResult) -> str:
     told = (
-        f"{_count(result.conversations, 'conversation')} and {result.held_out} held out, {result.tokens} tokens, "
+        f"{_count(result.conversations, 'conversation')} and {result.held_out} held out, {readable_count(result.tokens)} tokens, "
         f"{readable_bytes(result.bytes)}; {sum(result.dropped.values())} dropped"
     )
     if result.answers is None:
@@ -120,7 +120,7 @@ def _trained(result: TrainResult) -> str:
 
 
 def _converted(result: ConvertResult, folder: str) -> str:
-    told = f"draft sha256:{result.digest[:12]}, {result.parameters} parameters, in {folder}"
+    told = f"draft sha256:{result.digest[:12]}, {readable_count(result.parameters)} parameters, in {folder}"
     if result.accuracy and result.chance is not None:
         told += f"; {result.accuracy[0]:.1%} of its first proposals are the target's, {result.chance:.1%} would be by chance"
     return told
@@ -132,8 +132,7 @@ def _count(number: int, what: str) -> str:
 
 def _rate(tokens_per_second: float) -> str:
     """Tokens an hour, as people plan with them."""
-    hourly = tokens_per_second * 3600
-    return f"{hourly / 1e6:.1f} M tokens/h" if hourly >= 1e6 else f"{hourly:,.0f} tokens/h"
+    return f"{readable_count(tokens_per_second * 3600)} tokens/h"
 
 
 _TOLD = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import bytes_per_token, readable_bytes, ways_to_store
+from eagle3_api.estimate import bytes_per_token, readable_bytes, readable_count, ways_to_store
 from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
@@ -106,15 +106,11 @@ def check_space(
             smallest = size
             ways.append(f"{way.change} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
     if samples := int(conversations * free / needed * 0.95):
-        ways.append(f"data.maxSamples {samples} (about {_millions(free // per_token)} tokens)")
+        ways.append(f"data.maxSamples {samples} (about {readable_count(free // per_token)} tokens)")
     raise StageError(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
-        f"at most {_millions(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
+        f"at most {readable_count(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
         f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free. Use "
         f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}",
     )
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e6:.1f} M" if count >= 1_000_000 else f"{count:,}"
