@@ -250,7 +250,7 @@ class CapturePoints:
 #: ``read`` in the source alone. They are the same in all of them; a release that is not here gets a warning, and a hook
 #: that is not found ends the extraction by name.
 CAPTURE_KNOWN = {
-    Version(0, 5, 17): "read",
+    Version(0, 5, 17): "compared",
     Version(0, 5, 21): "compared",
     Version(0, 5, 23): "read",
 }
