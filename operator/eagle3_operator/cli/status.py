@@ -9,7 +9,7 @@ from eagle3_api import GROUP, PLURAL
 from eagle3_api.conditions import Type
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Eagle3Draft
-from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageStatus, Window
+from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
 from eagle3_operator.cli.files import UsageError
 from eagle3_operator.cli.table import grid
 from eagle3_operator.decide.times import parse
@@ -48,6 +48,7 @@ def status_text(obj: Eagle3Draft) -> str:
         _headline(obj, status),
         _conditions(status),
         _stages(status.stages),
+        _published(status.artifact),
         _revisions(status.revisions),
         *(_traffic(revision) for revision in status.revisions if revision.number == status.serving_revision),
     ]
@@ -73,6 +74,12 @@ def _conditions(status: Eagle3DraftStatus) -> str:
 def _stages(stages: Iterable[StageStatus]) -> str:
     rows = [(stage.name, stage.state, _took(stage), _said(stage), stage.artifact or "") for stage in stages]
     return grid(("STAGE", "STATE", "TOOK", "PROGRESS", "ARTIFACT"), rows) if rows else ""
+
+
+def _published(artifact: ArtifactStatus | None) -> str:
+    """Where else the draft is, by its digest."""
+    places = (artifact.published, artifact.stored) if artifact is not None else ()
+    return grid(("PUBLISHED",), [(place,) for place in places if place]) if any(places) else ""
 
 
 def _took(stage: StageStatus) -> str:

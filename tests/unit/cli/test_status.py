@@ -1,6 +1,7 @@
 """``kubectl eagle3 status``: one look at where an object stands."""
 
 from eagle3_api.conditions import Reason
+from eagle3_api.jobs import PublishResult, Stored
 from eagle3_operator.cli.status import status_text
 from unit.decide.world import World, serving_draft, serving_plain, trained
 from unit.samples import measured
@@ -20,6 +21,18 @@ def test_stages_say_what_they_made_and_where() -> None:
     told = {line.split()[0]: line for line in lines[1:]}
     assert all(told[stage].split()[1] == "Succeeded" for stage in ("inspect", "extract", "train", "convert"))
     assert "/eagle3/drafts/" in told["convert"]
+
+
+def test_where_else_the_draft_is_stands_below() -> None:
+    bucket = {"url": "s3://drafts/llm"}
+    world = trained(World().edit(publish={"oci": {"reference": "r.io/llm/kimi"}, "objectStore": bucket}))
+    assert "PUBLISHED" not in paragraphs(world)
+    folder = "s3://drafts/llm/sha256-" + "a" * 64
+    stored = Stored(address=folder, digest="sha256:" + "a" * 64, provenance=f"{folder}/provenance/sha256-b.json")
+    world.finish(
+        "publish", PublishResult(reference="r.io/llm/kimi@sha256:b", digest="sha256:b", stored=stored, bytes=9)
+    )
+    assert paragraphs(world)["PUBLISHED"][1:] == ["r.io/llm/kimi@sha256:b", folder]
 
 
 def test_a_failed_stage_says_why() -> None:
