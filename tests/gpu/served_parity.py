@@ -11,8 +11,8 @@ newer and this repository on PYTHONPATH (crds, images/draft, tests).
 With --latent the target is a DeepSeek V3 of four layers with random weights, made here, and the draft has latent attention in its
 sizes; it comes as the trainer leaves it, since most layouts have no such drafts.
 
-Prints a JSON line: proposals that are the same, proposals in all, and where the first ones differ. In bfloat16 a few proposals are
-ties of rounding; in float32 there should be none. Exit code 1 where fewer than 98 % are the same.
+Prints a JSON line: proposals in all, those that are the reference's own, and those that are ties, of logits that rounding in bfloat16
+moves past each other; in float32 there should be none. Exit code 1 where fewer than 98 % are one or the other.
 """
 
 import argparse
@@ -45,14 +45,17 @@ from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
 from published.layouts import LAYOUTS, Original
 from served import deepseek
-from served.proposals import expected, recorded, recording
+from served.proposals import behind, recorded, recording
 from served.reference import Reference
 from unit.convert import drafts
 from unit.train import corpus
 
 PUBLISHED = ("SpecForge", "speculators", "NeMo Automodel")
 START_SECONDS = 600.0
-LEAST_SAME = 0.98
+
+#: Standard deviations of the logits within which the reference's own proposal and the server's are one up to rounding in
+#: bfloat16; where something is wrong they are several apart. And the share of proposals that must be.
+TIE, LEAST_ALIKE = 0.25, 0.98
 
 
 def main() -> int:
@@ -65,10 +68,20 @@ def main() -> int:
         chosen = given.layers or default_layers(read_target(given.target).num_layers)
         assert chosen is not None, "a target of fewer than seven layers has no default ones: give --layers"
         layers, draft = chosen, _published(given, chosen)
-    same, whole, differ = _compared(given, layers, draft)
-    share = same / whole if whole else 0.0
-    print(json.dumps({"sglang": __version__, "same": same, "of": whole, "share": share, "first": differ[:3]}))
-    return 0 if share >= LEAST_SAME else 1
+    found = _compared(given, layers, draft)
+    alike = sum(far <= TIE for far in found)
+    print(
+        json.dumps(
+            {
+                "sglang": __version__,
+                "proposals": len(found),
+                "same": sum(far == 0 for far in found),
+                "ties": alike - sum(far == 0 for far in found),
+                "farthest": max(found, default=0.0),
+            }
+        )
+    )
+    return 0 if found and alike >= LEAST_ALIKE * len(found) else 1
 
 
 def _published(given: argparse.Namespace, layers: Sequence[int]) -> Path:
@@ -97,8 +110,8 @@ def _latent(out: Path) -> tuple[Path, Sequence[int], Path]:
     return target.folder, deepseek.LAYERS, out / "converted"
 
 
-def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path) -> tuple[int, int, list[object]]:
-    """Serve a draft; returns how many of its proposals are the reference's, how many there are, and the steps that differ."""
+def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path) -> list[float]:
+    """Serve a draft; returns of each proposal how far the reference is from it."""
     record = given.out / "proposals.jsonl"
     record.unlink(missing_ok=True)
     vocabulary = read_target(given.target).vocabulary_size
@@ -111,21 +124,14 @@ def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path) ->
     draft, ids = read_converted(folder, layers)
     embedding = Target(given.target).embedding().float()
     engine = TransformersEngine.load(given.target, layers, arguments=["--dtype", "float32"])
-    same = whole = 0
-    differ: list[object] = []
+    found: list[float] = []
     for prompt, answer in zip(prompts, answers, strict=True):
         text = prompt + answer["output_ids"]
         states = next(iter(engine.states([text])))
         sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float(), states.teaching)
-        steps = expected(draft, ids, sample, embedding, len(prompt), given.steps)
-        for number, (here, there) in enumerate(zip(steps, proposed[answer["meta_info"]["id"]], strict=False)):
-            equal = sum(a == b for a, b in zip(here, there, strict=True))
-            same, whole = same + equal, whole + len(here)
-            if equal < len(here):
-                differ.append(
-                    {"request": answer["meta_info"]["id"], "step": number, "reference": here, "served": there}
-                )
-    return same, whole, differ
+        steps = behind(draft, ids, sample, embedding, len(prompt), proposed[answer["meta_info"]["id"]])
+        found += [far for step in steps for far in step]
+    return found
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """What a draft proposes on a real server, and what the reference forward proposes in its place."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -53,7 +53,6 @@ def expected(
         known += accepted + 1
 
 
-@torch.no_grad()
 def chain(draft: Draft, ids: Tensor, hidden: Tensor, tokens: Sequence[int], embedding: Tensor, steps: int) -> list[int]:
     """A chain of proposals, each fed on those before it.
 
@@ -64,10 +63,46 @@ def chain(draft: Draft, ids: Tensor, hidden: Tensor, tokens: Sequence[int], embe
         steps: proposals.
     """
     proposed: list[int] = []
-    for step in range(steps):
-        text = torch.tensor([*tokens, *proposed])
-        # The states of tokens that are only proposed are not read: no row that is asked for sees them
-        features = torch.cat([hidden, hidden.new_zeros(len(text) - len(hidden), hidden.shape[1])])
-        wanted = [torch.tensor([len(hidden) - 1])] * (step + 1)
-        proposed.append(int(ids[draft(features, embedding[text], [len(text)], wanted)[-1].argmax()]))
+    for _ in range(steps):
+        proposed.append(int(ids[_logits(draft, hidden, tokens, proposed, embedding).argmax()]))
     return proposed
+
+
+def behind(
+    draft: Draft, ids: Tensor, sample: Sample, embedding: Tensor, prompt: int, proposed: Iterable[Sequence[int]]
+) -> Iterator[list[float]]:
+    """How far the reference is from proposing what a server did: for servers that round otherwise than the reference.
+
+    Args:
+        draft, ids, sample, embedding, prompt: as in ``expected``.
+        proposed: by the server, of every verify step.
+
+    Returns:
+        Of each proposal by how much its logit is below the highest, in standard deviations of the logits; 0 where it is the
+        reference's own. A chain is fed on what the server proposed, and the steps follow each other as the server accepted.
+    """
+    tokens, known = sample.input_ids.tolist(), prompt
+    places = {token: place for place, token in enumerate(ids.tolist())}
+    for of_step in proposed:
+        if known >= len(tokens) - 1:
+            return
+        found = []
+        for count, token in enumerate(of_step):
+            logits = _logits(draft, sample.hidden[:known], tokens[: known + 1], of_step[:count], embedding)
+            found.append(float((logits.max() - logits[places[token]]) / logits.std()))
+        yield found
+        accepted = 0
+        while accepted < len(of_step) and tokens[known + 1 + accepted : known + 2 + accepted] == [of_step[accepted]]:
+            accepted += 1
+        known += accepted + 1
+
+
+@torch.no_grad()
+def _logits(draft: Draft, hidden: Tensor, tokens: Sequence[int], proposed: Sequence[int], embedding: Tensor) -> Tensor:
+    """Of the next proposal of a chain, (draft vocabulary,)."""
+    text = torch.tensor([*tokens, *proposed])
+    # The states of tokens that are only proposed are not read: no row that is asked for sees them
+    features = torch.cat([hidden, hidden.new_zeros(len(text) - len(hidden), hidden.shape[1])])
+    wanted = [torch.tensor([len(hidden) - 1])] * (len(proposed) + 1)
+    logits: Tensor = draft(features, embedding[text], [len(text)], wanted)[-1].flatten()
+    return logits
