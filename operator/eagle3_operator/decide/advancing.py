@@ -1,0 +1,113 @@
+"""All stages before serving, one step further each, as far as they can go."""
+
+from collections.abc import Mapping
+
+from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, StageName
+from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
+from eagle3_operator.decide import retention, stages
+from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
+from eagle3_operator.decide.room import Room, asked, unchanged
+from eagle3_operator.decide.stages import Link
+from eagle3_operator.manifests import names
+from eagle3_operator.manifests.jobs import is_large
+
+
+def advance_chain(
+    view: View, before: Eagle3DraftStatus, actions: Actions
+) -> tuple[dict[StageName, StageStatus], Facts | None, Room]:
+    """All stages, in order, as far as they can go. What was finished stays while a new inspection runs."""
+    former = {stage.name: stage for stage in before.stages}
+    attempts = {stage.name: stage.attempt for stage in before.stages}
+    chain: dict[StageName, StageStatus] = {}
+    fetched: FetchResult | None = None
+    begun: list[Link] = []
+    if (fetch := stages.fetch(view.obj, attempts.get(StageName.FETCH), before.handled.drift)) is not None:
+        step = advance(fetch, former.get(StageName.FETCH), view)
+        actions.add(step)
+        if step.status.state is not StageState.SUCCEEDED:
+            return _not_yet_known(view, before, former | {StageName.FETCH: step.status}, step, [fetch], actions)
+        chain[StageName.FETCH] = step.status
+        fetched = FetchResult.model_validate(step.status.result)
+        begun.append(fetch)
+    claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
+    first = stages.inspect(view.obj, before.handled, claim.capacity if claim else None, fetched)
+    begun.append(first)
+    step = advance(first, former.get(StageName.INSPECT), view)
+    actions.add(step)
+    if step.status.state is not StageState.SUCCEEDED:
+        return _not_yet_known(view, before, former | chain | {StageName.INSPECT: step.status}, step, begun, actions)
+    facts = Facts.model_validate(step.status.result)
+    chain[StageName.INSPECT] = step.status
+    links = stages.after_inspection(view.obj, facts, attempts)
+    former = retention.remembered(links, former, (before.artifact, *before.former_artifacts))
+    former, view = retention.restored(links, former, view, actions)
+    room = Room()
+    for link in links:
+        room = asked(links, former | chain, view, facts, before)
+        step = advance(
+            link, former.get(link.stage), view, room.waiting if is_large(view.obj.spec, link.stage) else None
+        )
+        actions.add(step)
+        chain[link.stage] = step.status
+        if step.status.state is not StageState.SUCCEEDED:
+            break
+    links += _publish(links, chain, former, view, actions)
+    links += retention.clean(links, chain, former, view, actions)
+    actions.delete += stale(view, _named(view, [*begun, *links]))
+    return chain, facts, room
+
+
+def _publish(
+    links: list[Link],
+    chain: dict[StageName, StageStatus],
+    former: Mapping[StageName, StageStatus],
+    view: View,
+    actions: Actions,
+) -> list[Link]:
+    """Publish, and the hook after it, one step further, where Convert is finished and the object says where to.
+
+    Puts their statuses into ``chain``; returns what they want Jobs for.
+    """
+    converted = chain.get(StageName.CONVERT)
+    if view.obj.spec.publish is None or converted is None or converted.state is not StageState.SUCCEEDED:
+        return []
+    result = ConvertResult.model_validate(converted.result)
+    before = former.get(StageName.PUBLISH)
+    link = stages.publish(view.obj, links[-1], result, before.attempt if before is not None else None)
+    step = advance(link, before, view)
+    actions.add(step)
+    chain[StageName.PUBLISH] = step.status
+    if view.obj.spec.publish.hook is None or step.status.state is not StageState.SUCCEEDED:
+        return [link]
+    pushed, before = PublishResult.model_validate(step.status.result), former.get(StageName.HOOK)
+    hook = stages.hook(view.obj, link, pushed, before.attempt if before is not None else None)
+    step = advance(hook, before, view)
+    actions.add(step)
+    chain[StageName.HOOK] = step.status
+    return [link, hook]
+
+
+def _not_yet_known(
+    view: View,
+    before: Eagle3DraftStatus,
+    chain: dict[StageName, StageStatus],
+    step: Step,
+    begun: list[Link],
+    actions: Actions,
+) -> tuple[dict[StageName, StageStatus], Facts | None, Room]:
+    """While the new facts are not known, the former ones stay, and what was made by them."""
+    actions.delete += stale(view, _unfinished(view, begun))
+    under_way = step.status.state is not StageState.FAILED and not view.obj.spec.suspend
+    return chain, before.resolved, unchanged(before, view, under_way=under_way)
+
+
+def _named(view: View, links: list[Link]) -> dict[str, Link]:
+    return {names.job_name(view.obj.metadata.name, link.stage, link.key): link for link in links}
+
+
+def _unfinished(view: View, begun: list[Link]) -> dict[str, Link]:
+    """While the new facts are not known, only another key's Jobs of the first stages are surely not wanted."""
+    kept = _named(view, begun)
+    known = {link.stage for link in begun}
+    others = {job.name: begun[0] for job in view.seen.jobs.values() if job.stage not in known}
+    return kept | others

@@ -1,0 +1,57 @@
+"""What stands in the way before anything is started: what an object may not have, and claims that are not there."""
+
+from eagle3_api.conditions import Reason
+from eagle3_api.spec import Eagle3Draft
+from eagle3_operator.decide.chain import Actions, View
+from eagle3_operator.decide.conditions import Said
+from eagle3_operator.decision import Manifest
+from eagle3_operator.manifests import claims, names
+from eagle3_operator.observation import Claim
+from eagle3_operator.settings import Settings
+
+
+def refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
+    """What an object may not have. Nothing new is made of it, because a pod with a service account acts in its name."""
+    spec = obj.spec
+    sections = {"": spec, "extract.": spec.extract, "train.": spec.train, "serve.": spec.serve}
+    for path, section in sections.items():
+        placement = section.placement if section is not None else None
+        name = placement.service_account_name if placement is not None else None
+        if name is not None and name not in settings.allowed_service_accounts:
+            text = (
+                f"{path}placement.serviceAccountName: {name!r} is not one that objects may use; whoever installed the operator "
+                "lists them in the chart's values (allowedServiceAccounts)"
+            )
+            return Said("False", Reason.INVALID_CONFIGURATION, text)
+    return None
+
+
+def without_claims(view: View, actions: Actions) -> Said | None:
+    """Make the claims that are ours to make; without a user's claim, or with one that its pods cannot share, nothing starts."""
+    made: list[Manifest] = []
+    for root in names.roots(view.obj.spec):
+        name = names.claim_name(view.obj, root)
+        if (found := view.seen.claims.get(name)) is not None:
+            if alone := _not_shared(view.obj, root, found):
+                return alone
+            continue
+        if getattr(view.obj.spec.storage, root).claim is None:
+            made.append(claims.claim(view.obj, root))
+            continue
+        text = f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}"
+        return Said("False", Reason.STORAGE_UNAVAILABLE, text)
+    actions.apply += made
+    return Said("Unknown", Reason.PENDING, "claims are being made") if made else None
+
+
+def _not_shared(obj: Eagle3Draft, root: names.RootName, claim: Claim) -> Said | None:
+    """Training on several nodes writes to both claims from all of them."""
+    nodes = obj.spec.train.nodes
+    if nodes == 1 or obj.spec.draft.checkpoint is not None or "ReadWriteMany" in claim.access_modes:
+        return None
+    modes = ", ".join(claim.access_modes) or "unknown"
+    text = (
+        f'storage.{root}: claim "{claim.name}" is {modes}, which binds all pods that mount it to one node; train.nodes is '
+        f"{nodes}. Use a ReadWriteMany claim, or set train.nodes to 1 and train.gpus to what one node has"
+    )
+    return Said("False", Reason.STORAGE_NOT_SHARED, text)

@@ -1,0 +1,49 @@
+"""When to look again without being called."""
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import StageName
+from eagle3_api.spec import seconds
+from eagle3_api.status import StageStatus
+from eagle3_operator.decide import times
+from eagle3_operator.decide.chain import View
+from eagle3_operator.decide.conditions import Said
+from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.judge import counters
+from eagle3_operator.judge.windows import begins
+
+#: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
+RETRY_SECONDS = 30.0
+
+
+def wake_after(
+    view: View, chain: dict[StageName, StageStatus], obstacle: Said | None, outcome: Outcome | None
+) -> float | None:
+    """When to look again without being called: a poll, the end of a window or of a bake, a retry."""
+    moments = []
+    if obstacle is not None and obstacle.reason is not Reason.INVALID_CONFIGURATION:
+        moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
+    if any(pod.started and not job.finished for job in view.seen.jobs.values() for pod in job.pods):
+        moments.append(view.settings.poll_seconds)
+    if any(stage.reason is Reason.MAKING_ROOM for stage in chain.values()):
+        moments.append(view.settings.poll_seconds)
+    if outcome is not None and outcome.requeue_after is not None:
+        moments.append(outcome.requeue_after)
+    watched = outcome.serving if outcome is not None and outcome.room_for is None else None
+    if watched is not None and (window := _next_window(view, watched)):
+        moments.append(window)
+    return max(0.2, min(moments)) if moments else None
+
+
+def _next_window(view: View, serving: Revision) -> float | None:
+    watch, status = view.obj.spec.watched, serving.status
+    if watch is None or serving.plain or serving.ready == 0:
+        return None
+    length = seconds(watch.window)
+    if status.watch_problem:
+        # Of pods the next window tells all that this one would have; of a Prometheus, each window only its own.
+        return max(RETRY_SECONDS, length) if watch.prometheus is None else RETRY_SECONDS
+    former = counters.last(status) if watch.prometheus is None else None
+    since = times.parse(former.time) if former is not None else begins(status)
+    age = (view.now - since).total_seconds() if since is not None else 0.0
+    return max(1.0, length - age + 1.0)
