@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.features.scaled import restored
@@ -33,10 +34,16 @@ def main() -> None:
     write_features(Features.open(Path(config["features"])), work / "features")
     (work / "draft.json").write_text(json.dumps(draft_config(config)))
     (work / "run.json").write_text(json.dumps(run_config(config, work)))  # which SpecForge reads as it reads YAML
-    subprocess.run(["specforge", "train", "--config", str(work / "run.json"), *resume(work), *sys.argv[1:]], check=True)
+    specforge("train", "--config", str(work / "run.json"), *resume(work), *sys.argv[1:])
     (checkpoint,) = (work / "runs").glob("*-latest")
     draft = ["--draft-config", str(work / "draft.json"), "--output-dir", str(output)]
-    subprocess.run(["specforge", "export", "--to", "sglang", "--checkpoint", str(checkpoint), *draft], check=True)
+    specforge("export", "--to", "sglang", "--checkpoint", str(checkpoint), *draft)
+
+
+def specforge(*words: str) -> None:
+    """Run SpecForge's command; where it fails this ends as it did, with its words the last ones."""
+    if code := subprocess.run([sys.executable, "-m", "specforge.cli", *words], check=False).returncode:
+        sys.exit(code)
 
 
 def write_features(features: Features, folder: Path) -> None:
@@ -86,7 +93,7 @@ def run_config(config: dict[str, Any], work: Path) -> dict[str, Any]:
         "run_id": "draft",
         "output_dir": str(work / "runs"),
         "model": {
-            "target_model_path": config["target"],
+            "target_model_path": str(indexed(Path(config["target"]), work / "target")),
             "draft_model_config": str(work / "draft.json"),
             "torch_dtype": "bfloat16",
         },
@@ -104,6 +111,23 @@ def run_config(config: dict[str, Any], work: Path) -> dict[str, Any]:
             "trainer": {"nnodes": 1, "nproc_per_node": config["processes"]},
         },
     }
+
+
+def indexed(target: Path, folder: Path) -> Path:
+    """The target with an index of its tensors, through which alone SpecForge finds the head: small ones have none."""
+    if any(target.glob("*.index.json")):
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    names: dict[str, str] = {}
+    for path in target.iterdir():
+        link = folder / path.name
+        if not link.exists():
+            link.symlink_to(path.resolve())
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                names |= dict.fromkeys(file.keys(), path.name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    return folder
 
 
 def resume(work: Path) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """speculators as the trainer of an Eagle3Draft (docs/trainers.md): our features in, its own training, its best checkpoint out.
 
-usage: speculators_train.py TRAIN.PY [further flags of speculators' train.py]
+usage: speculators_train.py [further flags of speculators' trainer]
 """
 
 import json
@@ -28,8 +28,9 @@ def main() -> None:
     features = Features.open(Path(config["features"]))
     write_states(features, final_norm(Path(config["target"])), work / "data" / "hidden_states")
     write_conversations(features, work / "data")
-    processes = ["torchrun", "--standalone", "--nproc_per_node", str(config["processes"])]
-    subprocess.run([*processes, sys.argv[1], *flags(config, work), *sys.argv[2:]], check=True)
+    command = [sys.executable, *launcher(config["processes"]), "-m", "speculators.train", *flags(config, work)]
+    if code := subprocess.run([*command, *sys.argv[1:]], check=False).returncode:
+        sys.exit(code)
     shutil.copytree(work / "runs" / "checkpoint_best", output, dirs_exist_ok=True)
 
 
@@ -94,6 +95,13 @@ def write_conversations(features: Features, folder: Path) -> None:
 def frequencies(samples: list[Sample]) -> dict[int, int]:
     """How often each token is the assistant's."""
     return dict(Counter(token for sample in samples for token in sample.input_ids[sample.loss_mask.bool()].tolist()))
+
+
+def launcher(processes: int) -> list[str]:
+    """What starts the trainer. One process needs nothing, and with torchrun speculators asks for a GPU."""
+    if processes == 1:
+        return []
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
 
 
 def flags(config: dict[str, Any], work: Path) -> list[str]:

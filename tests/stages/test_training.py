@@ -1,14 +1,12 @@
 """Training on one process and on several, interrupted and not, ends at the same draft."""
 
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from safetensors.torch import load_file
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, JobEnvelope, Progress, Report, TrainConfig
+from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
 from eagle3_draft.convert.parity import read_held_out
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
@@ -27,10 +25,9 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
+from stages.supervised import PATIENCE, descendants, kill, supervised
 from unit.train import corpus
 
-#: Seconds after which a process that should have come somewhere is given up.
-PATIENCE = 240
 EPOCHS = 6
 
 
@@ -65,45 +62,6 @@ def report(folder: Path) -> dict[str, Any]:
 
 def losses(folder: Path) -> list[float]:
     return [point["loss"] for point in report(folder)["training"]]
-
-
-@contextmanager
-def supervised(config: TrainConfig, folder: Path, *, index: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """The stage as a container runs it, in a process group of its own; in one of several pods, the one of this index."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(JobEnvelope(config=config).model_dump_json(by_alias=True))
-    environment = os.environ | {
-        "EAGLE3_CONFIG": str(folder / "config.json"),
-        "EAGLE3_TERMINATION_LOG": str(folder / "termination-log"),
-        "OMP_NUM_THREADS": "1",
-        "JOB_COMPLETION_INDEX": str(index),
-    }
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "eagle3_draft", "train"], env=environment, stdout=log, stderr=log, text=True
-        )
-        try:
-            yield process
-        finally:
-            for pid in [*descendants(process.pid), process.pid]:
-                kill(pid)
-            process.wait(PATIENCE)
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one, the nearest first."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
-
-
-def kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool], what: str) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -265,3 +265,17 @@ def test_a_process_killed_at_any_line_of_publishing_leaves_work_to_do_or_a_finis
         }
     assert seen == {True, False}
     assert line > 20
+
+
+def test_two_pods_that_write_the_same_file_at_the_same_time_do_not_meet(tmp_path: Path) -> None:
+    """The parts of an extraction are joined by whichever pod finds them all there, and two may."""
+    path = tmp_path / "lengths.safetensors"
+
+    def pieces() -> Iterator[memoryview]:
+        yield memoryview(b"one and ")
+        artifacts.write_atomic(path, b"one and the same")
+        yield memoryview(b"the same")
+
+    artifacts.write_pieces(path, pieces())
+    assert path.read_bytes() == b"one and the same"
+    assert list(tmp_path.iterdir()) == [path]

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from eagle3_api.artifacts import MANIFEST
+from eagle3_api.artifacts import MANIFEST, REPORT
 from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import (
@@ -366,6 +366,25 @@ def test_the_whole_is_published_though_every_pod_left_before_it_saw_the_last_par
         extract(world, 2, index, monkeypatch)
     (world.folder / "features" / "manifest.json").unlink()
     assert extract(world, 2, 0, monkeypatch, load=no_engine).whole
+
+
+def test_a_pod_whose_files_another_one_cleaned_up_while_it_published_the_same_publishes_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has not come to its manifest yet."""
+    extract(world, 2, 0, monkeypatch)
+    write, lost = artifacts.write_atomic, list[Path]()
+
+    def loses_the_first(path: Path, data: bytes) -> None:
+        if path == world.folder / "features" / REPORT and not lost:
+            lost.append(path)
+            raise FileNotFoundError(path)
+        write(path, data)
+
+    monkeypatch.setattr(artifacts, "write_atomic", loses_the_first)
+    assert extract(world, 2, 1, monkeypatch).whole
+    assert lost
+    assert artifacts.finished(world.folder / "features", KEY) is not None
 
 
 def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

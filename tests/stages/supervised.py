@@ -1,0 +1,53 @@
+"""A stage as a container runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eagle3_api.jobs import JobEnvelope, TrainConfig
+
+#: Seconds after which a process that should have come somewhere is given up.
+PATIENCE = 240
+
+
+@contextmanager
+def supervised(config: TrainConfig, folder: Path, *, index: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """The stage as a container runs it, in a process group of its own; in one of several pods, the one of this index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(JobEnvelope(config=config).model_dump_json(by_alias=True))
+    environment = os.environ | {
+        "EAGLE3_CONFIG": str(folder / "config.json"),
+        "EAGLE3_TERMINATION_LOG": str(folder / "termination-log"),
+        "OMP_NUM_THREADS": "1",
+        "JOB_COMPLETION_INDEX": str(index),
+    }
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eagle3_draft", "train"], env=environment, stdout=log, stderr=log, text=True
+        )
+        try:
+            yield process
+        finally:
+            for pid in [*descendants(process.pid), process.pid]:
+                kill(pid)
+            process.wait(PATIENCE)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, the nearest first."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
