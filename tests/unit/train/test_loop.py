@@ -16,6 +16,7 @@ from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_api.spec import EarlyStop
+from eagle3_draft.features import Features
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
@@ -152,6 +153,6 @@ def test_numbers_that_are_not_finite_are_found_down_to_conversation_and_shard(
 
 def test_it_knows_its_speed_its_waiting_and_its_memory(made: corpus.Corpus, tmp_path: Path) -> None:
     state = trained(prepared(made, tmp_path))
-    assert state.tokens == 2 * sum(Training(prepared(made, tmp_path), CPU, Stop()).lengths)
+    assert state.tokens == 2 * int(Features.open(made.features).train.lengths.sum())
     assert 0 < state.waited < state.seconds
     assert state.peak_bytes > 2**20
