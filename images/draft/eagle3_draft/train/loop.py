@@ -18,13 +18,14 @@ from torch import Tensor
 from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
-from eagle3_draft.features import Features, Samples
+from eagle3_draft.features import Features
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
-from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, passes, share
+from eagle3_draft.train import non_finite
+from eagle3_draft.train.batches import Batch, idle, pack
 from eagle3_draft.train.begin import first_weights
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
@@ -33,8 +34,9 @@ from eagle3_draft.train.evaluate import Evaluation, evaluate
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.listeners import StepMeasures
 from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.plan import Pass, Plan, Step
 from eagle3_draft.train.prefetch import prefetched
-from eagle3_draft.train.schedule import evaluation_steps, learning_rate
+from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.telemetry import Telemetry
 from eagle3_draft.train.vocabulary import Vocabulary
 
@@ -44,9 +46,6 @@ REPLAY_STEPS = 8
 #: Points of the training curve that the report keeps, about.
 CURVE_POINTS = 500
 
-#: Conversations that a message names.
-NAMED_SAMPLES = 8
-
 
 class StopRequest(Protocol):
     """Whether the pod is to end."""
@@ -54,22 +53,6 @@ class StopRequest(Protocol):
     @property
     def received(self) -> bool:
         """It is."""
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """What one step is made of."""
-
-    epoch: int  # 0-based
-    samples: Sequence[int]  # of all ranks
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One pass of a step."""
-
-    of: _Planned
-    number: int
 
 
 @dataclass(frozen=True)
@@ -105,13 +88,7 @@ class Training:
 
         features = Features.open(Path(config.features), place_of(config.object_store, Path(config.features)))
         self.train, self.held_out = features.train, features.held_out
-        self.lengths = features.train.lengths.tolist()
-        epochs = [
-            epoch_steps(self.lengths, config.tokens_per_step, seed=config.seed, epoch=epoch)
-            for epoch in range(config.epochs)
-        ]
-        self.plan = [_Planned(epoch, samples) for epoch, steps in enumerate(epochs) for samples in steps]
-        self.evaluated = evaluation_steps([len(steps) for steps in epochs], config.evaluations_per_epoch)
+        self.plan = Plan(config, features.train.lengths.tolist(), self.rank, self.ranks)
 
         target = Target(Path(config.target))
         self.learning = Learning(
@@ -129,7 +106,7 @@ class Training:
         self.best = BestWeights(folder)
         # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
         speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
-        self.telemetry = Telemetry(config, len(self.plan), heard=self.rank == 0) if speaks else None
+        self.telemetry = Telemetry(config, len(self.plan.steps), heard=self.rank == 0) if speaks else None
         self.launched: _Launched | None = None
         self.to_stop = self.to_save = False  # what the ranks agreed on
         self.saved = self.clock = time.monotonic()
@@ -160,14 +137,11 @@ class Training:
         self.saved = time.monotonic()
         if self._is_over(state):
             return
-        parts = [
-            _Part(planned, number) for planned in self.plan[state.step :] for number in range(self._passes(planned))
-        ]
         held: list[Batch] = []
-        with closing(prefetched(self._batch, parts, self.device, self._expect)) as batches:
+        with closing(prefetched(self._batch, self.plan.passes(state.step), self.device, self._expect)) as batches:
             for part, batch in self._waited_for(batches, state):
                 held.append(batch)
-                if len(held) < self._passes(part.of):
+                if not part.is_last:
                     continue
                 self._step(state, part.of, held)
                 held = []
@@ -179,7 +153,7 @@ class Training:
         self.checkpoints.wait()
 
     def _is_over(self, state: TrainingState) -> bool:
-        if state.step == len(self.plan):
+        if state.step == len(self.plan.steps):
             return True
         patience = self.config.early_stop
         return patience is not None and has_plateaued(
@@ -190,20 +164,10 @@ class Training:
 
     # ------------------------------------------------------------------------------------------------------ a step
 
-    def _passes(self, planned: _Planned) -> int:
-        """In how many passes every rank computes this step: as many as the one with the most needs."""
-        room = self.config.tokens_per_pass
-        if room is None:
-            return 1
-        return max(len(passes(of_rank, self.lengths, room)) for of_rank in self._shares(planned))
-
-    def _shares(self, planned: _Planned) -> list[list[int]]:
-        return share(planned.samples, self.lengths, self.ranks)
-
-    def _batch(self, part: _Part) -> Batch:
+    def _batch(self, part: Pass) -> Batch:
         """This rank's part of one pass of a step, on the CPU."""
-        mine = self._own(part)
         unroll, multiple = self.config.unroll_steps, self.learning.multiple
+        mine = self.plan.part(part)
         if not mine:
             return idle(self.train[0], unroll, multiple=multiple)
         return pack(
@@ -213,17 +177,12 @@ class Training:
             pin=self.device.type == "cuda",
         )
 
-    def _expect(self, part: _Part) -> None:
-        self.train.expect(self._own(part))
-
-    def _own(self, part: _Part) -> list[int]:
-        """The conversations of this rank's part of one pass of a step."""
-        own = passes(self._shares(part.of)[self.rank], self.lengths, self.config.tokens_per_pass)
-        return own[part.number] if part.number < len(own) else []
+    def _expect(self, part: Pass) -> None:
+        self.train.expect(self.plan.part(part))
 
     def _waited_for(
-        self, batches: Generator[tuple[_Part, Batch], None, None], state: TrainingState
-    ) -> Generator[tuple[_Part, Batch], None, None]:
+        self, batches: Generator[tuple[Pass, Batch], None, None], state: TrainingState
+    ) -> Generator[tuple[Pass, Batch], None, None]:
         """The batches, and note how long each kept the training waiting."""
         self.clock = time.monotonic()
         while True:
@@ -234,10 +193,10 @@ class Training:
                 return
             yield following
 
-    def _step(self, state: TrainingState, planned: _Planned, batches: Sequence[Batch]) -> None:
+    def _step(self, state: TrainingState, step: Step, batches: Sequence[Batch]) -> None:
         """Launch one optimizer step, and read what the one before measured."""
         notes = torch.tensor([self.stop.received, self._checkpoint_is_due()], dtype=torch.float32)
-        rate = learning_rate(state.step, len(self.plan), self.config.learning_rate)
+        rate = learning_rate(state.step, len(self.plan.steps), self.config.learning_rate)
         notes = notes.to(self.device, non_blocking=True)
         values = self.learning.step(batches[0], rate, notes, batches[1:]).to("cpu", non_blocking=True)
         done = None
@@ -247,13 +206,13 @@ class Training:
         self._read(state)
         now = time.monotonic()
         state.step += 1
-        state.tokens += sum(self.lengths[sample] for sample in planned.samples)
+        state.tokens += step.tokens
         state.seconds += now - self.clock
         self.clock = now
         self.launched = _Launched(
             step=state.step,
-            epoch=planned.epoch,
-            samples=self._shares(planned)[self.rank],
+            epoch=step.epoch,
+            samples=self.plan.own(step),
             rate=rate,
             tokens=state.tokens,
             tokens_per_second=state.tokens / state.seconds,
@@ -276,10 +235,15 @@ class Training:
             launched.done.synchronize()
         loss, norm, accuracy, stop, save = launched.values.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self._stop_non_finite(launched, loss, norm)
+            raise non_finite.refusal(
+                f"step {launched.step} of {len(self.plan.steps)} (epoch {launched.epoch + 1}): loss {loss}, gradient norm {norm}",
+                "train",
+                self.train,
+                launched.samples,
+            )
         self.to_stop |= stop > 0
         self.to_save |= save > 0
-        steps = len(self.plan)
+        steps = len(self.plan.steps)
         if launched.step % (steps // CURVE_POINTS + 1) == 0 or launched.step == steps:
             state.curve.append(
                 {"step": launched.step, "loss": loss, "accuracy": accuracy, "learningRate": launched.rate}
@@ -309,7 +273,9 @@ class Training:
         self.saved = self.clock = time.monotonic()
         if self.to_stop:
             self.checkpoints.wait()
-            raise self._interrupted(f"after step {state.step} of {len(self.plan)}; the next try goes on from there")
+            raise self._interrupted(
+                f"after step {state.step} of {len(self.plan.steps)}; the next try goes on from there"
+            )
 
     def _peak_bytes(self) -> int:
         """Of memory, on the rank that took most so far: the GPU's, or the process's on a CPU."""
@@ -325,13 +291,18 @@ class Training:
     def _evaluate_if_due(self, state: TrainingState) -> None:
         """Measure the draft after this step, if that is planned, and keep its weights if they are the best so far."""
         last = state.evaluations[-1]["step"] if state.evaluations else None
-        if state.step not in self.evaluated or last == state.step:
+        if state.step not in self.plan.evaluated or last == state.step:
             return
         self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile
-        epoch = self.plan[state.step - 1].epoch + 1 if state.step else 0
+        epoch = self.plan.steps[state.step - 1].epoch + 1 if state.step else 0
         evaluation = self._evaluate(state.step, epoch)
         if not math.isfinite(evaluation.loss):
-            self._refuse_held_out(state.step)
+            raise non_finite.refusal(
+                f"the loss on the held-out conversations after step {state.step} of {len(self.plan.steps)} is not finite",
+                "held-out",
+                self.held_out,
+                range(self.rank, len(self.held_out), self.ranks),
+            )
         state.evaluations.append({"step": state.step, "epoch": epoch, **asdict(evaluation)})
         best, newest = state.evaluations[state.best], state.evaluations[-1]
         if self._accept_length(newest) >= self._accept_length(best):  # of equal ones the later has seen more
@@ -358,7 +329,7 @@ class Training:
             loss=self.config.loss,
             device=self.device,
             progress=lambda done: self._say(
-                min(step, len(self.plan) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured"
+                min(step, len(self.plan.steps) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured"
             ),
         )
 
@@ -372,42 +343,6 @@ class Training:
     @staticmethod
     def _interrupted(when: str) -> StageError:
         return StageError(ExitCode.INTERRUPTED, Reason.INTERRUPTED, f"interrupted {when}")
-
-    def _stop_non_finite(self, launched: _Launched, loss: float, norm: float) -> None:
-        """End the training with the step, and with the conversations if the features are to blame."""
-        bad = self._not_finite(self.train, launched.samples)
-        raise StageError(
-            ExitCode.NON_FINITE,
-            Reason.NON_FINITE,
-            f"step {launched.step} of {len(self.plan)} (epoch {launched.epoch + 1}): loss {loss}, gradient norm {norm}; "
-            + (
-                f"the features of train conversation {bad} are not finite: extract them again"
-                if bad
-                else "the features of its conversations are finite: lower train.learningRate"
-            ),
-        )
-
-    def _refuse_held_out(self, step: int) -> None:
-        mine = range(self.rank, len(self.held_out), self.ranks)
-        bad = self._not_finite(self.held_out, mine)
-        raise StageError(
-            ExitCode.NON_FINITE,
-            Reason.NON_FINITE,
-            f"the loss on the held-out conversations after step {step} of {len(self.plan)} is not finite; "
-            + (
-                f"the features of held-out conversation {bad} are not finite: extract them again"
-                if bad
-                else "their features are finite: lower train.learningRate"
-            ),
-        )
-
-    def _not_finite(self, samples: Samples, mine: Sequence[int]) -> str:
-        """Which conversations have features that are not finite, on any rank, and where they lie. All ranks call it."""
-        found = [(number, samples.place(number)) for number in mine if not samples[number].is_finite()]
-        of_all: list[list[tuple[int, str]]] = [[] for _ in range(self.ranks)]
-        dist.all_gather_object(of_all, found)
-        named = sorted({one for some in of_all for one in some})
-        return ", ".join(f"{number} ({place})" for number, place in named[:NAMED_SAMPLES])
 
     def _say(self, done: float, message: str) -> None:
         if self.telemetry is not None:

@@ -1,0 +1,76 @@
+"""All steps of a training, and which rank computes what of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eagle3_api.jobs import TrainConfig
+from eagle3_draft.train.batches import epoch_steps, passes, share
+from eagle3_draft.train.schedule import evaluation_steps
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimizer step is made of."""
+
+    epoch: int  # 0-based
+    samples: Sequence[int]  # of all ranks
+    tokens: int  # of them
+    passes: int  # which every rank computes it in: as many as the one with the most needs
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the ranks compute at a time."""
+
+    of: Step
+    number: int  # 0-based
+
+    @property
+    def is_last(self) -> bool:
+        """The step is done with it."""
+        return self.number == self.of.passes - 1
+
+
+class Plan:
+    """The steps, the same for all ranks.
+
+    Args:
+        config: of the stage.
+        lengths: tokens of each conversation to learn from.
+        rank, ranks: this process, of so many.
+
+    Attributes:
+        steps: in their order.
+        evaluated: after which of them (1-based) the draft is measured.
+    """
+
+    def __init__(self, config: TrainConfig, lengths: Sequence[int], rank: int, ranks: int) -> None:
+        self._lengths = lengths
+        self._room = config.tokens_per_pass
+        self._rank, self._ranks = rank, ranks
+        epochs = [
+            epoch_steps(lengths, config.tokens_per_step, seed=config.seed, epoch=epoch)
+            for epoch in range(config.epochs)
+        ]
+        self.steps = [self._step(epoch, samples) for epoch, steps in enumerate(epochs) for samples in steps]
+        self.evaluated = evaluation_steps([len(steps) for steps in epochs], config.evaluations_per_epoch)
+
+    def passes(self, done: int) -> list[Pass]:
+        """Those of all steps that follow the first ones."""
+        return [Pass(step, number) for step in self.steps[done:] for number in range(step.passes)]
+
+    def part(self, one: Pass) -> list[int]:
+        """This rank's samples of a pass; none where it has less to do than others."""
+        parts = passes(self.own(one.of), self._lengths, self._room)
+        return parts[one.number] if one.number < len(parts) else []
+
+    def own(self, step: Step) -> list[int]:
+        """This rank's samples of a step."""
+        return share(step.samples, self._lengths, self._ranks)[self._rank]
+
+    def _step(self, epoch: int, samples: Sequence[int]) -> Step:
+        needed = 1
+        if self._room is not None:
+            shares = share(samples, self._lengths, self._ranks)
+            needed = max(len(passes(of_rank, self._lengths, self._room)) for of_rank in shares)
+        return Step(epoch, samples, sum(self._lengths[sample] for sample in samples), needed)
