@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import stat
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -230,8 +231,11 @@ def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[BufferedWriter]:
-    """A file that is there, whole and durable, once this ends without an error; what is left otherwise goes."""
-    partial = path.with_name(f".{path.name}.partial")
+    """A file that is there, whole and durable, once this ends without an error; what is left otherwise goes.
+
+    Two pods that write the same file at the same time do not meet before it is whole.
+    """
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         with partial.open("wb") as file:
             yield file

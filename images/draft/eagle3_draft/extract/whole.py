@@ -39,22 +39,34 @@ def publish(
         return result
     require_train(inputs, result.conversations - result.held_out, result.conversations, Counter(result.dropped))
     try:
-        prompts.write(folder / PROMPTS, found)
-        artifacts.write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
-        publish_store(
-            folder,
-            [part.name for part in parts],
-            at,
-            key=config.key,
-            made_from=inputs.made_from(),
-            numbers=result.model_dump(),
-            provenance=manifests[0].provenance | {"finished": datetime.now(UTC).isoformat(timespec="seconds")},
-        )
+        _write(inputs, folder, at, parts, found, result, manifests[0])
     except FileNotFoundError:
-        # Another pod finished its last part at the same time, published the same, and cleaned up
+        # Another pod finished its last part at the same time, publishes the same, and cleans up
         if at.finished(folder, config.key) is None:
-            raise
+            _write(inputs, folder, at, parts, found, result, manifests[0])
     return result
+
+
+def _write(
+    inputs: Inputs,
+    folder: Path,
+    at: Place,
+    parts: Sequence[Part],
+    found: Sequence[prompts.Prompt],
+    result: ExtractResult,
+    first: Manifest,
+) -> None:
+    prompts.write(folder / PROMPTS, found)
+    artifacts.write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
+    publish_store(
+        folder,
+        [part.name for part in parts],
+        at,
+        key=inputs.config.key,
+        made_from=inputs.made_from(),
+        numbers=result.model_dump(),
+        provenance=first.provenance | {"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+    )
 
 
 def require_train(inputs: Inputs, train: int, usable: int, dropped: Counter[str]) -> None:
