@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.convert import parity, run
+from eagle3_draft.data.inputs import inherited
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
@@ -27,7 +28,7 @@ from eagle3_draft.train.vocabulary import Vocabulary, choose
 from published.layouts import Original
 from unit.train import corpus
 
-TRAINED_KEY, KEY = "7e" * 32, "c0" * 32
+TRAINED_KEY, KEY, DATA_DIGEST = "7e" * 32, "c0" * 32, "da" * 32
 DRAFT_VOCABULARY = 64
 
 #: Changes a checkpoint's configuration and tensors in place.
@@ -87,6 +88,8 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
     (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
     save_sample(trained / HELD_OUT, samples, torch.float32)
     (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
+    told = {"config": {"epochs": 3, "trainer": ["train", "--well"], "initFrom": None, "folder": "/somewhere"}}
+    (trained / REPORT).write_text(json.dumps(told))
     result = TrainResult(
         steps=1,
         tokens=1,
@@ -102,9 +105,10 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
         trained,
         stage="train",
         key=TRAINED_KEY,
-        made_from={"features": corpus.FEATURES_KEY, "target": target_digest(target)},
+        made_from={"features": corpus.FEATURES_KEY, "target": target_digest(target)}
+        | inherited({"data": DATA_DIGEST, "target": target_digest(target), "maxLength": "256"}),
         numbers=result.to_json(),
-        provenance={},
+        provenance={"torch": torch.__version__, "node": "a", "extraction.sglang": "0.5.21", "extraction.node": "b"},
     )
 
 

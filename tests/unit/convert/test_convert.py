@@ -88,9 +88,14 @@ def test_the_provenance_names_what_was_made_from_what(made: drafts.Made, convert
     assert {subject["name"]: subject["digest"]["sha256"] for subject in said["subject"]} == {
         name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)
     }
-    target, trained = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    target, trained, data = said["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert target["digest"] == {"eagle3Digest": drafts.convert_config(made, folder).target_digest}
     assert trained["digest"] == {"eagle3Key": drafts.TRAINED_KEY}
+    assert trained["annotations"]["learnedBy"] == {"epochs": 3, "trainer": ["train", "--well"]}
+    assert trained["annotations"]["run"] == {"torch": torch.__version__, "extraction.sglang": "0.5.21"}
+    assert data["digest"] == {"sha256": drafts.DATA_DIGEST}
+    assert data["annotations"] == {"maxLength": "256"}
+    assert said["predicate"]["runDetails"]["builder"]["version"]["sglang"] == "0.5.21"
     manifest = artifacts.read(folder)
     assert PROVENANCE in {file.path for file in manifest.files}
 

@@ -20,7 +20,7 @@ from eagle3_draft.convert import prompts
 from eagle3_draft.convert.answers import Load
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.proof import Proof, prove_adopted, prove_trained
-from eagle3_draft.convert.provenance import statement
+from eagle3_draft.convert.provenance import Training, statement
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint, refuse
@@ -182,9 +182,9 @@ def _publish(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     made = {name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)}
-    artifacts.write_atomic(
-        folder / PROVENANCE, json.dumps(statement(config, form.family, made, run), indent=1).encode()
-    )
+    training = Training.read(Path(config.trained)) if config.trained is not None else None
+    said = statement(config, form.family, made, run, training)
+    artifacts.write_atomic(folder / PROVENANCE, json.dumps(said, indent=1).encode())
     artifacts.publish(
         folder,
         stage=config.stage,

@@ -15,6 +15,11 @@ def inherited(extraction: Mapping[str, str]) -> dict[str, str]:
     return {f"{_INHERITED}{name}": value for name, value in extraction.items()}
 
 
+def of_extraction(training: Mapping[str, str]) -> dict[str, str]:
+    """The inverse of ``inherited``: what is not an extraction's is left out."""
+    return {name.removeprefix(_INHERITED): value for name, value in training.items() if name.startswith(_INHERITED)}
+
+
 def extraction_inputs(
     data: DataConfig,
     *,

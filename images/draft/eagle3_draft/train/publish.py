@@ -60,7 +60,8 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
             "node": socket.gethostname(),
             "started": state.started,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
+        }
+        | inherited(features.manifest.provenance),
     )
     return result
 
