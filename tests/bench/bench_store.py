@@ -3,9 +3,10 @@
     python tests/bench/bench_store.py [--folder DIR] [--mebibytes 2048]
 
 Features of Llama-3.1-8B's shape (hidden 4096, three layers) with random states are written as Extract writes them and read as
-Train reads them: conversations in shuffled order, several a step, packed, the next step expected meanwhile. dd moves the same bytes
-on the same disk, in pieces of 64 MiB. Caches are cold: both are over when the disk has it all (fsync), and before each reading the
-kernel is told to forget the files (POSIX_FADV_DONTNEED, which drops what is on the disk already). They take turns, and the best of
+Train reads them: conversations in shuffled order, several a step, the next step expected meanwhile. dd moves the same bytes on the
+same disk, in pieces of 64 MiB, and both copy what they read into memory that is there. Caches are cold: both are over when the
+disk has it all (fsync), and before each reading the kernel is told to forget the files (POSIX_FADV_DONTNEED; what was written is on the
+disk, and nothing of it is mapped). They take turns, and the best of
 each counts: a virtual disk is several times faster in one minute than in the next. The first epoch verifies every conversation.
 Beside the disk all of the machine's cores may be used; what is packed from memory, and SHA-256 alone, is read on one.
 """
@@ -18,13 +19,14 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.features import FeatureDtype
-from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, plan_shards
+from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, plan_shards, tensors
 from eagle3_draft.train.batches import epoch_steps, pack
 
 HIDDEN, LAYERS, DOCUMENT, STEP = 4096, [1, 15, 28], 1024, 8192
@@ -84,13 +86,35 @@ def dumped(folder: Path) -> float:
     return sum(_seconds("dd", f"if={path}", "of=/dev/null", "bs=64M") for path in sorted(folder.glob("*.safetensors")))
 
 
-def read(folder: Path, epochs: int, *, forget_between: bool) -> list[float]:
-    """Read a store as the trainer's reader does; seconds of each epoch, of which the first verifies every shard."""
+class Buffer:
+    """Takes samples as dd takes a file: into memory that is there."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def __call__(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            for tensor in tensors(sample).values():
+                content = tensor.flatten().view(torch.uint8)
+                if len(content) > len(self._memory):
+                    self._memory = torch.zeros_like(content)
+                self._memory[: len(content)].copy_(content)
+
+
+def read(folder: Path, epochs: int, take: Callable[[Sequence[Sample]], object], *, cold: bool) -> list[float]:
+    """Read a store as the trainer's reader does; seconds of each epoch, of which the first verifies every conversation.
+
+    Args:
+        folder: of the store.
+        epochs: how often.
+        take: what is done with the samples of a step.
+        cold: whether the kernel has nothing of the files in memory before each.
+    """
     features = Features.open(folder)
     lengths = features.train.lengths.tolist()
     seconds = []
     for epoch in range(epochs):
-        if forget_between:
+        if cold:
             features.train._open.clear()  # the kernel keeps what is mapped
             forget(folder)
         began = time.perf_counter()
@@ -98,7 +122,7 @@ def read(folder: Path, epochs: int, *, forget_between: bool) -> list[float]:
         for number, step in enumerate(steps, start=1):
             for following in steps[number : number + 1]:
                 features.train.expect(following)
-            pack(features.train.read(step), 7)
+            take(features.train.read(step))
         seconds.append(time.perf_counter() - began)
     return seconds
 
@@ -134,7 +158,7 @@ def against_dd(root: Path, size: int) -> dict[str, float]:
         (root / "copy").unlink()
         forget(store)
         found["dd read"].append(dumped(store))
-        first, later = read(store, 2, forget_between=True)
+        first, later = read(store, 2, Buffer(), cold=True)
         found["first"].append(first)
         found["later"].append(later)
     return {name: stored / min(seconds) / 1e6 for name, seconds in found.items()}
@@ -145,7 +169,7 @@ def fed(root: Path, dtype: FeatureDtype, size: int) -> dict[str, float]:
     store = root / dtype
     write(store, header(dtype), size)
     stored = sum(path.stat().st_size for path in store.iterdir())
-    _, *later = read(store, 1 + ROUNDS, forget_between=False)
+    _, *later = read(store, 1 + ROUNDS, lambda samples: pack(samples, 7), cold=False)
     tokens = int(Features.open(store).train.lengths.sum())
     return {"MB/s": round(stored / min(later) / 1e6), "tokens/s": round(tokens / min(later))}
 

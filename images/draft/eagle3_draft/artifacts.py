@@ -219,13 +219,15 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
-    """Write a file as ``write_atomic`` does, from pieces, and return its digest, which is computed beside the writing."""
+    """Write a file as ``write_atomic`` does, from pieces, and return its digest.
+
+    The digest is computed beside, while the disk works; until both are done all pieces stay in memory.
+    """
     digest = hashlib.sha256()
-    with _appearing(path) as file, ThreadPoolExecutor(1, "digest") as beside:
+    with ThreadPoolExecutor(1, "digest") as beside, _appearing(path) as file:
         for piece in pieces:
-            hashing = beside.submit(digest.update, piece)
+            beside.submit(digest.update, piece)
             file.write(piece)
-            hashing.result()
     return digest.hexdigest()
 
 
