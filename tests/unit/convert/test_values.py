@@ -11,15 +11,19 @@ from eagle3_draft.convert.values import Values
 
 @given(
     rows=st.lists(st.integers(0, 2), min_size=1, max_size=30),
-    width=st.integers(1, 5),
-    cuts=st.lists(st.integers(0, 150), max_size=8),
+    width=st.sampled_from([1, 2, 5, 40]),
+    column=st.integers(0, 39),
+    cuts=st.lists(st.integers(0, 1200), max_size=8),
 )
-def test_pieces_count_as_the_whole_does(rows: list[int], width: int, cuts: list[int]) -> None:
-    flat = torch.tensor(rows, dtype=torch.float32).repeat_interleave(width)
+def test_pieces_count_as_the_whole_does(rows: list[int], width: int, column: int, cuts: list[int]) -> None:
+    """Rows that differ do so in one value, wherever that is."""
+    matrix = torch.zeros(len(rows), width)
+    matrix[:, column % width] = torch.tensor(rows, dtype=torch.float32)
+    flat = matrix.reshape(-1)
     bounds = sorted({0, len(flat), *(cut for cut in cuts if cut < len(flat))})
     values = Values(width)
     for start, end in pairwise(bounds):
         values.add(flat[start:end])
     assert values.rows == len(rows)
     assert values.repeated == sum(a == b for a, b in pairwise(rows))
-    assert (values.least, values.greatest) == (min(rows), max(rows))
+    assert (values.least, values.greatest) == (flat.min().item(), flat.max().item())
