@@ -51,3 +51,15 @@ def test_an_error_is_raised_where_its_batch_would_have_come() -> None:
         for item, _ in batches:
             seen.append(item)
     assert seen == [0, 1, 2]
+
+
+def test_what_the_next_batch_is_made_of_is_fetched_while_one_is_made() -> None:
+    told: list[str] = []
+
+    def make(number: int) -> Batch:
+        told.append(f"make {number}")
+        return batch_of(number)
+
+    with closing(prefetched(make, range(3), CPU, lambda number: told.append(f"expect {number}"))) as batches:
+        list(batches)
+    assert told == ["expect 1", "make 0", "expect 2", "make 1", "make 2"]
