@@ -291,6 +291,7 @@ _DROPPED_FLAGS = {
     "--cuda-graph-config": 1,
     "--schedule-policy": 1,
     "--schedule-low-priority-values-first": 0,
+    "--abort-on-priority-when-disabled": 0,
 }
 
 

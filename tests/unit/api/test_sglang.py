@@ -154,12 +154,13 @@ def test_extraction_keeps_the_servers_flags_but_not_its_caches_and_graphs() -> N
 
 
 def test_an_extraction_that_answers_decodes_by_graphs_as_many_requests_as_there_are_graphs_for() -> None:
-    made = capture_arguments(["--schedule-policy", "lpm", "--cuda-graph-config={}"], answers=True)
+    given = ["--schedule-policy", "lpm", "--abort-on-priority-when-disabled", "--cuda-graph-config={}"]
+    made = capture_arguments(given, answers=True)
     assert flag_values(made, "--cuda-graph-backend-prefill") == ["disabled"]
     assert not flag_values(made, "--cuda-graph-backend-decode")
     assert flag_values(made, "--max-running-requests") == flag_values(made, "--cuda-graph-max-bs-decode")
     assert "--enable-priority-scheduling" in made
-    assert not any(word.startswith(("--schedule-policy", "--cuda-graph-config")) for word in made)
+    assert not any(word.startswith(("--schedule-policy", "--cuda-graph-config", "--abort")) for word in made)
     off = capture_arguments(["--cuda-graph-backend-decode", "disabled"], answers=True)
     assert flag_values(off, "--cuda-graph-backend-decode") == ["disabled"]
 
