@@ -250,14 +250,17 @@ class _SideBySide(Generic[AskerT]):
         """Raises:
         StageError: SGLang refuses to answer in one (JobFailed).
         """
-        found = []
-        with contextlib.suppress(Empty):
-            ended = self._ended.get(timeout=seconds) if seconds else self._ended.get_nowait()
-            while True:
-                ended.result()  # raises what ended it
-                found.append(self._led.pop(ended))
-                ended = self._ended.get_nowait()
-        return found
+        found: list[AskerT] = []
+        while True:
+            try:
+                ended = self._ended.get(timeout=0 if found else seconds)
+            except Empty:
+                return found
+            if found and ended.exception() is not None:  # what was finished before it is not to be lost
+                self._ended.put(ended)
+                return found
+            ended.result()
+            found.append(self._led.pop(ended))
 
     def close(self) -> None:
         for leading in self._led:
