@@ -292,6 +292,7 @@ _DROPPED_FLAGS = {
     "--schedule-policy": 1,
     "--schedule-low-priority-values-first": 0,
     "--abort-on-priority-when-disabled": 0,
+    "--max-queued-requests": 1,
 }
 
 

@@ -310,18 +310,19 @@ def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_p
 def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_path: Path) -> None:
     """What SGLang answers inside the extraction: the same as its server, and the same as transformers.
 
-    In parts so small that it answers to the next ones while the states of one are taken.
+    In parts so small that it answers to the next ones while the states of one are taken, and so many that the engine's window
+    must be given back with each.
     """
     found = extraction(tmp_path, tiny)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
-        "from eagle3_draft.extract import stage\nstage.run.__kwdefaults__['part_conversations'] = 4\n"
+        "from eagle3_draft.extract import stage\nstage.run.__kwdefaults__['part_conversations'] = 1\n"
     )
     regenerate = Regenerate(max_tokens=24)
-    data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.2, max_samples=16, regenerate=regenerate)
+    data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.2, max_samples=18, regenerate=regenerate)
     config = found.config(data=data, end_tokens=end_tokens(found.target))
     result = found.run(config, PYTHONPATH=f"{tmp_path / 'site'}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}").result
-    assert result.parts == 4
+    assert result.parts == 18
     assert result.answers is not None
     assert result.cut_answers is not None
     assert 0 < result.cut_answers < result.answers

@@ -116,7 +116,7 @@ class Placement(Model):
         None, description="The name of the GPU resource (default nvidia.com/gpu); MIG's mixed strategy has others."
     )
     shm_size: Quantity | None = Field(
-        None, description="Size of /dev/shm, a memory volume that counts against memory. Default 1Gi; NCCL wants more."
+        None, description="Size of /dev/shm, a memory volume that counts against memory. Default 8Gi."
     )
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] | None = Field(
         None, description="Seconds to end in: a server drains its requests, a trainer writes a checkpoint."

@@ -23,7 +23,9 @@ NOBODY = 65532
 
 HOME = "/eagle3/home"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
-SHARED_MEMORY_SIZE = "1Gi"
+
+#: Enough for NCCL, and for the states that an extraction hands over; no more than a pod's memory is ever taken of it.
+SHARED_MEMORY_SIZE = "8Gi"
 
 
 # ------------------------------------------------------------------------------------------------------------- mounts

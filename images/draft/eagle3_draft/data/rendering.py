@@ -139,7 +139,7 @@ class Renderer:
         return found
 
     def conversations(self, every: Sequence[Sequence[Message]]) -> "list[Rendered | UnusableError]":
-        """As ``conversation``, each; the tokenizer takes them together, on as many cores as there are."""
+        """As ``conversation``, each. The tokenizer takes them together, on as many cores as there are, where it compares."""
         texts: list[str | UnusableError] = [self._usable_text(messages) for messages in every]
         whole = [text for text in texts if isinstance(text, str)]
         tokens = iter(self._encode_with_offsets(whole) if not self._marks_answers else [None] * len(whole))
@@ -152,7 +152,7 @@ class Renderer:
         if not any(message["role"] == "assistant" for message in messages):
             return UnusableError(NO_ANSWER)
         try:
-            return self._text(messages)
+            return "" if self._marks_answers else self._text(messages)
         except TemplateError:
             return UnusableError(TEMPLATE_REFUSED)
 

@@ -119,12 +119,16 @@ class HandoverReader:
         self._read = 0
         self._open: dict[int, _Conversation] = {}
 
-    def look(self) -> None:
+    def look(self) -> int:
         """Take in the forwards that were handed over since the last look. Their files go, what they hold stays mapped.
+
+        Returns:
+            How many there were.
 
         Raises:
             StageError: rows of a conversation are missing before others (FeaturesMisaligned).
         """
+        before = self._read
         while (path := _file(self._folder, self._read)).exists():
             with safe_open(path, framework="pt") as file:
                 names = [name for name in file.keys() if not name.startswith(PADDING)]  # noqa: SIM118  (it is no mapping)
@@ -135,6 +139,7 @@ class HandoverReader:
             for one in map(Rows._make, columns.pop(_ROWS).tolist()):
                 which, end = slice(end, end + one.tokens), end + one.tokens
                 self._add(one, {name: column[which] for name, column in columns.items()})
+        return self._read - before
 
     def take(self, conversation: int, tokens: int) -> dict[str, Tensor] | None:
         """All rows of a conversation, which are then forgotten; None while there are fewer than its tokens."""

@@ -33,6 +33,9 @@ NON_FINITE = "hidden states not finite"
 #: Shards that are written at a time, while the states of the next one are taken.
 WRITERS = 4
 
+#: Bytes of their states, which are in memory; a larger one is written alone.
+WRITING_BYTES = 512 * 1024 * 1024
+
 
 @dataclass(frozen=True)
 class _Shard:
@@ -153,20 +156,23 @@ class Maker:
         self._at.published(begun.writer.folder, manifest)
 
     def _write(self, begun: _Begun) -> None:
+        most = WRITING_BYTES // self._token_bytes(begun.engine.hidden_size)
         with ThreadPoolExecutor(WRITERS, "shard") as threads:
-            writing: deque[Future[ShardRecord]] = deque()
+            writing: deque[tuple[int, Future[ShardRecord]]] = deque()
             for shard in begun.missing:
                 samples = self._samples(begun.states, shard.texts, begun.worth)
-                if len(writing) == WRITERS:
-                    self._bear(writing.popleft().result())
-                writing.append(threads.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples))
-            for last in writing:
+                while writing and (
+                    len(writing) == WRITERS or sum(tokens for tokens, _ in writing) + shard.tokens > most
+                ):
+                    self._bear(writing.popleft()[1].result())
+                written = threads.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples)
+                writing.append((shard.tokens, written))
+            for _, last in writing:
                 self._bear(last.result())
         self._progress.advance(sum(begun.worth))
 
     def _plan(self, texts: Mapping[Split, Sequence[Rendered]], hidden_size: int) -> list[_Shard]:
-        config = self._inputs.config
-        token_bytes = bytes_per_token(hidden_size, len(config.layers), config.dtype, config.teacher)
+        token_bytes = self._token_bytes(hidden_size)
         return [
             _Shard(split, number, [of_split[index] for index in shard])
             for split, of_split in texts.items()
@@ -174,6 +180,10 @@ class Maker:
                 plan_shards([len(text.input_ids) for text in of_split], token_bytes, self._shard_bytes)
             )
         ]
+
+    def _token_bytes(self, hidden_size: int) -> int:
+        config = self._inputs.config
+        return bytes_per_token(hidden_size, len(config.layers), config.dtype, config.teacher)
 
     def _samples(self, every: Iterator[States], texts: Sequence[Rendered], worth: Iterator[int]) -> list[Sample]:
         """Take the states of the conversations of one shard."""

@@ -9,6 +9,7 @@ the engine has answered. A hook that raised would have SGLang kill every process
 So it notes what is wrong in ``FAILURE`` instead, takes nothing more, and the client raises it by name.
 """
 
+import contextlib
 import json
 import signal
 from collections.abc import Sequence
@@ -34,6 +35,9 @@ from eagle3_draft.features.teaching import tensors
 
 FAILURE = "failure.json"
 
+#: Of the message in it, and the bytes that are kept for it.
+FAILURE_CHARACTERS, FAILURE_BYTES = 1000, 16384
+
 #: Of request ids: ``eagle3:<number of the conversation>``. Others are the engine's own (warm-up, health).
 _MARK = "eagle3:"
 
@@ -55,6 +59,15 @@ class Plan:
     dtype: FeatureDtype
     teacher: TeacherKind
     folder: Path
+
+
+def reserve_failure(folder: Path) -> None:
+    """Make room for word of a failure, before there is none. It is the client that calls this."""
+    _reserved(folder).write_bytes(b" " * FAILURE_BYTES)
+
+
+def _reserved(folder: Path) -> Path:
+    return (folder / FAILURE).with_suffix(".reserved")
 
 
 def request_id(conversation: int) -> str:
@@ -199,14 +212,16 @@ class Capture:
         if path.exists():
             return
         known = isinstance(error, CaptureError)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
         note = {
             "reason": error.reason if isinstance(error, CaptureError) else None,
             "errno": error.errno if isinstance(error, OSError) else None,
-            "message": str(error) if known else f"{type(error).__name__}: {error}",
+            "message": text[:FAILURE_CHARACTERS],
         }
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(note))
-        partial.rename(path)
+        with contextlib.suppress(FileNotFoundError):  # another rank was first
+            with _reserved(self._plan.folder).open("r+b") as file:  # where the disk is full, this still has its place
+                file.write(json.dumps(note).encode())
+            _reserved(self._plan.folder).rename(path)
 
 
 def _logits(processor: Any, lm_head: Any, batch: Any, rows: torch.Tensor) -> torch.Tensor:

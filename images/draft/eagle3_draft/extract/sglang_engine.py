@@ -7,6 +7,7 @@ before it, whose states the stage takes in order, and answers in dialogues all t
 
 import asyncio
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -34,7 +35,14 @@ from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture
 from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.extract.handover import HandoverReader
-from eagle3_draft.extract.sglang_capture import FAILURE, Plan, request_id, run_detokenizer, run_scheduler
+from eagle3_draft.extract.sglang_capture import (
+    FAILURE,
+    Plan,
+    request_id,
+    reserve_failure,
+    run_detokenizer,
+    run_scheduler,
+)
 from eagle3_draft.features import teaching_of
 from eagle3_draft.inspect.target import read_target
 from eagle3_draft.progress import Progress
@@ -77,8 +85,9 @@ class SGLangEngine:
         self.hidden_size = target.hidden_size
         self.vocabulary_size = target.vocabulary_size
         self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype, config.teacher)
-        self._folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
-        self._handover = HandoverReader(self._folder)
+        self._folder = folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
+        reserve_failure(folder)
+        self._handover = HandoverReader(folder)
         self._asked = 0
         self._window, self._turn = asyncio.Semaphore(WINDOW_BATCHES), asyncio.Lock()
         self._serving = ThreadPoolExecutor(1, thread_name_prefix="sglang")
@@ -116,6 +125,7 @@ class SGLangEngine:
         """
         batches = list(self._batches(conversations))
         computing = asyncio.run_coroutine_threadsafe(self._compute_all(batches), self._engine.loop)
+        computing.add_done_callback(functools.partial(_let_nobody_wait, batches))
         return self._taken(batches, computing)
 
     def converse(self, sampling: Sampling) -> "_SideBySide[AskerT]":
@@ -176,9 +186,14 @@ class SGLangEngine:
                     answers = batch.answers.result()
                 except ValueError as error:
                     raise _misaligned(f"SGLang refuses a conversation: {error}") from error
+                except Exception as error:
+                    raise _aborted(error) from error
+                last = batch.first + len(batch.every) - 1
                 for number, (ids, answer) in enumerate(zip(batch.every, answers, strict=True), batch.first):
-                    yield _states(ids, self._rows(number, ids, answer))
-                self._engine.loop.call_soon_threadsafe(self._leave, batch)
+                    states = _states(ids, self._rows(number, ids, answer))
+                    if number == last:  # and not once another one is asked for, which need not be
+                        self._engine.loop.call_soon_threadsafe(self._leave, batch)
+                    yield states
         finally:
             computing.cancel()
 
@@ -191,7 +206,8 @@ class SGLangEngine:
         give_up = time.monotonic() + HANDOVER_SECONDS
         while True:
             self._raise_failure()
-            self._handover.look()
+            if self._handover.look():  # what lies on a disk may take a while
+                give_up = time.monotonic() + HANDOVER_SECONDS
             if (rows := self._handover.take(number, len(ids))) is not None:
                 return rows
             if time.monotonic() > give_up:
@@ -204,6 +220,12 @@ class SGLangEngine:
             note = json.loads((self._folder / FAILURE).read_bytes())
         except FileNotFoundError:
             return
+        if note["errno"] == errno.ENOSPC and self._folder.is_relative_to(SHARED_MEMORY):
+            raise StageError(
+                ExitCode.DOES_NOT_FIT,
+                Reason.OUT_OF_MEMORY,
+                f"{SHARED_MEMORY} is full while states are handed over: raise extract.placement.shmSize, and memory with it",
+            )
         if note["errno"] is not None:
             raise OSError(note["errno"], note["message"])
         if note["reason"] is None:
@@ -248,7 +270,7 @@ class _SideBySide(Generic[AskerT]):
 
     def finished(self, seconds: float) -> list[AskerT]:
         """Raises:
-        StageError: SGLang refuses to answer in one (JobFailed).
+        StageError: SGLang refuses to answer in one (JobFailed); told when those before it are taken.
         """
         found: list[AskerT] = []
         while True:
@@ -256,11 +278,13 @@ class _SideBySide(Generic[AskerT]):
                 ended = self._ended.get(timeout=0 if found else seconds)
             except Empty:
                 return found
-            if found and ended.exception() is not None:  # what was finished before it is not to be lost
+            if (error := ended.exception()) is None:
+                found.append(self._led.pop(ended))
+            elif found:  # what was finished before it is not to be lost
                 self._ended.put(ended)
                 return found
-            ended.result()
-            found.append(self._led.pop(ended))
+            else:
+                raise error if isinstance(error, StageError) else _aborted(error)
 
     def close(self) -> None:
         for leading in self._led:
@@ -354,14 +378,29 @@ def _server_arguments(config: ExtractConfig) -> Any:
 
 
 def _handover(folder: Path, longest: int) -> Path:
-    """Where states are handed over: in memory where there is room for them, or else beside the artifact."""
-    needed = 2 * max(WINDOW_BATCHES * BATCH_BYTES, longest)
+    """Where states are handed over: in memory where there is room for them, or else beside the artifact.
+
+    There lie those of the window, those that are written meanwhile, and what else is in the same forwards.
+    """
+    needed = 3 * max(WINDOW_BATCHES * BATCH_BYTES, longest)
     if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
         system = os.statvfs(SHARED_MEMORY)
         if system.f_bavail * system.f_frsize >= needed:
             return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
     folder.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=".handover-", dir=folder))
+
+
+def _let_nobody_wait(batches: "Sequence[_Batch]", done: "Future[None]") -> None:
+    """The end of what asks SGLang, before its time: whoever waits for answers hears of it."""
+    for batch in batches:
+        if not batch.answers.done():
+            error = None if done.cancelled() else done.exception()
+            batch.answers.set_exception(error or RuntimeError("nobody asks SGLang any more"))
+
+
+def _aborted(error: BaseException) -> StageError:
+    return StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang gives a request up: {error!r}")
 
 
 def _misaligned(what: str) -> StageError:
