@@ -8,6 +8,7 @@ from platform import node
 
 from eagle3_api.artifacts import PREDICATE, REPORT, STATEMENT
 from eagle3_api.jobs import REGISTRY_LOGIN, PublishConfig, PublishResult
+from eagle3_api.references import Reference
 from eagle3_draft import artifacts
 from eagle3_draft.publish import oci, store
 from eagle3_draft.publish.draft import canonical, read_draft, stated
@@ -25,7 +26,7 @@ def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> Publish
             and ``store.push`` say. The next run pushes what is missing.
     """
     folder = Path(config.folder)
-    if (manifest := artifacts.finished(folder, config.key)) is not None:
+    if (manifest := artifacts.finished(folder, config.key)) is not None and not _has_tag(config.reference):
         return artifacts.numbers(folder, manifest, PublishResult)
     started = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,3 +55,8 @@ def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> Publish
         },
     )
     return result
+
+
+def _has_tag(reference: str | None) -> bool:
+    """Whether the place is a name of the user's, which another draft may bear since: the next push gives it back."""
+    return reference is not None and Reference.parse(reference).tag is not None
