@@ -133,6 +133,20 @@ def test_pushing_the_same_draft_again_changes_nothing(config: PublishConfig, tmp
     assert f"sha256:{sha256(get(address, 'manifests/stable'))}" == first.digest
 
 
+def test_a_tag_of_the_users_comes_back_with_the_draft_that_bore_it(config: PublishConfig, address: str) -> None:
+    wanted = at(config, f"{address}/llm/tiny-eagle3:v1")
+    former = run(wanted)
+    statement = get(address, f"manifests/{former.provenance}")  # stands for another draft, which took the tag meanwhile
+    kind = json.loads(statement)["mediaType"]
+    request = urllib.request.Request(
+        f"http://{address}/v2/llm/tiny-eagle3/manifests/v1", statement, {"Content-Type": kind}, method="PUT"
+    )
+    urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+    assert f"sha256:{sha256(get(address, 'manifests/v1'))}" == former.provenance
+    assert run(wanted) == former
+    assert f"sha256:{sha256(get(address, 'manifests/v1'))}" == former.digest
+
+
 @pytest.mark.parametrize("kind", [(), ("-token",)], ids=["by password", "by token"])
 def test_the_user_of_the_secret_may_push_and_nobody_else(
     config: PublishConfig, tmp_path: Path, kind: tuple[str, ...]
@@ -384,15 +398,17 @@ def dying_after(writes: int) -> type[Bucket]:
     return Dying
 
 
+@pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("name", [WEIGHTS, "manifest.json"])
 @pytest.mark.parametrize("change", [operator.itemgetter(slice(1, None)), lambda data: bytes([data[0] ^ 1]) + data[1:]])
 def test_what_others_wrote_in_the_place_of_a_draft_is_named_and_stays(
-    stored: PublishConfig, server: Server, name: str, change: Any
+    stored: PublishConfig, server: Server, name: str, change: Any, finished: bool
 ) -> None:
     result = run(stored).stored
     assert result is not None
     folder = server.folder / result.address.removeprefix(f"s3://{BUCKET}/")
-    (folder / "manifest.json").unlink() if name == WEIGHTS else None
+    if not finished:
+        (folder / "manifest.json").unlink()
     others = change((folder / name).read_bytes() if name == WEIGHTS else b"{}")
     (folder / name).write_bytes(others)
     with pytest.raises(StageError, match=f"{name} is there and is not what") as no:

@@ -31,7 +31,8 @@ def push(draft: Draft, config: BucketConfig) -> Stored:
     """Push a draft and where it comes from.
 
     Every object appears whole or not at all, and the manifest last, so a run that was killed leaves nothing that looks finished,
-    and the next one goes on with what is missing.
+    and the next one goes on with what is missing. What is there is read back, under a manifest too: the name and a size are no
+    proof that nobody replaced it.
 
     Args:
         draft: what others get.
@@ -48,7 +49,7 @@ def push(draft: Draft, config: BucketConfig) -> Stored:
     address = f"{bucket.url}/{folder}"
     statement = canonical(stated(draft.statement, f"{address}/{MANIFEST}", digest))
     where = f"{folder}/provenance/sha256-{hashlib.sha256(statement).hexdigest()}.json"
-    _put_files(bucket, folder, draft, vouched=_has(bucket, f"{folder}/{MANIFEST}", manifest))
+    _put_files(bucket, folder, draft)
     for path, data in ((where, statement), (f"{folder}/{MANIFEST}", manifest)):
         if not _has(bucket, path, data):
             with bucket.asking(path):
@@ -66,24 +67,24 @@ def manifest_of(draft: Draft) -> bytes:
     return canonical(manifest.model_dump(mode="json", by_alias=True, exclude={"provenance"}))
 
 
-def _put_files(bucket: Bucket, folder: str, draft: Draft, *, vouched: bool) -> None:
-    """Put what is missing. Without a manifest that vouches for what lies there already, that is read back."""
+def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
+    """Put what is missing. What lies there already is read back: the digest of a manifest says what others are to find."""
     progress = Progress(max(1, draft.bytes), "bytes")
     done = 0
     for file in draft.files:
         source, path = artifacts.verified(draft.folder, file.path), f"{folder}/{file.path}"
-        if not _has_file(bucket, path, file, vouched=vouched):
+        if not _has_file(bucket, path, file):
             with bucket.asking(path):
                 bucket.files.put_file(str(source), bucket.name(path))
         done += file.size
         progress.update(done)
 
 
-def _has_file(bucket: Bucket, path: str, file: File, *, vouched: bool) -> bool:
+def _has_file(bucket: Bucket, path: str, file: File) -> bool:
     """Whether a file is there, with these very bytes."""
     with suppress(FileNotFoundError), bucket.asking(path):
         size = bucket.files.info(bucket.name(path))["size"]
-        if size != file.size or not (vouched or _digest(bucket, path) == file.sha256):
+        if size != file.size or _digest(bucket, path) != file.sha256:
             raise _another(bucket, path)
         return True
     return False
