@@ -9,14 +9,14 @@ from eagle3_operator.observation import Job
 
 
 def retired(
-    revisions: Mapping[int, Revision], *, needed: Collection[int | None], wanted: Collection[str], keep: int
+    revisions: Mapping[int, Revision], *, needed: Collection[int], wanted: Collection[str], keep: int
 ) -> list[int]:
     """The revisions to delete: the oldest of those that are not needed, beyond so many.
 
     Args:
         revisions: all of them, by number.
         needed: what serves, is tried, or would be fallen back to.
-        wanted: keys of what the object asks for: their verdicts are still told.
+        wanted: keys of what the object asks for, whose verdicts are still told, and of what others are measured against.
         keep: how many are kept for a person to look at.
     """
     over = [

@@ -398,12 +398,17 @@ class Rollout:
             self.events.append(Event("Normal", "Promoted", text))
 
     def _retire(self, goal: Revision | None) -> None:
-        """Delete what nobody can need: beyond revisionHistoryLimit, never what serves, is wanted, or is fallen back to."""
-        preferred = (goal, self._best(without=self.serving))
+        """Delete what nobody can need: beyond revisionHistoryLimit, never what serves, is wanted, or is fallen back to.
+
+        Nor a baseline of these: measuring it again may take an outage.
+        """
+        preferred = (r.number for r in (goal, self._best(without=self.serving)) if r is not None)
+        needed = {n for n in (self.serving, self.candidate, *preferred) if n is not None}
+        baselines = {self.revisions[n].status.plain_key for n in needed}
         over = retirement.retired(
             self.revisions,
-            needed={self.serving, self.candidate, *(r.number for r in preferred if r is not None)},
-            wanted={self.wanted.plain_key, self.wanted.draft_key} if self.wanted else set(),
+            needed=needed,
+            wanted=baselines | ({self.wanted.plain_key, self.wanted.draft_key} if self.wanted else set()),
             keep=self.view.obj.spec.revision_history_limit,
         )
         for number in over:

@@ -368,6 +368,20 @@ def test_retired_revisions_beyond_the_limit_are_deleted_but_never_what_is_fallen
     assert {r.number for r in world.told.revisions} == {0, 2, 3, 4}
 
 
+def test_the_baseline_of_what_serves_is_kept_while_the_next_draft_is_made() -> None:
+    world = serving_draft(World().edit(revisionHistoryLimit=1))
+    for steps in (2, 4):
+        world.later(700).edit(serve={"speculative": {"numSteps": steps, "numDraftTokens": steps + 1}}).settle()
+        world.ready(max(world.seen.deployments)).finish("probe", measured(accept=2.7, speed=127.0))
+    world.later(700).edit(train={"epochs": 9}).settle()
+    assert world.job("extract")
+    assert set(world.replicas) == {0, 1, 2, 3}
+    assert world.told.revisions[0].probe is not None
+    world.edit(train={"epochs": 3}).settle()
+    assert world.reason() == ("True", Reason.SERVING)
+    assert world.serving == 3
+
+
 def test_scaling_reaches_the_serving_revision_and_the_scale_subresource() -> None:
     world = serving_draft().edit(serve={"replicas": 3}).settle()
     assert world.replicas[1] == 3
