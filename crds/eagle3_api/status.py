@@ -144,7 +144,11 @@ class RevisionStatus(Model):
 class Handled(Model):
     """What was acted on: annotations, and what the watch saw."""
 
-    retry: str | None = None
+    retry: str | None = Field(None, description="The last retry that everything is looked at again for.")
+    beside: str | None = Field(
+        None,
+        description="The last retry of a revision, or of a stage that no revision waits for: nothing else is touched.",
+    )
     approve: str | None = None
     rollback: str | None = Field(None, description="When the watch last moved the Service back.")
     drift: str | None = Field(None, description="When the data was last looked at again because the draft drifts.")

@@ -1,7 +1,7 @@
 """The retry annotation: another chance for a stage or a revision, on purpose, once per token.
 
-``eagle3.dev/retry: <stage | r<n>>@<token>`` is acted on while it differs from ``status.handled.retry``, which is written in
-the same status write. The operator never edits the annotation.
+``eagle3.dev/retry: <stage | r<n>>@<token>`` is acted on while it differs from ``status.handled``, which is written in the
+same status write. The operator never edits the annotation.
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +12,9 @@ from eagle3_operator.decision import Delete
 from eagle3_operator.observation import Observation
 
 RETRY_ANNOTATION = "eagle3.dev/retry"
+
+#: Before one of these is tried again everything is looked at again, and meanwhile nothing is tried: what it reads may be mended.
+_INSPECTED = (StageName.FETCH, StageName.INSPECT, StageName.EXTRACT, StageName.TRAIN, StageName.CONVERT)
 
 _FORGOTTEN: dict[str, object] = {
     "probe": None,
@@ -39,10 +42,11 @@ class Retried:
 def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observation) -> Retried:
     """Forget what stands in the way of another try, if the annotation asks for one that was not given yet."""
     asked = annotations.get(RETRY_ANNOTATION)
-    if not asked or asked == status.handled.retry:
+    if not asked or asked in (status.handled.retry, status.handled.beside):
         return Retried(status, seen)
     what, _, token = asked.partition("@")
-    status = status.model_copy(update={"handled": status.handled.model_copy(update={"retry": asked})})
+    handled = status.handled.model_copy(update={"retry" if what in _INSPECTED else "beside": asked})
+    status = status.model_copy(update={"handled": handled})
     stage = next((s for s in status.stages if s.name == what and what != StageName.INSPECT), None)
     if stage is not None:
         return _retry_stage(status, seen, stage, token)

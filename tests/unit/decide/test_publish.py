@@ -7,7 +7,7 @@ import pytest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
 from eagle3_operator.decide.stages import after_inspection, publish
-from unit.decide.world import World, serving_draft, trained
+from unit.decide.world import World, serving_draft, serving_plain, trained
 from unit.samples import FACTS, converted
 
 PUSHED = PublishResult(
@@ -102,6 +102,20 @@ def test_a_registry_that_refuses_is_told_and_touches_no_server() -> None:
     assert "eagle3.dev/retry=publish@" in world.condition("DraftPublished").message
 
 
+def test_a_push_that_is_tried_again_leaves_a_server_that_is_loading_alone() -> None:
+    world = serving_plain(publishing())
+    world.fail("publish", Reason.REGISTRY_DENIED, "publish.oci: 401")
+    before, servers = len(world.created), world.seen.deployments
+    assert world.replicas == {0: 1, 1: 1}
+    world.later(840).annotations["eagle3.dev/retry"] = "publish@again"
+    world.settle()
+    assert [name.split("-")[1] for name in world.created[before:]] == ["publish"]
+    assert world.seen.deployments == servers
+    world.annotations["eagle3.dev/retry"] = "r1@again"
+    world.settle()
+    assert (len(world.created), world.seen.deployments) == (before + 1, servers)
+
+
 def test_a_corrected_secret_publishes_without_another_word() -> None:
     world = trained(publishing(secret="wrong"))
     world.fail("publish", Reason.REGISTRY_DENIED, "publish.oci: 401")
@@ -186,8 +200,8 @@ def test_a_hook_that_fails_is_told_in_its_own_words_and_pushes_nothing_again() -
     assert world.seen.deployments, "no server waits for it"
     before = len(world.created)
     world.annotations["eagle3.dev/retry"] = "hook@again"
-    world.settle().finish("inspect")
-    assert [name.split("-")[1] for name in world.created[before:]] == ["inspect", "hook"]
+    world.settle()
+    assert [name.split("-")[1] for name in world.created[before:]] == ["hook"]
     world.complete("hook")
     assert world.reason("DraftPublished") == ("True", Reason.ARTIFACT_PUBLISHED)
 
@@ -211,6 +225,6 @@ def test_an_edit_runs_again_what_it_changes(change: dict[str, Any], again: list[
 def test_what_is_pushed_again_is_signed_again() -> None:
     world = hooked().complete("hook")
     world.annotations["eagle3.dev/retry"] = "publish@again"
-    world.settle().finish("inspect").finish("publish", PUSHED)
+    world.settle().finish("publish", PUSHED)
     world.complete("hook")
     assert [name.split("-")[1] for name in world.created].count("hook") == 2

@@ -105,7 +105,6 @@ def test_a_retry_measures_a_rejected_revision_again() -> None:
     world.ready(2).finish("probe", measured(accept=1.0, speed=54.8))
     world.annotations["eagle3.dev/retry"] = "r2@again"
     world.settle()
-    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
     assert world.replicas[2] == 1
     world.ready(2).finish("probe", measured(accept=2.6, speed=120.0))
     assert world.serving == 2

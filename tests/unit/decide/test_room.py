@@ -138,7 +138,7 @@ def test_a_new_revision_that_could_not_start_is_not_tried_again_by_itself_at_the
     assert "r2 is tried again when the spec changes, or on eagle3.dev/retry=r2@" in world.condition("Ready").message
     assert world.replicas == {0: 0, 1: 1, 2: 0}
     world.annotations["eagle3.dev/retry"] = "r2@again"
-    world.settle().finish("inspect")
+    world.settle()
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert "eagle3.dev/approve=r2@" in world.condition("Ready").message
     assert world.outages == outages
