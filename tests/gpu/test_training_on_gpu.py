@@ -17,7 +17,7 @@ from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.model.rows import needed
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.loss import Teacher, distance, known_rows, mark, total_loss
-from eagle3_draft.train.loss_kernel import compare, judge, log_sum_exp
+from eagle3_draft.train.loss_kernel import Said, compare, judge, log_sum_exp
 
 GPU = torch.device("cuda", 0)
 STEPS, VOCABULARY = 5, 1100
@@ -143,7 +143,7 @@ def test_the_loss_kernel_is_its_formula(vocabulary: int, kind: Any) -> None:
     mass, loss = torch.rand(4, device=GPU), Loss(kind=kind, eta=2.0)
     losses = distance(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
-    far, best = compare(logits, teacher, normaliser, mass, rows, weights, loss, gradient=True)
+    far, best = compare(logits, Said(teacher, normaliser, mass), rows, weights, loss, gradient=True)
     assert torch.equal(best, expected.argmax(-1))
     assert away(far, losses) < 1e-5
     assert away(logits, gradient) < 1e-4

@@ -20,9 +20,9 @@ from stages.supervised import supervised
 from unit.convert import drafts
 from unit.train import corpus
 
-pytestmark = [pytest.mark.stages, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.stages, pytest.mark.long, pytest.mark.timeout(2400)]
 
-PATIENCE = 1000
+PATIENCE = 1800
 REPOSITORY = Path(__file__).parents[2]
 WITHOUT_GPU = Path(__file__).with_name("without_gpu")
 

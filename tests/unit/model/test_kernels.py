@@ -79,7 +79,9 @@ def test_the_losses_and_their_gradients_are_the_formulas(vocabulary: int, kind: 
     expected = logits.clone().requires_grad_()
     distances = distance(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((distances * weights).sum(), expected)
-    far, best = loss_kernel._compare_by_kernel(logits, teacher, normaliser, mass, rows, weights, loss, gradient=True)
+    far, best = loss_kernel._compare_by_kernel(
+        logits, loss_kernel.Said(teacher, normaliser, mass), rows, weights, loss, gradient=True
+    )
     assert torch.equal(best, expected.argmax(-1))
     near(far, distances.detach())
     near(logits, gradient)

@@ -7,6 +7,7 @@ draft's logits were; the products with the head's weight and with the states fol
 gradients, and the backward hands them on.
 """
 
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -94,10 +95,10 @@ class _Judge(torch.autograd.Function):
         mass = weights.new_zeros(())
         for first in range(0, len(known), CHUNK):
             teaching = mapped(batch.teaching, itemgetter(slice(first, first + CHUNK)))
-            target = teacher.logits(teaching)
-            normaliser = log_sum_exp(target)
-            of_rows = known_mass(normaliser, teaching)
-            mass += of_rows.sum()
+            logits = teacher.logits(teaching)
+            normaliser = log_sum_exp(logits)
+            said = Said(logits, normaliser, known_mass(normaliser, teaching))
+            mass += said.mass.sum()
             for step, state in enumerate(states):
                 part = batch.between(step, first, first + CHUNK)
                 rows, spots = batch.teachers[step][part], batch.rows.spots[step][part]
@@ -106,14 +107,7 @@ class _Judge(torch.autograd.Function):
                 x = state.index_select(0, spots)
                 logits = head.forward(x)
                 far, proposals = compare(
-                    logits,
-                    target,
-                    normaliser,
-                    of_rows,
-                    rows - first,
-                    known[rows] * weights[step],
-                    loss,
-                    gradient=learning,
+                    logits, said, rows - first, known[rows] * weights[step], loss, gradient=learning
                 )
                 losses[step].append((far * known[rows]).sum())
                 best[step].append(proposals)
@@ -145,24 +139,29 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     return out
 
 
+@dataclass(frozen=True)
+class Said:
+    """What the target says in the rows of a chunk.
+
+    Args:
+        logits: (chunk, draft vocabulary), of the tokens that the draft knows.
+        normaliser: (chunk,), their log-sum-exp.
+        mass: (chunk,), the target's probability of all of them together.
+    """
+
+    logits: Tensor
+    normaliser: Tensor
+    mass: Tensor
+
+
 def compare(
-    logits: Tensor,
-    teacher: Tensor,
-    normaliser: Tensor,
-    mass: Tensor,
-    rows: Tensor,
-    weights: Tensor,
-    loss: Loss,
-    *,
-    gradient: bool,
+    logits: Tensor, said: Said, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """``loss.distance`` of the draft's distribution from the teacher's, and the draft's most likely token, row by row.
 
     Args:
         logits: (rows, draft vocabulary), the draft's. With ``gradient`` the loss's gradient, times weight, takes their place.
-        teacher: (chunk, draft vocabulary), the target's.
-        normaliser: (chunk,), the log-sum-exp of the teacher's.
-        mass: (chunk,), the target's probability of the tokens that the draft knows.
+        said: by the target, of a chunk.
         rows: (rows,) int64, which of the chunk each is compared with.
         weights: (rows,) float32, what each row counts in the gradient.
         loss: what is meant by far.
@@ -172,27 +171,19 @@ def compare(
         (rows,) float32 or wider, and (rows,) int64.
     """
     by = _compare_by_kernel if logits.is_cuda else _compare_plainly
-    return by(logits, teacher, normaliser, mass, rows, weights, loss, gradient=gradient)
+    return by(logits, said, rows, weights, loss, gradient=gradient)
 
 
 def _compare_by_kernel(
-    logits: Tensor,
-    teacher: Tensor,
-    normaliser: Tensor,
-    mass: Tensor,
-    rows: Tensor,
-    weights: Tensor,
-    loss: Loss,
-    *,
-    gradient: bool,
+    logits: Tensor, said: Said, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
     far = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     best = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     _compare_kernel[(len(logits),)](
         logits,
-        teacher,
-        normaliser,
-        mass,
+        said.logits,
+        said.normaliser,
+        said.mass,
         rows,
         weights,
         far,
@@ -210,24 +201,16 @@ def _compare_by_kernel(
 
 
 def _compare_plainly(
-    logits: Tensor,
-    teacher: Tensor,
-    normaliser: Tensor,
-    mass: Tensor,
-    rows: Tensor,
-    weights: Tensor,
-    loss: Loss,
-    *,
-    gradient: bool,
+    logits: Tensor, said: Said, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    log_share = wide(teacher[rows]) - normaliser[rows, None]
+    log_share = wide(said.logits[rows]) - said.normaliser[rows, None]
     log_own = wide(logits).log_softmax(-1)
     share, own, best = log_share.exp(), log_own.exp(), logits.argmax(-1)
     far, change = -(share * log_own).sum(-1), own - share
     if loss.kind in ("KL", "LKLambda"):
         far = far + (share * log_share).sum(-1)
     if loss.kind in ("LKAlpha", "LKLambda"):
-        told = share * mass[rows, None]
+        told = share * said.mass[rows, None]
         accepted = torch.minimum(told, own).sum(-1).clamp(min=LEAST)
         below = own * (own < told)
         rise = below - own * below.sum(-1, keepdim=True)  # the gradient of what is accepted
