@@ -211,7 +211,10 @@ class Eagle3DraftStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["number"]},
     )
     serving_revision: int | None = Field(None, description="The revision that the public Service selects.")
-    ready_once: bool = Field(False, description="The object has been Ready: from now on outages wait for approval.")
+    ready_once: bool = Field(
+        False,
+        description="The object has been Ready, or its proven revision has served: from now on outages wait for approval.",
+    )
     room_for: str | None = Field(
         None, description="Key of the training for which the servers are scaled to zero (serve.whileTraining)."
     )

@@ -1,4 +1,6 @@
-"""Approval: once the object has been Ready, what leaves the public Service without a pod waits for a person.
+"""Approval: once there is traffic to lose, what leaves the public Service without a pod waits for a person.
+
+There is once the object has been Ready, or the revision that it wants has been proven and has served.
 
 ``eagle3.dev/approve: r<n>@<key8>`` is that person's word for a roll-out, ``train@<key8>`` for a training that the servers
 make room for (``convert@<key8>`` where a draft is adopted). It names the key, so that it approves what was read and nothing that came later. The operator never edits
@@ -20,7 +22,7 @@ class Approvals:
     """What of one object waits for a person, and what that person said."""
 
     obj: Eagle3Draft
-    #: The object has been Ready: before that there is nothing to lose.
+    #: There is traffic to lose.
     ready_once: bool
 
     def needed(self, *, outage: bool) -> bool:

@@ -86,7 +86,9 @@ def _status(
 ) -> Eagle3DraftStatus:
     obj, generation = view.obj, view.obj.metadata.generation
     said = conditions.table(at, before.conditions, generation, view.now)
-    is_ready = any(c.type == "Ready" and c.status == "True" for c in said)
+    true = {c.type for c in said if c.status == "True"}
+    # Whose draft serves has traffic to lose, also where it is never pushed or not healthy
+    to_lose = "Ready" in true or true.issuperset(("RevisionProven", "ServerAvailable"))
     approve = obj.metadata.annotations.get(APPROVE_ANNOTATION)
     artifact = _artifact(view, chain) or before.artifact
     return before.model_copy(
@@ -99,7 +101,7 @@ def _status(
             "revisions": [r.status for r in at.rollout.revisions] if at.rollout else before.revisions,
             "room_for": at.rollout.room_for if at.rollout else before.room_for,
             "serving_revision": at.serving.number if at.serving else None,
-            "ready_once": before.ready_once or is_ready,
+            "ready_once": before.ready_once or to_lose,
             "took": before.took | _took(obj.spec, chain),
             "artifact": artifact,
             "former_artifacts": retention.known(artifact, (before.artifact, *before.former_artifacts)),

@@ -8,7 +8,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
 from eagle3_operator.decide.stages import after_inspection, publish
 from unit.decide.world import World, serving_draft, serving_plain, trained
-from unit.samples import FACTS, converted
+from unit.samples import FACTS, converted, measured
 
 PUSHED = PublishResult(
     reference="registry.example.com/llm/kimi@sha256:" + "a" * 64,
@@ -100,6 +100,18 @@ def test_a_registry_that_refuses_is_told_and_touches_no_server() -> None:
     assert world.reason() == ("False", Reason.REGISTRY_DENIED)
     assert world.reason("Stalled") == ("True", Reason.REGISTRY_DENIED)
     assert "eagle3.dev/retry=publish@" in world.condition("DraftPublished").message
+
+
+def test_a_draft_that_serves_and_is_never_pushed_is_not_replaced_without_approval() -> None:
+    world = serving_plain(publishing()).ready(1)
+    world.fail("publish", Reason.REGISTRY_DENIED, "publish.oci: 401").finish(
+        "probe", measured(accept=2.71, speed=126.9)
+    )
+    world.later(700).settle()
+    assert (world.serving, world.reason()) == (1, ("False", Reason.REGISTRY_DENIED))
+    world.edit(serve={"surge": "Never", "speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    assert world.replicas == {0: 0, 1: 1}
+    assert world.reason("RevisionProven") == ("Unknown", Reason.AWAITING_APPROVAL)
 
 
 def test_a_push_that_is_tried_again_leaves_a_server_that_is_loading_alone() -> None:
