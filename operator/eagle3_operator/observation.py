@@ -22,6 +22,8 @@ class Pod:
     address: str | None = None
     ready: bool = False
     terminating: bool = False
+    #: When it is to have ended, if it is terminating.
+    gone_by: datetime | None = None
     #: The main container has run, or runs.
     started: bool = False
     #: The scheduler's words when it found no place, and since when.

@@ -31,7 +31,8 @@ class Settings(Model):
     resync_seconds: float = Field(600.0, description="Every object is looked at anew at least so often.")
     surge_patience_seconds: float = Field(
         120.0,
-        description="How long a candidate's pods may find no GPU beside the serving revision before it replaces it.",
+        description="How long a candidate's pods may find no GPU beside the serving revision before it replaces it; and how long "
+        "a pod that should have ended is waited for, because its node may be lost.",
     )
     poll_seconds: float = Field(10.0, description="How often a running Job's progress is read.")
     workers: int = Field(8, description="Reconciles in flight, of different objects.")

@@ -52,6 +52,7 @@ def pod_from(pod: Json) -> Pod:
         address=status.get("podIP"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
+        gone_by=_time(metadata.get("deletionTimestamp")),
         started=bool(_ending(main) or (main.get("state") or {}).get("running")),
         unschedulable=scheduled.get("message", "") if unschedulable else None,
         unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,

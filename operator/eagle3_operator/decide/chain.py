@@ -69,6 +69,11 @@ class View:
     def job(self, link: Link) -> Job | None:
         return self.seen.jobs.get(names.job_name(self.obj.metadata.name, link.stage, link.key))
 
+    def holds_place(self, pod: Pod) -> bool:
+        """Whether a pod is still to be waited for, until its GPUs are free: not long after it should have ended, on a lost node."""
+        overdue = (self.now - pod.gone_by).total_seconds() if pod.gone_by is not None else 0.0
+        return overdue < self.settings.surge_patience_seconds
+
     def manifests(self, link: Link) -> tuple[Manifest, ...]:
         """The Job of a stage, after what must be there before it."""
         revision = link.config.revision if isinstance(link.config, ProbeConfig) else None

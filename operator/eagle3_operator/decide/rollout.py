@@ -218,9 +218,8 @@ class Rollout:
         """What is only kept warm goes first; if that does not help, the candidate is to displace what serves."""
         since = waiting.unschedulable_since or waiting.created_at
         patient = (self.view.now - since).total_seconds() < self.view.settings.surge_patience_seconds
-        if self._end_bakes():
-            self.wake.append(0.5)
-        elif self.serving is not None and not patient and not candidate.status.displaces:
+        held = self._end_bakes()
+        if self.serving is not None and not held and not patient and not candidate.status.displaces:
             self._update(candidate.number, displaces=True)
             self.wake.append(0.5)
 
@@ -229,7 +228,8 @@ class Rollout:
         others = [r for n, r in self.revisions.items() if n not in (self.serving, self.candidate)]
         for revision in others:
             self._update(revision.number, bakes_until=None)
-        return any(r.deployment is not None and (r.replicas or r.deployment.pods) for r in others)
+        pods = (pod for revision in others if revision.deployment is not None for pod in revision.deployment.pods)
+        return any(revision.replicas for revision in others) or any(map(self.view.holds_place, pods))
 
     # ------------------------------------------------------------------------------------------ room, approval
 
@@ -355,9 +355,9 @@ class Rollout:
         return goal.status.displaces or self.serve.surge == "Never"
 
     def _pods_are_going(self) -> bool:
-        """Whether pods end that do not serve."""
+        """Whether pods that do not serve end, and are to be waited for."""
         others = (r.deployment for n, r in self.revisions.items() if n != self.serving and r.deployment is not None)
-        return any(pod.terminating for deployment in others for pod in deployment.pods)
+        return any(pod.terminating and self.view.holds_place(pod) for deployment in others for pod in deployment.pods)
 
     # ----------------------------------------------------------------------------------- promotion, retirement
 

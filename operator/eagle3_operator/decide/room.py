@@ -99,9 +99,9 @@ def _holds_gpus(view: View, job: Job) -> bool:
 
 
 def _servers_left(view: View) -> set[str]:
-    """Names of the pods that still hold GPUs, and of the Deployments that would make new ones."""
+    """Names of the pods that still hold GPUs, as far as one can wait for them, and of the Deployments that would make new ones."""
     owned = [deployment for deployment in view.seen.deployments.values() if deployment.owned]
-    return {d.name for d in owned if d.replicas} | {pod.name for d in owned for pod in d.pods}
+    return {d.name for d in owned if d.replicas} | {pod.name for d in owned for pod in d.pods if view.holds_place(pod)}
 
 
 def _outage(view: View) -> bool:

@@ -152,6 +152,7 @@ def test_a_ready_pod_that_is_being_deleted_is_both() -> None:
     made = pod_from(pod(status=status, deletionTimestamp=LATER))
     assert made.ready
     assert made.terminating
+    assert made.gone_by == datetime(2026, 11, 29, 10, 5, tzinfo=UTC)
 
 
 # ---------------------------------------------------------------------------------------------------------- jobs

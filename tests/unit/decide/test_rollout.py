@@ -250,6 +250,36 @@ def test_a_rollback_takes_the_gpus_of_pods_that_are_going_and_not_those_of_what_
     assert world.replicas == {0: 1, 1: 0}
 
 
+def lost(world: World) -> Pod:
+    """A pod whose node does not answer: it should have ended by now, and nobody can say that it has."""
+    return Pod("lost", world.now, "Running", started=True, terminating=True, gone_by=world.now)
+
+
+def test_a_pod_on_a_lost_node_holds_no_rollback_up() -> None:
+    world = full_node()
+    waiting = Pod("new", world.now, unschedulable="Insufficient nvidia.com/gpu", unschedulable_since=world.now)
+    world.room = 2
+    gone = lost(world)
+    world.window(verify=2900)
+    world.window(verify=2900)
+    world.now = gone.created_at
+    world.pods(0, gone, waiting).later(119).settle()
+    assert (world.serving, world.replicas) == (1, {0: 1, 1: 1})
+    world.later(1).settle()
+    assert world.replicas == {0: 1, 1: 0}
+
+
+def test_a_warm_revision_on_a_lost_node_holds_no_candidate_up() -> None:
+    world = broken_draft(serving_draft(World(room=2)))
+    waiting = Pod("new", world.now, unschedulable="Insufficient nvidia.com/gpu", unschedulable_since=world.now)
+    world._put(replace(world.seen.deployments[0], pods=(replace(lost(world), gone_by=None),)))
+    world.pods(2, waiting).later(3600).settle()
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    world._put(replace(world.seen.deployments[0], pods=(lost(world),)))
+    world.later(120).settle()
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+
+
 def test_surge_never_replaces_without_trying_beside() -> None:
     world = serving_plain(World().edit(serve={"surge": "Never"}))
     assert world.replicas == {0: 0, 1: 1}

@@ -76,6 +76,18 @@ def test_an_approved_training_starts_when_the_servers_pods_are_gone() -> None:
     assert world.reason("ServerAvailable") == ("False", Reason.MAKING_ROOM)
 
 
+def test_a_server_on_a_lost_node_holds_no_training_up() -> None:
+    world = by_turns().edit(train={"epochs": 9}).settle()
+    command = world.condition("Ready").message
+    world.annotations["eagle3.dev/approve"] = command.split("eagle3.dev/approve=")[1].split()[0]
+    world.step()
+    lost = Pod("kimi-r1-0", world.now, "Running", started=True, terminating=True, gone_by=world.now)
+    world.pods(1, lost).later(119).settle()
+    assert world.reason() == ("False", Reason.MAKING_ROOM)
+    world.later(1).settle()
+    assert world.reason() == ("False", Reason.EXTRACTING)
+
+
 def test_servers_that_make_room_are_not_asked_for_their_traffic() -> None:
     world = retrained(by_turns())
     world.later(600).settle()
