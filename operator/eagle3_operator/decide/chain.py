@@ -117,12 +117,24 @@ def in_use(job: Job) -> bool:
 
 def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
     """Jobs of the chain's stages that nobody wants any more: of a key that is no longer the object's."""
-    chain = set(StageName) - {StageName.PROBE}
-    return [
-        Delete("Job", job.name)
-        for job in view.seen.jobs.values()
-        if job.stage in chain and job.owned and not job.terminating and job.name not in wanted
-    ]
+    return [Delete("Job", job.name) for job in _of_chain(view) if job.name not in wanted]
+
+
+def halt(view: View, actions: Actions) -> None:
+    """What runs is suspended with its object, whether or not its stage is reached: an inspection or an obstacle may come before."""
+    decided = {one.name for one in (*actions.delete, *actions.suspend)}
+    for job in _of_chain(view):
+        if job.finished or job.name in decided:
+            continue
+        if job.queue is not None:
+            actions.delete.append(Delete("Job", job.name))
+        elif not job.suspended:
+            actions.suspend.append(Suspend(job.name, True))
+
+
+def _of_chain(view: View) -> list[Job]:
+    jobs = view.seen.jobs.values()
+    return [job for job in jobs if job.stage != StageName.PROBE and job.owned and not job.terminating]
 
 
 def _needless(job: Job | None) -> tuple[Delete, ...]:

@@ -8,7 +8,7 @@ from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, Sta
 from eagle3_operator.decide import conditions, drift, events, retention, retries, summary, times
 from eagle3_operator.decide.advancing import advance_chain
 from eagle3_operator.decide.approval import APPROVE_ANNOTATION
-from eagle3_operator.decide.chain import Actions, View
+from eagle3_operator.decide.chain import Actions, View, halt
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.obstacles import refused, without_claims
@@ -43,6 +43,8 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     facts, room = known.resolved, unchanged(known, view, under_way=False)
     if obstacle is None:
         chain, facts, room = advance_chain(view, known, actions)
+    if obj.spec.suspend:
+        halt(view, actions)
     wanted = _wanted(obj, chain, facts) if refusal is None else None
     outcome, scale = None, []
     if obj.spec.serve is not None and facts is not None:

@@ -258,6 +258,25 @@ def test_suspend_starts_nothing_and_suspends_what_runs() -> None:
     assert not world.job("extract").suspended
 
 
+@pytest.mark.parametrize("queue", [None, "gpus"])
+def test_suspend_frees_the_gpus_also_where_something_is_looked_at_first(queue: str | None) -> None:
+    world = World().edit(queueName=queue).settle().finish("inspect")
+    running = Pod("p", world.now, "Running", started=True)
+    world._put_job(replace(world.job("extract"), suspended=False, pods=(running,)))
+    world.settle().edit(data={"maxLength": 1024}, suspend=True).settle()
+    assert [job.suspended for job in world.jobs("extract")] == ([True] if queue is None else [])
+    assert world.reason() == ("False", Reason.SUSPENDED)
+    world.edit(data={"maxLength": None}, suspend=False).settle().finish("inspect")
+    assert world.job("extract").suspended == (queue is not None), "Kueue resumes its own"
+
+
+def test_suspend_frees_the_gpus_also_where_a_claim_is_gone() -> None:
+    world = World().settle().finish("inspect")
+    world.seen = replace(world.seen, claims={"drafts": Claim("drafts", 1)})
+    world.edit(suspend=True).settle()
+    assert world.job("extract").suspended
+
+
 def test_without_the_claim_nothing_is_started_and_the_claim_is_named() -> None:
     world = World()
     world.seen = replace(world.seen, claims={"drafts": Claim("drafts", 1)})
