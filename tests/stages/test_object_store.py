@@ -137,27 +137,31 @@ def test_an_object_of_which_a_byte_was_flipped_is_refused(server: Server, tmp_pa
     assert raised.value.reason == Reason.CORRUPT_ARTIFACT
 
 
-def test_clean_removes_the_objects_and_nothing_of_others(server: Server, tmp_path: Path) -> None:
+def test_clean_removes_the_objects_of_every_key_and_nothing_of_others(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server)
+    former = server.folder / "team" / "llm" / "tiny" / "extract" / "former"
+    shutil.copytree(server.folder / "team" / folder.relative_to(tmp_path / "one"), former)
     (server.folder / "team" / "llm" / "other").mkdir()
     (server.folder / "team" / "llm" / "other" / MANIFEST).write_text("{}")
     result = clean.run(
         CleanConfig(
             owner=ObjectReference(namespace="llm", name="tiny", uid="u"),
             key="c" * 16,
-            folders=[str(folder)],
             object_store=config(server),
         ),
         features_root=tmp_path / "one",
     )
-    assert result.files == 2 * 4 + 2
+    assert result.files == 2 * (2 * 4 + 2)
     assert server.objects() == {f"team/llm/other/{MANIFEST}"}
 
 
-def test_what_was_begun_under_another_key_is_removed(server: Server, tmp_path: Path) -> None:
+def test_a_store_tells_what_is_finished_from_what_was_begun(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server, PARTS[:1])
-    place(config(server), tmp_path / "one").abandoned(folder.with_name("k2"))
-    assert server.objects() == set()
+    at = place(config(server), tmp_path / "one")
+    assert at.inside(folder.parent) == {folder: False}
+    extract(tmp_path / "one", server)
+    assert at.inside(folder.parent) == {folder: True}
+    assert at.inside(folder.parent.with_name("nothing")) == {}
 
 
 @pytest.mark.parametrize(
@@ -239,6 +243,5 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
     assert not (drafts / ".scratch").exists()
 
     removed = tmp_path / "pod-3"
-    folder = removed / "llm" / "tiny" / "extract" / "k1"
-    clean.run(CleanConfig(owner=owner, key="c" * 16, folders=[str(folder)], object_store=store), features_root=removed)
+    clean.run(CleanConfig(owner=owner, key="c" * 16, object_store=store), features_root=removed)
     assert server.objects() == set()

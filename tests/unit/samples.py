@@ -220,7 +220,7 @@ def config(
             seed=0,
             checkpoint_interval=600.0,
         ),
-        StageName.CLEAN: CleanConfig(**common, folders=[f"{features}/extract/eeee", f"{features}/train/tttt"]),
+        StageName.CLEAN: CleanConfig(**common),
         StageName.CONVERT: ConvertConfig(
             **common,
             **target,

@@ -2,20 +2,17 @@
 
 from typing import Literal
 
-from pydantic import Field
-
 from eagle3_api.base import Model
 from eagle3_api.jobs.contract import ObjectReference
 from eagle3_api.jobs.storage import ObjectStoreConfig
 
 
 class CleanConfig(Model):
-    """Clean: remove what nobody needs once a draft is trained."""
+    """Clean: remove what the object's extractions and trainings, of whatever key, left under the features root."""
 
     stage: Literal["clean"] = "clean"
     owner: ObjectReference
     key: str
-    folders: list[str] = Field(description="Of the object, under the features root.")
     object_store: ObjectStoreConfig | None = None
 
 

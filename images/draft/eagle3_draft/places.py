@@ -6,9 +6,8 @@ downloaded ahead of its use, and goes when room is needed. Either way a folder i
 """
 
 import os
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -67,8 +66,8 @@ class Place(Protocol):
         """An artifact was published in a local folder: take what it lists itself to where it is to lie."""
         ...
 
-    def abandoned(self, folder: Path) -> None:
-        """Remove the folders beside this one that are not finished."""
+    def inside(self, folder: Path) -> Mapping[Path, bool]:
+        """The folders in a folder, and whether there is a manifest in each. One that is not there is empty."""
         ...
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
@@ -128,25 +127,26 @@ class Volume:
     def published(self, folder: Path, manifest: Manifest) -> None:
         """It lies where it is to lie."""
 
-    def abandoned(self, folder: Path) -> None:
-        for other in folder.parent.iterdir() if folder.parent.exists() else ():
-            if other != folder and other.is_dir() and not (other / MANIFEST).exists():
-                shutil.rmtree(other, ignore_errors=True)
+    def inside(self, folder: Path) -> Mapping[Path, bool]:
+        found = (
+            [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()] if folder.is_dir() else []
+        )
+        return {path: (path / MANIFEST).exists() for path in found}
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
         files, size = 0, 0
         (folder / MANIFEST).unlink(missing_ok=True)
         for parent, names, leaves in os.walk(folder, topdown=False):
-            for leaf in leaves:
-                path = Path(parent) / leaf
-                size += path.lstat().st_blocks * 512
-                path.unlink()
-                files += 1
-                told(files)
-            for name in names:
-                path = Path(parent) / name
-                path.unlink() if path.is_symlink() else path.rmdir()
-        if folder.is_dir():
+            for path in map(Path(parent).joinpath, (*leaves, *names)):
+                with suppress(FileNotFoundError):  # another pod removes the same
+                    if path.is_dir() and not path.is_symlink():
+                        path.rmdir()
+                        continue
+                    used = path.lstat().st_blocks * 512
+                    path.unlink()
+                    files, size = files + 1, size + used
+                    told(files)
+        with suppress(FileNotFoundError):
             folder.rmdir()
         return files, size
 
@@ -218,13 +218,11 @@ class ObjectStore:
         for file in manifest.files:
             (folder / file.path).unlink(missing_ok=True)
 
-    def abandoned(self, folder: Path) -> None:
-        parent = self._name(folder.parent)
-        with self._asking(folder.parent):
+    def inside(self, folder: Path) -> Mapping[Path, bool]:
+        parent = self._name(folder)
+        with self._asking(folder):
             names = {name.removeprefix(f"{parent}/") for name in self._files.find(parent)}
-        for other in {name.partition("/")[0] for name in names} - {folder.name}:
-            if f"{other}/{MANIFEST}" not in names:
-                self.remove(folder.parent / other)
+        return {folder / name.partition("/")[0]: f"{name.partition('/')[0]}/{MANIFEST}" in names for name in names}
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
         name = self._name(folder)

@@ -1,18 +1,18 @@
-"""Nothing is removed but what the object itself made and names."""
+"""What the object itself left under the features root goes, and nothing else."""
 
 from pathlib import Path
 
-import pytest
-
-from eagle3_api.conditions import Reason
-from eagle3_api.jobs import CleanConfig, ExitCode, ObjectReference
+from eagle3_api.jobs import CleanConfig, CleanResult, ObjectReference
 from eagle3_draft.clean import run
-from eagle3_draft.stage import StageError
 
 
-def config(*folders: Path) -> CleanConfig:
+def cleaned(root: Path) -> CleanResult:
     owner = ObjectReference(namespace="llm", name="tiny", uid="u")
-    return CleanConfig(owner=owner, key="c" * 16, folders=[str(folder) for folder in folders])
+    return run(CleanConfig(owner=owner, key="c" * 16), features_root=root)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 def artifact(folder: Path) -> Path:
@@ -22,27 +22,38 @@ def artifact(folder: Path) -> Path:
     return folder
 
 
-def test_the_named_folders_go_and_all_others_stay(tmp_path: Path) -> None:
-    mine = artifact(tmp_path / "llm" / "tiny" / "extract" / "k1")
-    other = artifact(tmp_path / "llm" / "tiny" / "extract" / "k2")
+def checkpoint(training: Path) -> Path:
+    (training / ".step-7").mkdir(parents=True)
+    (training / ".step-7" / "state.json").write_bytes(bytes(4096))
+    return training
+
+
+def test_the_features_and_the_checkpoints_of_every_key_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    own = tmp_path / "llm" / "tiny"
+    present = artifact(own / "extract" / "k1")
+    artifact(own / "extract" / "of-a-former-spec")
+    (own / "extract" / "half" / "part-00000-of-00001").mkdir(parents=True)
+    checkpoint(own / "train" / "t1")
+    checkpoint(own / "train" / "of-a-former-spec")
+    theirs = artifact(tmp_path / "llm" / "tiny-2" / "extract" / "k1")
     outside = artifact(tmp_path / "models")
-    (mine / "link").symlink_to(outside)
-    result = run(config(mine, tmp_path / "llm" / "tiny" / "train" / "never-was"), features_root=tmp_path)
-    assert not mine.exists()
-    assert (other / "manifest.json").exists()
-    assert (outside / "manifest.json").exists()
-    assert (result.files, result.bytes) == (1, 8192)
-    assert run(config(mine), features_root=tmp_path).files == 0
-
-
-@pytest.mark.parametrize(
-    "folder", ["llm/other/extract/k1", "llm/tiny", "llm/tiny/../other/extract/k1", "llm/tiny/link"]
-)
-def test_a_folder_that_is_not_the_objects_own_is_left_alone(tmp_path: Path, folder: str) -> None:
-    theirs = artifact(tmp_path / "llm" / "other" / "extract" / "k1")
-    (tmp_path / "llm" / "tiny").mkdir()
-    (tmp_path / "llm" / "tiny" / "link").symlink_to(theirs)
-    with pytest.raises(StageError) as raised:
-        run(config(tmp_path / folder), features_root=tmp_path)
-    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
+    (present / "link").symlink_to(outside)
+    (own / "extract" / "link").symlink_to(outside)
+    result = cleaned(tmp_path)
+    assert names(own / "extract") == {"link"}
+    assert not names(own / "train")
     assert (theirs / "manifest.json").exists()
+    assert (outside / "manifest.json").exists()
+    assert result.files == 2 + 1 + 2  # shards, the link, checkpoints
+    assert result.bytes >= 2 * 8192 + 2 * 4096
+    assert cleaned(tmp_path).files == 0
+
+
+def test_a_trained_draft_on_the_claim_of_the_features_stays(tmp_path: Path) -> None:
+    trained = checkpoint(artifact(tmp_path / "llm" / "tiny" / "train" / "t1"))
+    cleaned(tmp_path)
+    assert names(trained) == {"manifest.json", "part-00000-of-00001"}
+
+
+def test_nothing_to_remove_is_no_fault(tmp_path: Path) -> None:
+    assert cleaned(tmp_path) == CleanResult(files=0, bytes=0)

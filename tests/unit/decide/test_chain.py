@@ -82,7 +82,6 @@ def test_features_in_an_object_store_need_no_claim_and_the_checkpoints_lie_with_
     assert train.scratch == f"{train.folder}/.scratch"
     removed = clean(world.obj, links[0], links[1]).config
     assert isinstance(removed, CleanConfig)
-    assert removed.folders == [extract.folder]
     assert removed.object_store == extract.object_store
 
 

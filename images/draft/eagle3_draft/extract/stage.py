@@ -6,7 +6,7 @@ finds them all finished publishes the whole, which moves no byte.
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -82,9 +82,7 @@ def run(
     if (
         folder.parent.name == StageName.EXTRACT
     ):  # if not, it is not laid out as artifacts are: others' things may lie there
-        # This object's extractions under other keys: its spec has changed since. Inspect counts their bytes as free. What
-        # is finished stays: it may be retained, and Clean removes it otherwise
-        at.abandoned(folder)
+        _remove_abandoned(folder, at)
     with interruptible() as interruption, closing(_Loaded(lambda: load(config))) as engine:
         inputs = Inputs.open(config)
         every = parts.cut(len(inputs.conversations), part_conversations)
@@ -106,6 +104,17 @@ def run(
                     maker.finish()
             maker.finish()
         return whole.publish(inputs, folder, at, every, inputs.prompts() if found is None else found)
+
+
+def _remove_abandoned(folder: Path, at: Place) -> None:
+    """Remove what was begun under another key: the spec has changed since, and Inspect counts these bytes as free.
+
+    What is finished stays, for an edit that is taken back: Clean removes it once a draft is trained, but where it is retained.
+    """
+    for other, finished in at.inside(folder.parent).items():
+        if other != folder and not finished:
+            with suppress(OSError):  # Clean tries again, and says why
+                at.remove(other)
 
 
 class _Loaded:
