@@ -516,6 +516,19 @@ def test_many_states_that_are_not_finite_are_no_accident(world: World) -> None:
     assert artifacts.finished(world.folder / "features", KEY) is None
 
 
+def test_what_each_pod_bears_is_borne_no_more_in_their_sum(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(talks(150))
+
+    def pod(index: int) -> ExtractResult:
+        bad = FaultyEngine(engine(world.config()), 5, infinite)
+        return extract(world, 2, index, monkeypatch, load=lambda _: bad)
+
+    assert pod(0).dropped == {"hidden states not finite": 1}
+    for _ in range(2):  # another try makes no other parts
+        refused(lambda: pod(1), ExitCode.NON_FINITE, Reason.NON_FINITE, "2 of 150")
+    assert artifacts.finished(world.folder / "features", KEY) is None
+
+
 def test_inputs_that_changed_since_the_inspection_are_refused(world: World) -> None:
     config = world.config()
     world.write(talks(61))

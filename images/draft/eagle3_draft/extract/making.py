@@ -16,6 +16,7 @@ from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.rendering import Rendered
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
+from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.engine import Engine, States
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part, PartNumbers
@@ -24,11 +25,6 @@ from eagle3_draft.features import FeatureWriter, Header, Sample, ShardRecord, Sp
 from eagle3_draft.places import Place
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
-
-#: Share of the conversations that may be left out because their states are not finite. More is no bad sample.
-NON_FINITE_BOUND = 0.01
-
-NON_FINITE = "hidden states not finite"
 
 #: Shards that are written at a time, while the states of the next one are taken.
 WRITERS = 4
@@ -199,14 +195,7 @@ class Maker:
 
     def _bear(self, record: ShardRecord) -> None:
         self._skipped += record.skipped
-        every = len(self._inputs.conversations)
-        if self._skipped > NON_FINITE_BOUND * every:
-            raise StageError(
-                ExitCode.NON_FINITE,
-                Reason.NON_FINITE,
-                f"the target's hidden states are not finite in {self._skipped} of {every} conversations, "
-                f"more than {NON_FINITE_BOUND:.0%}: its weights are broken, or its dtype overflows (--dtype)",
-            )
+        non_finite.bear(self._skipped, self._inputs)
 
 
 def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) -> None:
@@ -229,7 +218,7 @@ def _numbers(begun: _Begun, seconds: float) -> PartNumbers:
         held_out=sum(len(record.lengths) for record in writer.records(Split.HELD_OUT)),
         tokens=sum(sum(record.lengths) for record in every),
         supervised_tokens=sum(record.supervised_tokens for record in every),
-        dropped=dict(usable.dropped) | ({NON_FINITE: skipped} if skipped else {}),
+        dropped=dict(usable.dropped) | ({non_finite.WHY: skipped} if skipped else {}),
         computed_tokens=sum(shard.tokens for shard in begun.missing),
         seconds=seconds,
         answers=usable.answers.all if usable.answers else None,

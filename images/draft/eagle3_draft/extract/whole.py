@@ -10,6 +10,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractResult
 from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
+from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part, PartNumbers
 from eagle3_draft.features import publish_store
@@ -30,11 +31,13 @@ def publish(
         found: the probe's prompts.
 
     Raises:
-        StageError: there is nothing to learn from (NoUsableData).
+        StageError: too many conversations are left out of the parts that there are, whichever pods and runs made these
+            (NonFinite); there is nothing to learn from (NoUsableData).
     """
     config = inputs.config
     manifests = [manifest for part in parts if (manifest := at.finished(folder / part.name, config.key)) is not None]
     result = _sum(inputs, manifests, len(parts))
+    non_finite.bear(result.dropped.get(non_finite.WHY, 0), inputs)
     if not result.whole:
         return result
     require_train(inputs, result.conversations - result.held_out, result.conversations, Counter(result.dropped))
