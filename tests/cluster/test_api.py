@@ -348,6 +348,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"publish": {"oci": {"reference": "r.io/llm/kimi"}, "hook": {"image": "cosign", "command": []}}},
         "spec.publish.hook.command",
     ),
+    "a hook with a volume that is not there": (
+        {
+            "publish": {
+                "oci": {"reference": "r.io/llm/kimi"},
+                "hook": {"image": "i", "command": ["c"], "volumes": ["ca"]},
+            }
+        },
+        "publish.hook.volumes: one of them is no volume of placement.volumes",
+    ),
     "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),
 }
 

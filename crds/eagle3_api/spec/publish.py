@@ -49,8 +49,13 @@ class Hook(Model):
     env: list[EnvironmentVariable] | None = Field(
         None,
         max_length=32,
-        description="Environment variables besides placement.env: keys, from a Secret of yours.",
+        description="Its environment variables, such as keys from a Secret of yours. Those of placement.env are not given to it.",
         json_schema_extra=BY_NAME,
+    )
+    volumes: list[Name] | None = Field(
+        None,
+        max_length=16,
+        description="Names of the volumes in placement.volumes that it sees, read-only. It sees no others.",
     )
 
 

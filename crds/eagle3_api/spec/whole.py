@@ -57,6 +57,12 @@ class Eagle3DraftSpec(Model):
             "serve.gpus: fewer than target.tensorParallelSize; SGLang would not start",
         ),
         rule(
+            "!has(self.publish) || !has(self.publish.hook) || !has(self.publish.hook.volumes) || "
+            "self.publish.hook.volumes.all(name, has(self.placement) && has(self.placement.volumes) && "
+            "self.placement.volumes.exists(volume, volume.name == name))",
+            "publish.hook.volumes: one of them is no volume of placement.volumes; name those that are there",
+        ),
+        rule(
             "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
             "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
         ),

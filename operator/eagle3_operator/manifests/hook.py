@@ -16,9 +16,12 @@ FOLDER = PurePosixPath("/eagle3/published")
 
 
 def placed(hook: Hook, placement: Placement) -> Placement:
-    """The placement of the object's pods, with the hook's own variables before the object's."""
-    own = {variable.name: variable for variable in (*(placement.env or ()), *(hook.env or ()))}
-    return placement.model_copy(update={"env": list(own.values()) or None})
+    """The placement of the object's pods, with the hook's own variables and the volumes that it names.
+
+    The image is a third party's: the object's volumes hold data, and its variables tokens of hubs and stores.
+    """
+    volumes = [volume for volume in placement.volumes or () if volume.name in (hook.volumes or ())]
+    return placement.model_copy(update={"env": hook.env or None, "volumes": volumes or None})
 
 
 def program(obj: Eagle3Draft, config: HookConfig, placement: Placement, *, name: str, grace: int) -> Program:

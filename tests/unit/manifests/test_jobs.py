@@ -135,15 +135,24 @@ def test_a_hook_sees_what_was_pushed_and_neither_drafts_nor_held_out_data() -> N
     assert (published["subPath"], published["readOnly"]) == ("llm/llama-8b/publish/pppp", True)
 
 
-def test_a_hook_s_own_variables_come_before_the_object_s_and_after_the_contract() -> None:
-    theirs = [{"name": "HTTPS_PROXY", "value": "http://proxy"}, {"name": "COSIGN_PASSWORD", "value": "the object's"}]
-    own = [{"name": "COSIGN_PASSWORD", "value": "the hook's"}, {"name": "EAGLE3_REFERENCE", "value": "another"}]
-    publish = PUBLISH | {"hook": HOOK | {"env": own}}
-    container = pod(made(StageName.HOOK, placement={"env": theirs}, publish=publish))["containers"][0]
-    values = {variable["name"]: variable.get("value") for variable in container["env"]}
-    assert values["HTTPS_PROXY"] == "http://proxy"
-    assert values["COSIGN_PASSWORD"] == "the hook's"
-    assert str(values["EAGLE3_REFERENCE"]).startswith("registry.example.com/llm/llama-8b-eagle3@sha256:")
+def test_a_hook_has_of_the_object_s_volumes_and_variables_what_it_names() -> None:
+    token = [{"name": "HF_TOKEN", "secretKeyRef": {"name": "hub", "key": "token"}}]
+    own = [{"name": "COSIGN_PASSWORD", "value": "word"}, {"name": "EAGLE3_REFERENCE", "value": "another"}]
+    certificates = {"name": "ca", "mountPath": "/ca", "persistentVolumeClaim": {"claimName": "ca"}}
+    placement = {"env": token, "volumes": [MODELS, certificates]}
+    for named, expected in (({}, set()), ({"volumes": ["ca"]}, {"/ca"})):
+        publish = PUBLISH | {"hook": HOOK | {"env": own} | named}
+        spec = pod(made(StageName.HOOK, placement=placement, publish=publish))
+        container = spec["containers"][0]
+        mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+        assert {path for path in mounts if not path.startswith("/eagle3/")} - {"/tmp"} == expected
+        assert all(mounts[path]["readOnly"] for path in expected)
+        assert MODELS["name"] not in {volume["name"] for volume in spec["volumes"]}
+        values = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert "HF_TOKEN" not in values
+        assert values["COSIGN_PASSWORD"] == "word"
+        # What it is told cannot be overwritten
+        assert str(values["EAGLE3_REFERENCE"]).startswith("registry.example.com/llm/llama-8b-eagle3@sha256:")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +160,7 @@ def test_a_hook_s_own_variables_come_before_the_object_s_and_after_the_contract(
     [
         ({"hook": HOOK | {"image": "registry.example.com/cosign:v2.7.0"}}, {StageName.HOOK}),
         ({"hook": HOOK | {"env": []}}, {StageName.HOOK}),
+        ({"hook": HOOK | {"volumes": ["models"]}}, {StageName.HOOK}),
         ({"oci": {"reference": "registry.example.com/llm/llama-8b-eagle3"}}, {StageName.HOOK, StageName.PUBLISH}),
     ],
 )

@@ -8,13 +8,15 @@ from eagle3_api.jobs import StageName
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment
-from unit.samples import DATA, DRAFT, FACTS, MODELS, PUBLISH, SETTINGS, config, draft, full_placement
+from unit.samples import DATA, DRAFT, FACTS, HOOK, MODELS, PUBLISH, SETTINGS, config, draft, full_placement
 
 PODS = [*StageName, "plain", "drafted"]
 
 
 def pod(which: StageName | str, **spec: Any) -> Manifest:
-    obj = draft(**({"publish": PUBLISH} | spec))
+    placement = spec.get("placement", {})
+    named = {"env": placement.get("env", []), "volumes": [volume["name"] for volume in placement.get("volumes", [])]}
+    obj = draft(**({"publish": PUBLISH | {"hook": HOOK | named}} | spec))
     if isinstance(which, StageName):
         manifest = job(obj, SETTINGS, config=config(which))
     else:
