@@ -26,7 +26,8 @@ def remembered(
     """The former stages; all of them finished where an edit went back to a draft that is remembered.
 
     The stages' own statuses went with the edit. Without this the chain would run again, down to Jobs that find their
-    artifacts finished, and have its features extracted for nothing.
+    artifacts finished, and have its features extracted for nothing. That nobody has seen its features since shows in Extract's
+    status: it has no result.
     """
     convert = links[-1]
     status = former.get(convert.stage)
@@ -61,7 +62,9 @@ def clean(
     if before is not None and before.artifact == link.artifact and before.state is StageState.SUCCEEDED:
         chain[StageName.CLEAN] = before
         return [link]
-    if view.obj.spec.extract.retain or trained is None or trained.state is not StageState.SUCCEEDED:
+    if trained is None or trained.state is not StageState.SUCCEEDED:
+        return []
+    if view.obj.spec.extract.retain and not _begun(before, link.artifact):
         return []
     step = advance(link, before, view)
     actions.add(step)
@@ -72,15 +75,18 @@ def clean(
 def restored(
     links: Sequence[Link], former: Mapping[StageName, StageStatus], view: View, actions: Actions
 ) -> tuple[dict[StageName, StageStatus], View]:
-    """The former stages, without Extract where its features are going or gone and a training needs them again.
+    """The former stages, without Extract where its features may be going or gone and a training needs them again.
 
-    The Jobs that made and removed them go too, so that Extract begins anew under its key; the returned view knows that.
+    The Jobs that made and removed them go too, so that Extract begins anew under its key; the returned view knows that. Where
+    the features are still there it finds them, and is done at once.
     """
     by_name = {link.stage: link for link in links}
     extract, train = by_name.get(StageName.EXTRACT), by_name.get(StageName.TRAIN)
-    cleaned, trained = former.get(StageName.CLEAN), former.get(StageName.TRAIN)
-    whole = cleaned is None or cleaned.state is StageState.WAITING
-    if extract is None or train is None or cleaned is None or whole or cleaned.artifact != extract.artifact:
+    if extract is None or train is None:
+        return dict(former), view
+    extracted, cleaned, trained = (former.get(name) for name in (StageName.EXTRACT, StageName.CLEAN, StageName.TRAIN))
+    unseen = extracted is not None and extracted.state is StageState.SUCCEEDED and extracted.result is None
+    if not unseen and not _begun(cleaned, extract.artifact):
         return dict(former), view
     if trained is not None and trained.key == train.key and trained.state is StageState.SUCCEEDED:
         return dict(former), view
@@ -89,3 +95,8 @@ def restored(
     actions.delete += [Delete("Job", name) for name in going if not view.seen.jobs[name].terminating]
     seen = replace(view.seen, jobs={**view.seen.jobs, **going})
     return {name: status for name, status in former.items() if name not in renewed}, replace(view, seen=seen)
+
+
+def _begun(cleaned: StageStatus | None, features: str | None) -> bool:
+    """Whether a Job that removes these features has ever been there: whatever became of it, they may not be whole any more."""
+    return cleaned is not None and cleaned.artifact == features and cleaned.job is not None

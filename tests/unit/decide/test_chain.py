@@ -441,6 +441,30 @@ def test_an_edit_that_goes_back_to_a_former_draft_extracts_and_trains_nothing() 
     assert again.isdisjoint({"extract", "train", "convert"}), again
 
 
+@pytest.mark.parametrize("before", [{"extract": {"retain": True}}, {"suspend": True}])
+def test_features_that_nobody_has_seen_since_an_adopted_draft_are_extracted_again(before: dict[str, object]) -> None:
+    world = trained()
+    extract = world.job("extract").name
+    world.finish("clean").edit(draft={"checkpoint": "/data/another", "vocabularySize": None}).settle()
+    world.finish("inspect").finish("convert")
+    world.edit(draft={"checkpoint": None, "vocabularySize": 32000}).settle().edit(**before).settle().finish("inspect")
+    world.edit(suspend=False, train={"epochs": 9}).settle()
+    assert world.created.count(extract) == 2
+    assert not world.jobs("train")
+    world.finish("extract")
+    assert not world.job("train").finished
+
+
+def test_a_removal_that_has_begun_is_ended_also_where_the_next_features_are_to_be_retained() -> None:
+    world = trained()
+    extract = world.job("extract").name
+    assert not world.job("clean").finished
+    world.edit(extract={"retain": True}).settle()
+    assert not world.job("clean").finished, "half of the features may be gone"
+    world.edit(train={"epochs": 9}).settle()
+    assert world.created.count(extract) == 2
+
+
 def test_of_former_drafts_the_last_ones_are_remembered() -> None:
     world = trained()
     for epochs in range(10, 16):
