@@ -13,8 +13,9 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Condition, Reason
 from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
 
-#: Windows of the watch that a revision keeps.
-WINDOWS_KEPT = 10
+#: Windows of the watch that a revision keeps: all that a verdict looks at (``judge.watch.kept``), also where ``watch.failures.in``
+#: is the 10 that it may be.
+WINDOWS_KEPT = 21
 
 #: Former artifacts that the status remembers.
 ARTIFACTS_KEPT = 3

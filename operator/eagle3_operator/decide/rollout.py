@@ -15,7 +15,7 @@ from datetime import timedelta
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, Watch, seconds
-from eagle3_api.status import WINDOWS_KEPT, Eagle3DraftStatus, RevisionStatus
+from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
 from eagle3_operator.decide import capacity, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
@@ -26,7 +26,7 @@ from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
 from eagle3_operator.decide.room import Room
 from eagle3_operator.decision import Delete, Event, Scale
-from eagle3_operator.judge.watch import early_accept_length
+from eagle3_operator.judge.watch import early_accept_length, kept
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
 from eagle3_operator.observation import Pod
@@ -130,8 +130,9 @@ class Rollout:
         if metrics.reading is not None:
             self._update(metrics.revision, reading=metrics.reading)
         if metrics.window is not None:
-            windows = [*status.windows, metrics.window][-WINDOWS_KEPT:]
+            windows = [*status.windows, metrics.window]
             revision = self._update(metrics.revision, windows=windows, watched_at=metrics.window.end)
+            self._update(metrics.revision, windows=kept(windows, revision.comparable, self.watch))
             if status.early_accept_length is None:
                 early = early_accept_length(revision.comparable, self.watch)
                 self._update(metrics.revision, early_accept_length=early)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Probe, Watch
-from eagle3_api.status import Window
+from eagle3_api.status import WINDOWS_KEPT, Window
 from eagle3_operator.decision import Verdict
 
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
@@ -85,6 +85,23 @@ def early_accept_length(windows: Sequence[Window], watch: Watch) -> float | None
     if len(first) < watch.failures.within:
         return None
     return sum(_verified_tokens(made) for made in first) / sum(made.verify_calls for made in first)
+
+
+def kept(windows: Sequence[Window], comparable: Sequence[Window], watch: Watch) -> list[Window]:
+    """The windows to remember: the newest ``WINDOWS_KEPT``, but before any other those that a verdict looks at.
+
+    Idle windows, however many, must not push out what failed before them: the revision would be proven again.
+
+    Args:
+        windows: this revision's, the newest last.
+        comparable: those of them that can be judged by the probe.
+        watch: how many a verdict looks at, and what makes a window one to judge.
+    """
+    judged = [made for made in comparable if _is_judged(made, watch)]
+    looked_at = [*judged[-watch.failures.within :], *comparable[-watch.failures.within :], *windows[-1:]]
+    others = [made for made in windows if made not in looked_at]
+    forgotten = others[: max(0, len(windows) - WINDOWS_KEPT)]
+    return [made for made in windows if made not in forgotten]
 
 
 def blind(verdict: Verdict, windows: Sequence[Window], watch: Watch) -> bool:

@@ -84,6 +84,18 @@ def test_metrics_that_cannot_be_read_are_reported_at_once_where_that_is_asked_fo
     assert world.window().reason() == ("True", Reason.DRAFT_HEALTHY)
 
 
+def test_idle_hours_take_no_measured_failure_back_while_the_other_server_is_loading() -> None:
+    world = serving_draft().later(700).settle()
+    for _ in range(2):
+        world.window(verify=2900)
+    assert world.replicas == {0: 1, 1: 1}
+    for _ in range(30):
+        world.window(tokens=50, requests=5, verify=44)
+    assert world.told.revisions[1].state == "Rejected"
+    world.ready(0)
+    assert (world.serving, world.replicas) == (0, {0: 1, 1: 0})
+
+
 # --------------------------------------------------------------------------------------------------------- cooldown
 
 

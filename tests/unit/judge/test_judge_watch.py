@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Failures, Probe, PrometheusReference, Watch
-from eagle3_api.status import RevisionStatus, Window
+from eagle3_api.status import WINDOWS_KEPT, RevisionStatus, Window
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.promql import due, queries, window
-from eagle3_operator.judge.watch import blind, early_accept_length, judge_watch
+from eagle3_operator.judge.watch import blind, early_accept_length, judge_watch, kept
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 POLICY = Probe(min_accept_length=1.5, min_speedup=1.1)
@@ -284,6 +284,21 @@ def test_the_verdict_depends_on_its_last_judged_windows_alone(
     recent = recent[-watch.failures.within :]
     if len(recent) == watch.failures.within:
         assert judge(*earlier, *recent, watch=watch) == judge(*recent, watch=watch)
+
+
+@given(st.lists(some_windows(), max_size=12), policies)
+def test_what_is_kept_of_any_number_of_windows_leaves_the_verdict_as_it_is(
+    drawn: list[list[Window]], watch: Watch
+) -> None:
+    read_so_far = (made for windows in drawn for made in windows)
+    every: list[Window] = []
+    remembered: list[Window] = []
+    for number, made in enumerate(read_so_far):
+        every.append(made.model_copy(update={"end": str(number)}))
+        remembered.append(every[-1])
+        remembered = kept(remembered, remembered, watch)
+        assert len(remembered) <= WINDOWS_KEPT
+        assert judge(*remembered, watch=watch) == judge(*every, watch=watch)
 
 
 # ------------------------------------------------------------------------------------------------------------ window
