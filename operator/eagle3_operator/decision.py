@@ -38,6 +38,15 @@ class Suspend:
 
 
 @dataclass(frozen=True)
+class Own:
+    """Have a claim go with its object, or outlive it, and change nothing else of it."""
+
+    claim: str
+    #: ``metadata.ownerReferences``.
+    owners: tuple[Manifest, ...]
+
+
+@dataclass(frozen=True)
 class Event:
     """A transition worth telling; posted only after the status write succeeded."""
 
@@ -55,6 +64,7 @@ class Decision:
     apply: tuple[Manifest, ...] = ()
     scale: tuple[Scale, ...] = ()
     suspend: tuple[Suspend, ...] = ()
+    own: tuple[Own, ...] = ()
     events: tuple[Event, ...] = ()
     #: Seconds until the object must be looked at again without being called; None for the resync only.
     requeue_after: float | None = None

@@ -115,6 +115,8 @@ class Claim:
     #: Bytes, of the bound volume or else asked for.
     capacity: int | None = None
     access_modes: tuple[str, ...] = ()
+    #: Of one that the operator made: whether it goes with this object. None of anybody else's.
+    owned: bool | None = None
 
 
 @dataclass(frozen=True)

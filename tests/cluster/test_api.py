@@ -442,6 +442,21 @@ def test_a_place_for_what_comes_from_a_hub_can_be_added_and_then_stays(
     )
 
 
+def test_how_a_bucket_is_reached_may_change_and_which_one_it_is_may_not(api_server: AnyCluster, namespace: str) -> None:
+    bucket = {"objectStore": {"url": "s3://features/a", "secret": "misspelt"}}
+    api_server.request("POST", objects(namespace), edited(minimal(), {"storage.features": bucket}))
+
+    def change(store: dict[str, Any]) -> dict[str, Any]:
+        return {"spec": {"storage": {"features": {"objectStore": store}}}}
+
+    draft = objects(namespace, "draft")
+    after = api_server.request("PATCH", draft, change({"secret": "bucket", "cache": "1Ti"}), MERGE_PATCH)
+    assert after["spec"]["storage"]["features"]["objectStore"]["secret"] == "bucket"
+    assert "storage cannot be changed" in refusal(
+        api_server, "PATCH", draft, change({"url": "s3://others"}), MERGE_PATCH
+    )
+
+
 def test_serving_can_be_added_to_a_draft_that_was_only_trained(api_server: AnyCluster, namespace: str) -> None:
     api_server.request("POST", objects(namespace), edited(minimal(), {"serve": REMOVED}))
     after = api_server.request("PATCH", objects(namespace, "draft"), {"spec": {"serve": {}}}, MERGE_PATCH)

@@ -256,7 +256,7 @@ def release(api_server: AnyCluster, namespace: str) -> Iterator[Release]:
 
 
 ALLOWED = """
-    list eagle3.dev/eagle3drafts        patch eagle3.dev/eagle3drafts/status     update eagle3.dev/eagle3drafts/finalizers
+    list eagle3.dev/eagle3drafts        update eagle3.dev/eagle3drafts/status    update eagle3.dev/eagle3drafts/finalizers
     create batch/jobs                   delete batch/jobs                        watch /pods
     get /pods/log                       patch apps/deployments                   patch apps/deployments/scale
     create /services                    create /persistentvolumeclaims           create /events

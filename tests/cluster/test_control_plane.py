@@ -133,6 +133,18 @@ def test_deleting_an_object_leaves_no_orphan_and_keeps_the_users_claims(site: Si
     assert wrong == []
 
 
+def test_a_claim_of_the_operators_goes_with_the_object_if_it_says_so_in_the_end(site: Site) -> None:
+    def owned(*names: str) -> bool:
+        found = {claim["metadata"]["name"]: claim["metadata"] for claim in site.all("persistentvolumeclaims")}
+        made = found.get("kimi-drafts")
+        return made is not None and tuple(owner["name"] for owner in made.get("ownerReferences", ())) == names
+
+    storage = {"features": {"claim": "features"}, "drafts": {"size": "1Gi"}}
+    for policy, owners in (("Delete", ("kimi",)), ("Retain", ()), ("Delete", ("kimi",))):
+        site.create("kimi", SERVING | {"storage": storage, "deletionPolicy": policy})
+        wait_for(f"the claim of an object with {policy}", 20, partial(owned, *owners))
+
+
 def test_an_object_deleted_in_the_middle_leaves_no_orphan(site: Site) -> None:
     site.create("kimi", SERVING)
     hold = (StageName.TRAIN,)

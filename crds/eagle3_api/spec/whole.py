@@ -78,7 +78,10 @@ class Eagle3DraftSpec(Model):
             "ReadWriteMany, or nodes to 1",
         ),
         rule(
-            "self.storage.features == oldSelf.storage.features && self.storage.drafts == oldSelf.storage.drafts && "
+            # Of a bucket, how it is reached may change: a Secret is misspelt or rotated, a cache too small
+            "(has(self.storage.features.objectStore) && has(oldSelf.storage.features.objectStore) ? "
+            "self.storage.features.objectStore.url == oldSelf.storage.features.objectStore.url : "
+            "self.storage.features == oldSelf.storage.features) && self.storage.drafts == oldSelf.storage.drafts && "
             "(!has(oldSelf.storage.models) || (has(self.storage.models) && self.storage.models == oldSelf.storage.models))",
             "storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
         ),

@@ -1,4 +1,4 @@
-"""A ``Decision`` carried out: deletions, applications, scalings, suspensions, in this order, and never on what is not ours.
+"""A ``Decision`` carried out: deletions, applications, scalings, suspensions, owners, in this order, and never on what is not ours.
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
 its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
@@ -8,9 +8,8 @@ object of that name stops the whole decision. Jobs need no such look: they are c
 from collections.abc import Iterator, Mapping
 
 from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError
-from eagle3_operator.cluster.convert import controller_uid
+from eagle3_operator.cluster.convert import controller_uid, is_ours
 from eagle3_operator.decision import Decision, Manifest
-from eagle3_operator.manifests import names
 
 Metadata = Mapping[tuple[str, str], Json]
 
@@ -42,6 +41,10 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         client.scale(namespace, scale.name, scale.replicas)
     for suspension in decision.suspend:
         client.suspend(namespace, suspension.name, suspension.suspend)
+    for own in decision.own:
+        client.merge(
+            "PersistentVolumeClaim", namespace, own.claim, {"metadata": {"ownerReferences": [*own.owners] or None}}
+        )
 
 
 def _create(client: Client, job: Manifest, owner: str) -> None:
@@ -79,8 +82,4 @@ def _touched(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _ours(metadata: Json, owner: str, *, retained: bool) -> bool:
-    if not retained:
-        return controller_uid(metadata) == owner
-    return controller_uid(metadata) in (None, owner) and (
-        (metadata.get("labels") or {}).get(names.MANAGED_BY_LABEL) == names.FIELD_MANAGER
-    )
+    return is_ours(metadata, owner) if retained else controller_uid(metadata) == owner

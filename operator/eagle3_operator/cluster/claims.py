@@ -26,13 +26,18 @@ class Claims:
         #: Until when each is told, the oldest first.
         self._kept: OrderedDict[tuple[str, str], tuple[float, Json]] = OrderedDict()
 
-    def get(self, namespace: str, name: str) -> Json | None:
-        """A claim, or None."""
+    def get(self, namespace: str, name: str, *, anew: bool = False) -> Json | None:
+        """A claim, or None.
+
+        Args:
+            namespace, name: its.
+            anew: do not tell what is kept.
+        """
         now = self._clock()
         with self._lock:
             while self._kept and next(iter(self._kept.values()))[0] <= now:
                 self._kept.popitem(last=False)
-            if known := self._kept.get((namespace, name)):
+            if not anew and (known := self._kept.get((namespace, name))):
                 return known[1]
         # Whoever sees too late that a claim was made only makes it once more.
         found = self._client.get("PersistentVolumeClaim", namespace, name, cached=True)

@@ -223,7 +223,7 @@ def service_from(service: Json, *, owner: str) -> Service:
     )
 
 
-def claim_from(claim: Json) -> Claim:
+def claim_from(claim: Json, *, owner: str) -> Claim:
     """A claim; its capacity is what was asked for until it is bound."""
     status, spec = claim.get("status") or {}, claim["spec"]
     asked = (spec.get("resources") or {}).get("requests") or {}
@@ -232,7 +232,14 @@ def claim_from(claim: Json) -> Claim:
         name=claim["metadata"]["name"],
         capacity=None if size is None else quantity(size),
         access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
+        owned=(controller_uid(claim["metadata"]) == owner) if is_ours(claim["metadata"], owner) else None,
     )
+
+
+def is_ours(claim: Json, owner: str) -> bool:
+    """Whether the operator made a claim for the object, by its metadata; one that outlives its object names none."""
+    made = (claim.get("labels") or {}).get(names.MANAGED_BY_LABEL) == names.FIELD_MANAGER
+    return made and controller_uid(claim) in (None, owner)
 
 
 def _time(stamp: str | None) -> datetime | None:

@@ -73,7 +73,7 @@ class Observer:
             jobs={made.name: made for made in (self._job(obj, job, pods, status, now) for job in jobs)},
             deployments=revisions,
             services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
-            claims={made.name: made for made in self._storage(obj, metadata)},
+            claims={made.name: made for made in self._storage(obj, status, metadata)},
             metrics=self.metrics(obj, status, revisions, now),
         )
         return Seen(observation, metadata)
@@ -128,12 +128,15 @@ class Observer:
         metadata.update({(kind, item["metadata"]["name"]): item["metadata"] for item in found})
         return found
 
-    def _storage(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Claim]:
+    def _storage(
+        self, obj: Eagle3Draft, status: Eagle3DraftStatus, metadata: dict[tuple[str, str], Json]
+    ) -> list[Claim]:
         claims = []
+        edited = obj.metadata.generation != status.observed_generation  # what is done for that must be done on what is
         for name in sorted({names.claim_name(obj, root) for root in names.roots(obj.spec)}):
-            if claim := self._claims.get(obj.metadata.namespace, name):
+            if claim := self._claims.get(obj.metadata.namespace, name, anew=edited):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]
-                claims.append(convert.claim_from(claim))
+                claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
         return claims
 
     def _job(self, obj: Eagle3Draft, job: Json, pods: list[Json], status: Eagle3DraftStatus, now: datetime) -> Job:

@@ -6,9 +6,6 @@ import kopf
 
 from eagle3_api import GROUP
 
-#: The kinds whose changes may matter to the object that their label names.
-CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"), ("", "v1", "services"))
-
 #: Objects of one answer: what is decoded at once is what costs memory.
 _PAGE = 100
 

@@ -14,7 +14,7 @@ from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.stages import Link
-from eagle3_operator.decision import Delete, Manifest, Suspend
+from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
 from eagle3_operator.observation import Job, Observation, Pod
 from eagle3_operator.settings import Settings
@@ -50,6 +50,7 @@ class Actions:
     apply: list[Manifest] = field(default_factory=list)
     delete: list[Delete] = field(default_factory=list)
     suspend: list[Suspend] = field(default_factory=list)
+    own: list[Own] = field(default_factory=list)
 
     def add(self, step: Step) -> None:
         self.apply += step.apply

@@ -4,7 +4,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.chain import Actions, View
 from eagle3_operator.decide.conditions import Said
-from eagle3_operator.decision import Manifest
+from eagle3_operator.decision import Manifest, Own
 from eagle3_operator.manifests import claims, names
 from eagle3_operator.observation import Claim
 from eagle3_operator.settings import Settings
@@ -27,15 +27,23 @@ def refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
 
 
 def without_claims(view: View, actions: Actions) -> Said | None:
-    """Make the claims that are ours to make; without a user's claim, or with one that its pods cannot share, nothing starts."""
+    """Make the claims that are ours to make, which go with the object or outlive it as ``deletionPolicy`` says now.
+
+    Without a user's claim, or with one that its pods cannot share, nothing starts.
+    """
     made: list[Manifest] = []
     for root in names.roots(view.obj.spec):
         name = names.claim_name(view.obj, root)
+        asked = getattr(view.obj.spec.storage, root).claim is None
         if (found := view.seen.claims.get(name)) is not None:
             if alone := _not_shared(view.obj, root, found):
                 return alone
+            if asked and found.owned is not None:
+                owners = tuple(claims.claim(view.obj, root)["metadata"].get("ownerReferences", ()))
+                if found.owned != bool(owners):  # deletionPolicy was edited since
+                    actions.own.append(Own(name, owners))
             continue
-        if getattr(view.obj.spec.storage, root).claim is None:
+        if asked:
             made.append(claims.claim(view.obj, root))
             continue
         text = f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}"

@@ -58,6 +58,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         apply=tuple(actions.apply),
         scale=tuple(scale),
         suspend=tuple(actions.suspend),
+        own=tuple(actions.own),
         events=tuple(told),
         requeue_after=wake_after(view, chain, obstacle, outcome),
     )

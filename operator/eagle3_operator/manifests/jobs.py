@@ -124,7 +124,7 @@ def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
 
 
 def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
-    """A hash of what the user says of a stage's pods: image, GPUs, placement, queue.
+    """A hash of what the user says of a stage's pods: image, GPUs, placement, bucket, queue.
 
     A Job whose hash differs from this one was made from another wish, and may be made anew under the same name. The
     operator's own version is not in it, so that an upgrade touches no Job.
@@ -137,6 +137,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["image"] = stage_image(obj.spec, stage)
     if stage in (StageName.PUBLISH, StageName.HOOK) and obj.spec.publish is not None:
         wish["publish"] = obj.spec.publish.model_copy(update={"hook": None}).to_json()
+    if stage in FEATURE_STAGES and (bucket := obj.spec.storage.features.object_store) is not None:
+        wish["bucket"] = bucket.to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:
         wish["shards" if stage is StageName.EXTRACT else "nodes"] = pods
     if queue := stage_queue(obj.spec, stage):

@@ -297,14 +297,31 @@ def test_a_service_says_which_revision_it_selects(selector: Json | None, revisio
 
 def test_a_claims_capacity_is_what_it_was_given_and_until_then_what_it_asks_for() -> None:
     asked = {"metadata": metadata("c", owner=None), "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
-    assert claim_from(asked).capacity == 2**30
-    assert claim_from(asked | {"status": {"phase": "Bound", "capacity": {"storage": "10G"}}}).capacity == 10**10
+    assert claim_from(asked, owner=UID).capacity == 2**30
+    bound = asked | {"status": {"phase": "Bound", "capacity": {"storage": "10G"}}}
+    assert claim_from(bound, owner=UID).capacity == 10**10
+
+
+@pytest.mark.parametrize(
+    ("manager", "owner", "owned"),
+    [
+        (names.FIELD_MANAGER, UID, True),
+        (names.FIELD_MANAGER, None, False),
+        (names.FIELD_MANAGER, "another", None),
+        ("somebody", None, None),
+    ],
+)
+def test_a_claim_that_the_operator_made_goes_with_its_object_or_not(
+    manager: str, owner: str | None, owned: bool | None
+) -> None:
+    made = metadata("c", owner=owner, labels={names.MANAGED_BY_LABEL: manager})
+    assert claim_from({"metadata": made, "spec": {}}, owner=UID).owned is owned
 
 
 def test_a_claim_is_shared_as_its_volume_is_and_until_then_as_it_asks() -> None:
     asked: Json = {"metadata": metadata("c"), "spec": {"accessModes": ["ReadWriteMany"]}}
-    assert claim_from(asked).access_modes == ("ReadWriteMany",)
-    bound = claim_from(asked | {"status": {"accessModes": ["ReadWriteOnce"]}})
+    assert claim_from(asked, owner=UID).access_modes == ("ReadWriteMany",)
+    bound = claim_from(asked | {"status": {"accessModes": ["ReadWriteOnce"]}}, owner=UID)
     assert bound.access_modes == ("ReadWriteOnce",)
 
 

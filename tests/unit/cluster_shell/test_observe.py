@@ -96,6 +96,15 @@ def test_a_claim_that_is_there_is_asked_for_once_in_a_while_however_many_objects
     assert client.asked == ["drafts", "drafts", "features", "drafts", "features"]
 
 
+def test_a_claim_is_asked_for_anew_where_what_is_done_depends_on_it() -> None:
+    client = ClientThatNotesWhatItIsAsked([])
+    client.claims = {"drafts"}
+    claims = Claims(client, clock=lambda: 0.0)
+    for anew in (False, True, False):
+        claims.get("llm", "drafts", anew=anew)
+    assert client.asked == ["drafts", "drafts"]
+
+
 def test_a_claim_of_the_same_name_in_another_namespace_is_another() -> None:
     client = ClientThatNotesWhatItIsAsked([])
     client.claims = {"drafts"}

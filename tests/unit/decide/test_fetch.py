@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ExtractConfig, FetchConfig, Fetched, FetchResult, InspectConfig, StageName
 from eagle3_api.status import Handled
@@ -197,3 +199,22 @@ def test_a_claim_for_the_models_is_made_where_a_size_is_given() -> None:
     world.seen = replace(world.seen, claims=others)
     made = decide(world.obj, world.seen, world.settings, world.now).apply
     assert [(one["kind"], one["metadata"]["name"]) for one in made] == [("PersistentVolumeClaim", "kimi-models")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "owned", "owners"),
+    [
+        ("Retain", True, [0]),
+        ("Delete", False, [1]),
+        ("Retain", False, []),
+        ("Delete", True, []),
+        ("Delete", None, []),  # it is not the operator's
+    ],
+)
+def test_a_claim_goes_with_its_object_as_the_object_says_now(
+    policy: str, owned: bool | None, owners: list[int]
+) -> None:
+    world = hub(storage={"models": {"size": "1Ti", "claim": None}}, deletionPolicy=policy)
+    world.seen = replace(world.seen, claims={**world.seen.claims, "kimi-models": Claim("kimi-models", owned=owned)})
+    told = decide(world.obj, world.seen, world.settings, world.now).own
+    assert [(own.claim, len(own.owners)) for own in told] == [("kimi-models", count) for count in owners]
