@@ -20,6 +20,9 @@ WINDOWS_KEPT = 21
 #: Former artifacts that the status remembers.
 ARTIFACTS_KEPT = 3
 
+#: Retries of finished stages that the status remembers.
+ATTEMPTS_KEPT = 16
+
 #: Servers of a revision whose counters are read, where no Prometheus does it.
 PODS_READ = 64
 
@@ -56,6 +59,14 @@ class StageStatus(Model):
     attempt: str | None = Field(None, description="Token of the retry that made a finished stage run again.")
     stalls: int = Field(0, description="How often this key's Job was ended because it showed no progress.")
     result: dict[str, Any] | None = Field(None, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+
+
+class Attempt(Model):
+    """A retry of a finished stage, which counts for the same inputs ever after."""
+
+    stage: StageName
+    inputs: str = Field(description="Key of the stage without a retry.")
+    token: str
 
 
 class RevisionState(StrEnum):
@@ -228,6 +239,11 @@ class Eagle3DraftStatus(Model):
         default_factory=list,
         max_length=ARTIFACTS_KEPT,
         description="What was converted before it, the newest first: an edit that goes back to one of them extracts and trains nothing again.",
+    )
+    attempts: list[Attempt] = Field(
+        default_factory=list,
+        max_length=ATTEMPTS_KEPT,
+        description="The retries that made finished stages run again, the newest last.",
     )
     handled: Handled = Field(default_factory=Handled)
     replicas: int = 0

@@ -26,7 +26,7 @@ from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.jobs import ConvertResult, Facts, JobEnvelope, ProbeConfig, ProbeResult, Report, StageName, result_of
 from eagle3_api.spec import Eagle3Draft, Probe
 from eagle3_api.status import Handled
-from eagle3_operator.decide.stages import Link, after_inspection, inspect
+from eagle3_operator.decide.stages import Attempts, Link, after_inspection, inspect
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.manifests import flags
@@ -91,7 +91,7 @@ class Loop:
         """All of it; the verdict on the revision with the draft."""
         facts = self.stage(inspect(self.obj, Handled(), None), Facts)
         draft, converted = "", None
-        for link in after_inspection(self.obj, facts, {}):
+        for link in after_inspection(self.obj, facts, Attempts()):
             draft, converted = link.artifact or "", self.stage(link)
         assert isinstance(converted, ConvertResult)
         plain = self.probed(0, facts, draft, converted, served=None, baseline=None)

@@ -1,28 +1,30 @@
 """All stages before serving, one step further each, as far as they can go."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, StageName
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import retention, stages
 from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
 from eagle3_operator.decide.room import Room, asked, unchanged
-from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.stages import Attempts, Link
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.jobs import is_large
 
 
 def advance_chain(
-    view: View, before: Eagle3DraftStatus, actions: Actions
+    view: View, before: Eagle3DraftStatus, attempts: Attempts, actions: Actions
 ) -> tuple[dict[StageName, StageStatus], Facts | None, Room]:
     """All stages, in order, as far as they can go. What was finished stays while a new inspection runs."""
     former = {stage.name: stage for stage in before.stages}
-    attempts = {stage.name: stage.attempt for stage in before.stages}
     chain: dict[StageName, StageStatus] = {}
     fetched: FetchResult | None = None
     begun: list[Link] = []
-    if (fetch := stages.fetch(view.obj, attempts.get(StageName.FETCH), before.handled.drift)) is not None:
-        step = advance(fetch, former.get(StageName.FETCH), view)
+    was = former.get(StageName.FETCH)
+    # What a branch is called may have moved: a retry counts whatever else is fetched
+    if (fetch := stages.fetch(view.obj, was and was.attempt, before.handled.drift)) is not None:
+        step = advance(fetch, was, view)
         actions.add(step)
         if step.status.state is not StageState.SUCCEEDED:
             return _not_yet_known(view, before, former | {StageName.FETCH: step.status}, step, [fetch], actions)
@@ -51,7 +53,7 @@ def advance_chain(
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:
             break
-    links += _publish(links, chain, former, view, actions)
+    links += _publish(links, chain, former, view, attempts, actions)
     links += retention.clean(links, chain, former, view, actions)
     actions.delete += stale(view, _named(view, [*begun, *links]))
     return chain, facts, room
@@ -62,6 +64,7 @@ def _publish(
     chain: dict[StageName, StageStatus],
     former: Mapping[StageName, StageStatus],
     view: View,
+    attempts: Attempts,
     actions: Actions,
 ) -> list[Link]:
     """Publish, and the hook after it, one step further, where Convert is finished and the object says where to.
@@ -72,16 +75,15 @@ def _publish(
     if view.obj.spec.publish is None or converted is None or converted.state is not StageState.SUCCEEDED:
         return []
     result = ConvertResult.model_validate(converted.result)
-    before = former.get(StageName.PUBLISH)
-    link = stages.publish(view.obj, links[-1], result, before.attempt if before is not None else None)
-    step = advance(link, before, view)
+    link = attempts.link(partial(stages.publish, view.obj, links[-1], result))
+    step = advance(link, former.get(StageName.PUBLISH), view)
     actions.add(step)
     chain[StageName.PUBLISH] = step.status
     if view.obj.spec.publish.hook is None or step.status.state is not StageState.SUCCEEDED:
         return [link]
-    pushed, before = PublishResult.model_validate(step.status.result), former.get(StageName.HOOK)
-    hook = stages.hook(view.obj, link, pushed, before.attempt if before is not None else None)
-    step = advance(hook, before, view)
+    pushed = PublishResult.model_validate(step.status.result)
+    hook = attempts.link(partial(stages.hook, view.obj, link, pushed))
+    step = advance(hook, former.get(StageName.HOOK), view)
     actions.add(step)
     chain[StageName.HOOK] = step.status
     return [link, hook]

@@ -92,7 +92,7 @@ def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting
         view: the object, its children and the time.
         waiting: what keeps its Job from being started or resumed; a running one is left alone.
     """
-    status = before if before is not None and before.key == link.key else _new(link, before)
+    status = before if before is not None and before.key == link.key else _new(link)
     job = view.job(link)
     if status.state is StageState.SUCCEEDED:
         return Step(status, delete=_needless(job))
@@ -144,12 +144,12 @@ def _needless(job: Job | None) -> tuple[Delete, ...]:
     return (Delete("Job", job.name),) if job is not None and running else ()
 
 
-def _new(link: Link, before: StageStatus | None) -> StageStatus:
+def _new(link: Link) -> StageStatus:
     return StageStatus(
         name=link.stage,
         key=link.key,
         state=StageState.WAITING,
-        attempt=before.attempt if before else None,
+        attempt=link.attempt,
         artifact=link.artifact,
     )
 

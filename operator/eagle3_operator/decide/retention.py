@@ -35,7 +35,9 @@ def remembered(
     if artifact is None or (status is not None and status.key == convert.key):
         return dict(former)
     finished = {
-        link.stage: StageStatus(name=link.stage, key=link.key, state=StageState.SUCCEEDED, artifact=link.artifact)
+        link.stage: StageStatus(
+            name=link.stage, key=link.key, state=StageState.SUCCEEDED, artifact=link.artifact, attempt=link.attempt
+        )
         for link in links
     }
     converted = finished[convert.stage].model_copy(update={"result": artifact.result.to_json()})

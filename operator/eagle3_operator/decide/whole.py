@@ -4,7 +4,7 @@ from datetime import datetime
 
 from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
-from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
+from eagle3_api.status import ArtifactStatus, Attempt, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, drift, events, retention, retries, summary, times
 from eagle3_operator.decide.advancing import advance_chain
 from eagle3_operator.decide.approval import APPROVE_ANNOTATION
@@ -15,6 +15,7 @@ from eagle3_operator.decide.obstacles import refused, without_claims
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.rollout import Rollout
 from eagle3_operator.decide.room import unchanged
+from eagle3_operator.decide.stages import Attempts
 from eagle3_operator.decide.waking import wake_after
 from eagle3_operator.decision import Decision
 from eagle3_operator.manifests import names
@@ -41,8 +42,9 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     obstacle = refusal or without_claims(view, actions)
     chain = {stage.name: stage for stage in known.stages}
     facts, room = known.resolved, unchanged(known, view, under_way=False)
+    attempts = Attempts(chain, known.attempts)
     if obstacle is None:
-        chain, facts, room = advance_chain(view, known, actions)
+        chain, facts, room = advance_chain(view, known, attempts, actions)
     if obj.spec.suspend:
         halt(view, actions)
     wanted = _wanted(obj, chain, facts) if refusal is None else None
@@ -50,7 +52,8 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
-    status = _status(view, known, chain, facts, Situation(obj.spec, chain, obstacle, wanted, outcome))
+    at = Situation(obj.spec, chain, obstacle, wanted, outcome)
+    status = _status(view, known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec) + (outcome.events if outcome else [])
     return Decision(
         status=status,
@@ -83,11 +86,11 @@ def _wanted(obj: Eagle3Draft, chain: dict[StageName, StageStatus], facts: Facts 
 def _status(
     view: View,
     before: Eagle3DraftStatus,
-    chain: dict[StageName, StageStatus],
     facts: Facts | None,
+    attempts: list[Attempt],
     at: Situation,
 ) -> Eagle3DraftStatus:
-    obj, generation = view.obj, view.obj.metadata.generation
+    obj, generation, chain = view.obj, view.obj.metadata.generation, at.stages
     said = conditions.table(at, before.conditions, generation, view.now)
     true = {c.type for c in said if c.status == "True"}
     # Whose draft serves has traffic to lose, also where it is never pushed or not healthy
@@ -107,6 +110,7 @@ def _status(
             "ready_once": before.ready_once or to_lose,
             "took": before.took | _took(obj.spec, chain),
             "artifact": artifact,
+            "attempts": attempts,
             "former_artifacts": retention.known(artifact, (before.artifact, *before.former_artifacts)),
             "handled": before.handled.model_copy(
                 update={

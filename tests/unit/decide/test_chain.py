@@ -16,7 +16,7 @@ from eagle3_api.jobs import (
     StageName,
     TrainConfig,
 )
-from eagle3_operator.decide.stages import after_inspection, clean
+from eagle3_operator.decide.stages import Attempts, after_inspection, clean
 from eagle3_operator.observation import Claim, Pod
 from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
@@ -71,7 +71,7 @@ def test_features_in_an_object_store_need_no_claim_and_the_checkpoints_lie_with_
     world = World().edit(storage={"features": {"objectStore": store}, "drafts": {"claim": "drafts"}})
     world.seen = replace(world.seen, claims={name: c for name, c in world.seen.claims.items() if name == "drafts"})
     world = trained(world)
-    links = after_inspection(world.obj, FACTS, {})
+    links = after_inspection(world.obj, FACTS, Attempts())
     configs = {link.stage: link.config for link in links}
     train, extract = configs[StageName.TRAIN], configs[StageName.EXTRACT]
     assert isinstance(train, TrainConfig)
@@ -155,6 +155,28 @@ def test_a_retry_of_a_finished_stage_is_a_new_attempt_under_a_new_key() -> None:
     assert world.told.stages[1].key != first
     assert world.told.stages[1].attempt == "again"
     assert world.job("extract").key == world.told.stages[1].key
+
+
+def test_a_retry_of_one_draft_is_none_of_another() -> None:
+    world = World().edit(draft={"checkpoint": "/drafts/mine"}).settle()
+    world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"})).finish("convert")
+    world.annotations["eagle3.dev/retry"] = "convert@again"
+    world.settle().finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"})).finish("convert")
+    assert [one.token for one in world.told.attempts] == ["again"]
+    trained(world.edit(draft={"checkpoint": None}))
+    keys = {stage.name: stage.key for stage in world.told.stages}
+    assert keys["convert"] == {stage.name: stage.key for stage in trained().told.stages}["convert"]
+
+
+def test_a_retry_that_a_former_version_wrote_down_keeps_its_key() -> None:
+    world = World().settle().finish("inspect").finish("extract")
+    world.annotations["eagle3.dev/retry"] = "extract@again"
+    world.settle().finish("inspect").finish("extract")
+    before, attempts = world.told.stages, world.told.attempts
+    assert [(one.stage, one.token) for one in attempts] == [("extract", "again")]
+    del world.status["attempts"]
+    world.settle()
+    assert (world.told.stages, world.told.attempts) == (before, attempts)
 
 
 def test_changed_data_is_extracted_anew_and_the_former_job_goes() -> None:

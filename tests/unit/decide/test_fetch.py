@@ -9,7 +9,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ExtractConfig, FetchConfig, Fetched, FetchResult, InspectConfig, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide import decide
-from eagle3_operator.decide.stages import after_inspection, fetch, inspect
+from eagle3_operator.decide.stages import Attempts, after_inspection, fetch, inspect
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment
 from eagle3_operator.observation import Claim
@@ -80,7 +80,7 @@ def test_from_then_on_every_stage_and_server_reads_what_was_fetched() -> None:
     target, dataset = facts.fetched.target, facts.fetched.dataset  # type: ignore[union-attr]
     assert target is not None
     assert dataset is not None
-    links = after_inspection(world.obj, facts, {})
+    links = after_inspection(world.obj, facts, Attempts())
     assert {link.config.target for link in links} == {target.path}  # type: ignore[union-attr]
     extract = links[0].config
     assert isinstance(extract, ExtractConfig)
@@ -118,7 +118,7 @@ def test_a_draft_of_a_hub_is_adopted_from_where_it_was_fetched_to() -> None:
     facts = FACTS.model_copy(update={"fetched": fetched, "checkpoint_digest": "c1"})
     world.finish("inspect", facts)
     assert [made.stage for made in world.seen.jobs.values()] == ["fetch", "inspect", "convert"]
-    made = after_inspection(world.obj, facts, {})[-1].config
+    made = after_inspection(world.obj, facts, Attempts())[-1].config
     assert isinstance(made, ConvertConfig)
     assert made.checkpoint == fetched.draft.path
     container = job(world.obj, Settings(), config=made)["spec"]["template"]["spec"]["containers"][0]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from eagle3_api.jobs import StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
-from eagle3_operator.decide.stages import after_inspection, inspect
+from eagle3_operator.decide.stages import Attempts, after_inspection, inspect
 from unit.decide.world import World
 from unit.samples import FACTS
 
@@ -23,7 +23,7 @@ GOLDEN = {
 
 def keys(world: World) -> dict[str, str]:
     obj = world.obj
-    chain = {link.stage.value: link.key for link in after_inspection(obj, FACTS, {})}
+    chain = {link.stage.value: link.key for link in after_inspection(obj, FACTS, Attempts())}
     return {
         "inspect": inspect(obj, Handled(), None).key,
         **chain,
@@ -68,14 +68,14 @@ def test_the_draft_that_a_training_goes_on_from_is_in_its_key_by_content() -> No
     obj = World().edit(draft={"initFrom": "/drafts/published"}).obj
 
     def trained(digest: str | None) -> str:
-        links = after_inspection(obj, FACTS.model_copy(update={"init_digest": digest}), {})
+        links = after_inspection(obj, FACTS.model_copy(update={"init_digest": digest}), Attempts())
         return next(link.key for link in links if link.stage is StageName.TRAIN)
 
     assert len({trained(None), trained("a" * 64), trained("b" * 64)}) == 3
     elsewhere = World().edit(draft={"initFrom": "/drafts/copy"}).obj
     facts = FACTS.model_copy(update={"init_digest": "a" * 64})
-    assert [link.key for link in after_inspection(elsewhere, facts, {})] == [
-        link.key for link in after_inspection(obj, facts, {})
+    assert [link.key for link in after_inspection(elsewhere, facts, Attempts())] == [
+        link.key for link in after_inspection(obj, facts, Attempts())
     ]
 
 

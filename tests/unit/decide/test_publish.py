@@ -6,7 +6,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
-from eagle3_operator.decide.stages import after_inspection, publish
+from eagle3_operator.decide.stages import Attempts, after_inspection, publish
 from unit.decide.world import World, serving_draft, serving_plain, trained
 from unit.samples import FACTS, converted, measured
 
@@ -34,7 +34,7 @@ STORED = PublishResult(
 
 def publication(world: World) -> PublishConfig:
     """What the object's Publish is to do."""
-    chain = after_inspection(world.obj, FACTS, {})
+    chain = after_inspection(world.obj, FACTS, Attempts())
     config = publish(world.obj, chain[-1], converted("d" * 64), None).config
     assert isinstance(config, PublishConfig)
     return config

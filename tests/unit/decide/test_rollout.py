@@ -110,6 +110,22 @@ def test_a_retry_measures_a_rejected_revision_again() -> None:
     assert world.serving == 2
 
 
+def test_what_a_retry_made_is_found_again_when_an_edit_is_taken_back() -> None:
+    """And not the rejected draft that was retried."""
+    world = serving_plain().ready(1).finish("probe", measured(accept=1.0, speed=54.8))
+    world.annotations["eagle3.dev/retry"] = "train@again"
+    world.settle().finish("inspect")
+    for stage in ("extract", "train"):
+        world.finish(stage)
+    world.finish("convert", converted("e" * 64)).ready(2).finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 2
+    world.later(700).edit(data={"maxLength": 1024}).settle().finish("inspect")
+    assert world.job("extract")
+    world.edit(data={"maxLength": None}).settle().finish("inspect")
+    assert world.reason() == ("True", Reason.SERVING)
+    assert world.serving == 2
+
+
 def test_failing_windows_move_the_service_back_to_the_warm_revision_at_once() -> None:
     world = serving_draft()
     world.window()

@@ -4,10 +4,11 @@ A stage says which inputs determine its output (its key hashes them, with its up
 Job gets. A new stage is a module here.
 """
 
-from collections.abc import Mapping
+from functools import partial
 
 from eagle3_api.jobs import Facts, StageName
 from eagle3_api.spec import Eagle3Draft
+from eagle3_operator.decide.stages.attempts import Attempts
 from eagle3_operator.decide.stages.clean import clean
 from eagle3_operator.decide.stages.configuration import sglang_version
 from eagle3_operator.decide.stages.convert import CONVERT
@@ -19,13 +20,13 @@ from eagle3_operator.decide.stages.publish import publish
 from eagle3_operator.decide.stages.stage import Context, Link
 from eagle3_operator.decide.stages.train import TRAIN
 
-__all__ = ["Link", "after_inspection", "clean", "fetch", "hook", "inspect", "publish", "sglang_version"]
+__all__ = ["Attempts", "Link", "after_inspection", "clean", "fetch", "hook", "inspect", "publish", "sglang_version"]
 
 
-def after_inspection(obj: Eagle3Draft, facts: Facts, attempts: Mapping[StageName, str | None]) -> list[Link]:
+def after_inspection(obj: Eagle3Draft, facts: Facts, attempts: Attempts) -> list[Link]:
     """The stages that follow, in order: all three, or Convert alone for an adopted checkpoint."""
     stages = [CONVERT] if obj.spec.draft.checkpoint else [EXTRACT, TRAIN, CONVERT]
     links: dict[StageName, Link] = {}
     for stage in stages:
-        links[stage.name] = stage.link(Context(obj, facts, dict(links)), attempts.get(stage.name))
+        links[stage.name] = attempts.link(partial(stage.link, Context(obj, facts, dict(links))))
     return list(links.values())

@@ -43,7 +43,7 @@ def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Li
     key = key_of("fetch/1", {name: source and source.key for name, source in sources.items()})
     config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset, draft=draft, stored=stored)
     first = target or dataset or draft or stored
-    return Link(StageName.FETCH, key, config, first.folder if first else None)
+    return Link(StageName.FETCH, key, config, first.folder if first else None, attempt)
 
 
 def _source(obj: Eagle3Draft, source: dict[str, object], **anew: str | None) -> dict[str, object]:

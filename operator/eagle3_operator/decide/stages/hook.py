@@ -30,4 +30,4 @@ def hook(obj: Eagle3Draft, publish: Link, result: PublishResult, attempt: str | 
         reference=result.reference,
         address=result.stored.address if result.stored else None,
     )
-    return Link(StageName.HOOK, key, config, None)
+    return Link(StageName.HOOK, key, config, None, attempt)

@@ -38,4 +38,4 @@ def publish(obj: Eagle3Draft, convert: Link, result: ConvertResult, attempt: str
         plain_http=oci is not None and oci.plain_http,
         object_store=BucketConfig(url=store.url, endpoint=store.endpoint, region=store.region) if store else None,
     )
-    return Link(StageName.PUBLISH, key, config, place)
+    return Link(StageName.PUBLISH, key, config, place, attempt)

@@ -18,6 +18,8 @@ class Link:
     key: str
     config: JobConfig
     artifact: str | None
+    #: Token of the retry that is in the key.
+    attempt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,4 +61,4 @@ class Stage:
     def link(self, context: Context, attempt: str | None) -> Link:
         """This stage for one object; ``attempt`` is the token of a retry that made a finished stage run again."""
         key = key_of(f"{self.name}/{self.version}", self.inputs(context) | {"attempt": attempt})
-        return Link(self.name, key, self.config(context, key), context.folder(self.name, key))
+        return Link(self.name, key, self.config(context, key), context.folder(self.name, key), attempt)
