@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from eagle3_api.artifacts import MANIFEST, Manifest
+from eagle3_api.artifacts import MANIFEST, File, Manifest
 from eagle3_api.checkpoints.safetensors import BITS, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token
@@ -35,6 +35,7 @@ from eagle3_draft.features import (
     write_shard,
 )
 from eagle3_draft.features.format import sample_of
+from eagle3_draft.places import DOWNLOADS, Volume
 from eagle3_draft.stage import StageError
 
 HEADER = Header(
@@ -248,6 +249,21 @@ def test_counting_words_reads_nothing_of_what_was_computed(tmp_path: Path) -> No
     flip(path, read_header(path).tensors["loss_mask"].begin)
     with pytest.raises(StageError, match="changed since"):
         list(Features.open(tmp_path).train.texts())
+
+
+def test_who_counts_words_has_the_next_shards_come_meanwhile(tmp_path: Path) -> None:
+    store(tmp_path, [[sample(n)] for n in range(1, 9)], [])
+    announced: list[str] = []
+
+    class Far(Volume):
+        def announce(self, folder: Path, entry: File) -> None:
+            announced.append(entry.path)
+
+    texts = Features.open(tmp_path, Far()).train.texts()
+    for number in range(3):
+        next(texts)
+        assert f"train-{min(7, number + DOWNLOADS):05d}.safetensors" in announced
+    assert "train-00007.safetensors" not in announced, "no more than are downloaded at a time"
 
 
 def of_an_older_version(folder: Path) -> None:

@@ -11,13 +11,13 @@ import torch
 from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
-from eagle3_draft.features import Features
+from eagle3_draft.features import Features, Samples
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.begin import begin, first_weights, prepare
-from eagle3_draft.train.vocabulary import Usage, Vocabulary
+from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary
 from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
 from unit.train import corpus
@@ -118,6 +118,24 @@ def test_the_next_try_keeps_the_vocabulary_that_checkpoints_have_learnt(learnt: 
     Vocabulary(others, corpus.VOCABULARY).save(folder / VOCABULARY)  # as a former version might have chosen it
     prepare(config, features, target)
     assert torch.equal(Vocabulary.load(folder / VOCABULARY).ids, others)
+
+
+def test_the_words_are_counted_once_for_all_tries_and_it_is_told_meanwhile(
+    learnt: corpus.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = corpus.train_config(learnt, tmp_path)
+    folder = Path(config.folder)
+    folder.mkdir()
+    features, target = Features.open(learnt.features), Target(learnt.target)
+    expected = Usage.of(features.train.texts(), corpus.VOCABULARY)
+    prepare(config, features, target)
+    assert "conversations read for the vocabulary" in capsys.readouterr().out
+    monkeypatch.delattr(Samples, "texts")
+    (folder / CONFIG).unlink()
+    prepare(config, features, target)
+    found = Usage.load(folder / USAGE_FILE)
+    assert torch.equal(found.supervised, expected.supervised)
+    assert torch.equal(found.overall, expected.overall)
 
 
 def test_a_try_that_ended_while_it_chose_leaves_nothing_behind_that_counts(

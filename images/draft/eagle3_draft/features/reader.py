@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import overload
 
@@ -24,7 +24,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.features.format import LENGTHS, Digests, Header, Sample, ShardEntry, Split, Text, digests_name
 from eagle3_draft.features.shard import Shard, corrupt
-from eagle3_draft.places import Place, Volume
+from eagle3_draft.places import DOWNLOADS, Place, Volume
 from eagle3_draft.stage import StageError
 
 _SHARDS = TypeAdapter(list[ShardEntry])
@@ -173,11 +173,14 @@ class Samples(Sequence[Sample]):
 
     def texts(self) -> Iterator[Text]:
         """What the conversations say, in their order. Nothing is read of what was computed over them."""
-        for index in range(len(self)):
-            found, place = self._find(index)
-            if (digests := self._digests_of(index)) is not None:
-                found.shard.check_text(place, digests)
-            yield found.shard.text(place)
+        for number, (first, end) in enumerate(pairwise(self._starts)):
+            for ahead in self._shards[number : number + 1 + DOWNLOADS]:
+                self._at.announce(self._folder, ahead)
+            for index in range(first, end):
+                found, place = self._find(index)
+                if (digests := self._digests_of(index)) is not None:
+                    found.shard.check_text(place, digests)
+                yield found.shard.text(place)
 
     def _begin(self, index: int) -> None:
         """Have a conversation read, and verified if it was not."""

@@ -1,6 +1,7 @@
 """What a training begins with: the draft's vocabulary, its sizes and its weights, fresh or those of an existing draft."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.convert.emit import sources_of
 from eagle3_draft.convert.weights import pieces
 from eagle3_draft.data.tokenizer_files import own_template, special_tokens
-from eagle3_draft.features import Features
+from eagle3_draft.features import Features, Samples, Text
 from eagle3_draft.inspect.checkpoint import checkpoint_digest, read_checkpoint
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of, draft_config
 from eagle3_draft.model.target import Target
+from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.checks import check_sizes
-from eagle3_draft.train.vocabulary import Usage, Vocabulary, choose, required
+from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, choose, required
 
 #: The field of the object that names an existing draft.
 FIELD = "draft.initFrom"
@@ -38,7 +40,7 @@ class Beginning:
 
 
 def prepare(config: TrainConfig, features: Features, target: Target) -> None:
-    """Write the draft's vocabulary and sizes where the ranks read them, once.
+    """Write the draft's vocabulary and sizes, and the usage of tokens, where the ranks read them, once.
 
     A vocabulary that an earlier try chose stays: its checkpoints have learnt it, and another, as a newer version of this
     code might choose it, would make other words of the rows of their head.
@@ -48,9 +50,9 @@ def prepare(config: TrainConfig, features: Features, target: Target) -> None:
             what ``begin`` raises.
     """
     folder = Path(config.folder)
+    usage = _usage(folder / USAGE_FILE, features)
     if config.init_from is None and (folder / CONFIG).exists():  # which is written last
         return
-    usage = Usage.of(features.train.texts(), features.header.vocabulary_size)
     if not usage.supervised.any():
         raise StageError(
             ExitCode.BAD_INPUT,
@@ -62,6 +64,21 @@ def prepare(config: TrainConfig, features: Features, target: Target) -> None:
     check_sizes(config, beginning.config)
     beginning.vocabulary.save(folder / VOCABULARY)
     write_atomic(folder / CONFIG, json.dumps(beginning.config.to_json(), indent=1).encode())
+
+
+def _usage(path: Path, features: Features) -> Usage:
+    """That of the conversations to learn from, counted unless an earlier try did: an object store is downloaded for it."""
+    if not path.exists():
+        Usage.of(_told(features.train), features.header.vocabulary_size).save(path)
+    return Usage.load(path)
+
+
+def _told(samples: Samples) -> Iterator[Text]:
+    """What conversations say, with progress lines: of the training nothing is done yet."""
+    progress = Progress(1, "of the training")
+    for number, text in enumerate(samples.texts()):
+        progress.update(0, f"{number:,} of {len(samples):,} conversations read for the vocabulary")
+        yield text
 
 
 def begin(config: TrainConfig, usage: Usage, target: Target) -> Beginning:

@@ -22,7 +22,7 @@ from eagle3_draft.features import Features, Sample
 from eagle3_draft.places import place_of
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.report import page
-from eagle3_draft.train.vocabulary import Usage, Vocabulary, coverage
+from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, coverage
 
 #: Bounds of the held-out sample that the artifact keeps: conversations, and tokens of each.
 SAMPLE_CONVERSATIONS, SAMPLE_TOKENS = 64, 256
@@ -79,7 +79,7 @@ def _result(config: TrainConfig, state: TrainingState, features: Features) -> Tr
         expected_accept_lengths=best["accept_length"],
         held_out=len(features.held_out),
         vocabulary_size=len(vocabulary.ids),
-        vocabulary_coverage=coverage(vocabulary, Usage.of(features.train.texts(), vocabulary.target_size)),
+        vocabulary_coverage=coverage(vocabulary, Usage.load(Path(config.folder) / USAGE_FILE)),
         special_tokens=len(special),
         special_tokens_inside=int(vocabulary.members[special].sum()),
         tokens_per_second=state.tokens / state.seconds if state.step else 0.0,

@@ -12,6 +12,9 @@ from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.tokenizer_files import SpecialTokens
 from eagle3_draft.features import Text
 
+#: A working file of Train's: the usage of tokens, which takes a reading of the whole store to count.
+USAGE_FILE = ".usage.safetensors"
+
 #: SGLang pads a draft's head to a multiple of this, and fails to capture graphs where the head is not one.
 MULTIPLE = 64
 
@@ -75,6 +78,15 @@ class Usage:
             supervised += torch.bincount(ids[sample.loss_mask.bool()], minlength=target_size)
             overall += torch.bincount(ids, minlength=target_size)
         return cls(supervised, overall)
+
+    def save(self, path: Path) -> None:
+        """Write both."""
+        write_atomic(path, save({"supervised": self.supervised, "overall": self.overall}))
+
+    @classmethod
+    def load(cls, path: Path) -> "Usage":
+        """Read both."""
+        return cls(**load_file(path))
 
 
 def required(special: SpecialTokens, template: str, usage: Usage) -> frozenset[int]:
