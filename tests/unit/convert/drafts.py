@@ -29,6 +29,8 @@ from published.layouts import Original
 from unit.train import corpus
 
 TRAINED_KEY, KEY, DATA_DIGEST = "7e" * 32, "c0" * 32, "da" * 32
+#: The command of somebody else's, with a word that is nobody's business.
+TRAINER = ["train", "--api-key=word"]
 DRAFT_VOCABULARY = 64
 
 #: Changes a checkpoint's configuration and tensors in place.
@@ -88,7 +90,7 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
     (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
     save_sample(trained / HELD_OUT, samples, torch.float32)
     (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
-    told = {"config": {"epochs": 3, "trainer": ["train", "--well"], "initFrom": None, "folder": "/somewhere"}}
+    told = {"config": {"epochs": 3, "trainer": TRAINER, "initFrom": None, "folder": "/somewhere"}}
     (trained / REPORT).write_text(json.dumps(told))
     result = TrainResult(
         steps=1,

@@ -1,5 +1,6 @@
 """What SGLang gets is the draft that was trained, or nothing."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -91,7 +92,9 @@ def test_the_provenance_names_what_was_made_from_what(made: drafts.Made, convert
     target, trained, data = said["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert target["digest"] == {"eagle3Digest": drafts.convert_config(made, folder).target_digest}
     assert trained["digest"] == {"eagle3Key": drafts.TRAINED_KEY}
-    assert trained["annotations"]["learnedBy"] == {"epochs": 3, "trainer": ["train", "--well"]}
+    command = hashlib.sha256(json.dumps(drafts.TRAINER).encode()).hexdigest()
+    assert trained["annotations"]["learnedBy"] == {"epochs": 3, "trainer": {"program": "train", "sha256": command}}
+    assert "api-key" not in json.dumps(said)
     assert trained["annotations"]["run"] == {"torch": torch.__version__, "extraction.sglang": "0.5.21"}
     assert data["digest"] == {"sha256": drafts.DATA_DIGEST}
     assert data["annotations"] == {"maxLength": "256"}

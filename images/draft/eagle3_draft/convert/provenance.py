@@ -3,8 +3,9 @@
 Source: in-toto Statement v1 and SLSA Provenance v1, as specified at in-toto.io and slsa.dev.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,9 +22,8 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = f"https://{API_VERSION}/convert"
 
 
-#: Fields of a training's configuration that decide what is learned; ``trainer`` is the command of somebody else's.
+#: Fields of a training's configuration that decide what is learned.
 LEARNED_BY = (
-    "trainer",
     "epochs",
     "tokensPerStep",
     "learningRate",
@@ -44,7 +44,7 @@ class Training:
 
     Attributes:
         inputs: of the extraction that it learned from, by name: ``data`` is the sha256 of the file.
-        learned_by: of its configuration, ``LEARNED_BY``.
+        learned_by: of its configuration, ``LEARNED_BY``, and the trainer if it was somebody else's.
         run: versions, devices, start and end, of the extraction too.
     """
 
@@ -61,7 +61,7 @@ class Training:
             told = json.loads(artifacts.verified(trained, REPORT).read_bytes()).get("config", {})
         return cls(
             of_extraction(manifest.made_from),
-            {name: told[name] for name in LEARNED_BY if told.get(name) is not None},
+            {name: told[name] for name in LEARNED_BY if told.get(name) is not None} | _trainer(told.get("trainer")),
             # A statement leaves the cluster; the names of its machines do not
             {name: value for name, value in manifest.provenance.items() if name.rpartition(".")[2] != "node"},
         )
@@ -140,6 +140,16 @@ def _of_training(config: ConvertConfig, training: Training) -> Iterator[dict[str
             "digest": {"sha256": training.inputs["data"]},
             "annotations": {name: value for name, value in training.inputs.items() if name not in ("data", "target")},
         }
+
+
+def _trainer(command: Sequence[str] | None) -> dict[str, Any]:
+    """Somebody else's trainer: its program, and what its command can be recognised by.
+
+    The statement is published and signed; the other words may be keys, or addresses of the cluster's own.
+    """
+    if command is None:
+        return {}
+    return {"trainer": {"program": command[0], "sha256": hashlib.sha256(json.dumps(command).encode()).hexdigest()}}
 
 
 def _timestamp(time: str) -> str:
