@@ -224,10 +224,14 @@ def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
     The digest is computed beside, while the disk works; until both are done all pieces stay in memory.
     """
     digest = hashlib.sha256()
-    with ThreadPoolExecutor(1, "digest") as beside, _appearing(path) as file:
-        for piece in pieces:
-            beside.submit(digest.update, piece)
-            file.write(piece)
+    with ThreadPoolExecutor(1, "digest") as beside:
+        updates = []
+        with _appearing(path) as file:
+            for piece in pieces:
+                updates.append(beside.submit(digest.update, piece))
+                file.write(piece)
+        for update in updates:
+            update.result()
     return digest.hexdigest()
 
 
@@ -249,6 +253,12 @@ def _appearing(path: Path) -> Iterator[BufferedWriter]:
         raise
     partial.replace(path)
     _sync_folder(path.parent)
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder that nobody writes to now."""
+    for path in folder.glob(".*.partial"):
+        path.unlink(missing_ok=True)
 
 
 def remove_working_files(folder: Path) -> None:

@@ -279,3 +279,17 @@ def test_two_pods_that_write_the_same_file_at_the_same_time_do_not_meet(tmp_path
     artifacts.write_pieces(path, pieces())
     assert path.read_bytes() == b"one and the same"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_digest_that_could_not_be_computed_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def update(self, piece: memoryview) -> None:
+            if bytes(piece) == b"second":
+                raise MemoryError
+
+        def hexdigest(self) -> str:
+            return "that of the first piece alone"
+
+    monkeypatch.setattr("eagle3_draft.artifacts.hashlib.sha256", Failing)
+    with pytest.raises(MemoryError):
+        artifacts.write_pieces(tmp_path / "shard", map(memoryview, (b"first", b"second")))

@@ -434,6 +434,26 @@ def test_what_is_stored_already_needs_no_space_again(world: World, monkeypatch: 
     assert stored > 700_000
 
 
+def test_what_killed_runs_left_half_written_takes_no_space_of_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, theirs = (
+        world.folder / "features" / f"part-0000{number}-of-00006" / ".train-00000.safetensors.0f0f0f0f.partial"
+        for number in (0, 1)
+    )
+    for path in (own, theirs):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(1000))
+    seen = []
+
+    def free(_: Path) -> int:
+        seen.append((own.exists(), theirs.exists()))
+        return 10**9
+
+    extract(world, 2, 0, monkeypatch, free_bytes=free)
+    assert seen == [(False, True)]  # the other pod may be at work
+
+
 def test_what_was_begun_under_another_key_and_never_finished_is_removed(world: World, tmp_path: Path) -> None:
     extractions = tmp_path / "extract"
     (extractions / "abandoned" / "part-00000-of-00001").mkdir(parents=True)

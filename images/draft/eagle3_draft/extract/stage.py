@@ -13,6 +13,7 @@ from pathlib import Path
 from eagle3_api.artifacts import REPORT
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName
+from eagle3_draft import artifacts
 from eagle3_draft.data.prompts import Prompt
 from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
@@ -89,6 +90,8 @@ def run(
         unfinished = [part for part in every if at.finished(folder / part.name, config.key) is None]
         own = parts.own(every, parts.index(), config.shards)
         to_make = [part for part in own if part in unfinished]
+        for part in to_make:  # before the free space is looked at; no other pod writes there
+            artifacts.remove_partials(folder / part.name)
         texts, progress = _texts(inputs, own, to_make, folder, engine, interruption)
         found: Sequence[Prompt] | None = None
         with closing(texts):
