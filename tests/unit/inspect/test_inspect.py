@@ -1,6 +1,7 @@
 """Everything that is wrong with target, data, checkpoint or volume is named before a GPU is spent."""
 
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -354,7 +355,8 @@ def test_features_that_this_object_has_already_are_not_needed_twice(world: World
         if fits:
             assert world.inspect(features_capacity=4_000_000)
         else:
-            world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
+            message = world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
+            assert re.search(rf"delete the features of former specs, 2[.]8. MiB: {mine}$", message)
 
 
 def test_features_that_are_gone_are_not_needed_again_by_a_draft_that_is_trained(world: World) -> None:

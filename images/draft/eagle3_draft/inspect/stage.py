@@ -20,7 +20,7 @@ from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
 from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
-from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from
+from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from, of_former_specs
 from eagle3_draft.inspect.target import TargetFacts, end_tokens, read_target
 from eagle3_draft.places import place
 from eagle3_draft.stage import StageError
@@ -238,6 +238,7 @@ def _space(
         if config.object_store is not None
         or any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*"))
         else free_bytes(features, config.features_capacity, extractions, made_from),
+        former=of_former_specs(extractions, made_from),
     )
 
 

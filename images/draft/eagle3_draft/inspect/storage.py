@@ -1,7 +1,7 @@
 """Whether the features will fit, before hours of extraction find out that they do not."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
@@ -40,6 +40,11 @@ def free_bytes(root: Path, capacity: int | None, extractions: Path, made_from: M
     return max(0, free + sum(held_bytes(path) for path in own))
 
 
+def of_former_specs(extractions: Path, made_from: Mapping[str, str]) -> list[Path]:
+    """This object's finished extractions that were made from other inputs. Clean removes them, but only once a draft is trained."""
+    return [path for path in extractions.glob("*") if path.is_dir() and not _is_reusable(path, made_from)]
+
+
 def is_made_from(artifact: Path, inputs: Mapping[str, str]) -> bool:
     """Whether a finished artifact lies in a folder that was made from these inputs, among others."""
     try:
@@ -76,6 +81,7 @@ def check_space(
     dtype: FeatureDtype,
     teacher: TeacherKind,
     free: int | None,
+    former: Sequence[Path] = (),
 ) -> tuple[int, int]:
     """Set the features' size against the free space.
 
@@ -87,6 +93,7 @@ def check_space(
         dtype: of the stored states.
         teacher: in which form the target's answers are stored.
         free: bytes; None where no space is needed, because the work is done.
+        former: folders of features that this object needs no more.
 
     Returns:
         Bytes of a token's features, and of all of them.
@@ -107,10 +114,12 @@ def check_space(
             ways.append(f"{way.change} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
     if samples := int(conversations * free / needed * 0.95):
         ways.append(f"data.maxSamples {samples} (about {readable_count(free // per_token)} tokens)")
+    held = readable_bytes(sum(map(held_bytes, former)))
+    hint = f". Or delete the features of former specs, {held}: {', '.join(map(str, former))}" if former else ""
     raise StageError(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
         f"at most {readable_count(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
         f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free. Use "
-        f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}",
+        f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}{hint}",
     )
