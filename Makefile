@@ -65,10 +65,10 @@ lint: $(READY) ## Check style, types and the direction of imports
 	exit $$status
 
 test-unit: $(READY) ## Run the unit tests, under a minute
-	$(PYTEST) -n auto -m "not stages and not long" tests/unit
+	$(PYTEST) -n auto --dist worksteal -m "not stages and not long" tests/unit
 
 test-stages: $(READY) ## Run the stages as processes: kill them, starve them, resume them
-	$(PYTEST) -n auto -m "stages and not long" tests/stages tests/unit
+	$(PYTEST) -n auto --dist worksteal -m "stages and not long" tests/stages tests/unit
 
 test-cluster: $(READY) ## Run the tests against a real API server
 	$(PYTEST) tests/cluster
