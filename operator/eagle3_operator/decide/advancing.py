@@ -23,7 +23,7 @@ def advance_chain(
     begun: list[Link] = []
     was = former.get(StageName.FETCH)
     # What a branch is called may have moved: a retry counts whatever else is fetched
-    if (fetch := stages.fetch(view.obj, was and was.attempt, before.handled.drift)) is not None:
+    if (fetch := stages.fetch(view.obj, was.attempt if was else None, before.handled.drift)) is not None:
         step = advance(fetch, was, view)
         actions.add(step)
         if step.status.state is not StageState.SUCCEEDED:

@@ -123,7 +123,7 @@ def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
 
 def halt(view: View, actions: Actions) -> None:
     """What runs is suspended with its object, whether or not its stage is reached: an inspection or an obstacle may come before."""
-    decided = {one.name for one in (*actions.delete, *actions.suspend)}
+    decided = {deleted.name for deleted in actions.delete} | {suspended.name for suspended in actions.suspend}
     for job in _of_chain(view):
         if job.finished or job.name in decided:
             continue
