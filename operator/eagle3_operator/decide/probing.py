@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from eagle3_api.artifacts import DRAFTS_ROOT, folder
+from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
 from eagle3_api.status import RevisionStatus, StageState
 from eagle3_operator.decide.chain import Step, View, advance
@@ -12,6 +13,7 @@ from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.manifests import flags, names
+from eagle3_operator.observation import Job
 
 
 def probe_config(revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts) -> ProbeConfig:
@@ -64,16 +66,25 @@ def fits(plain: Revision, view: View, wanted: Wanted) -> bool:
 def measure(
     revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts
 ) -> tuple[RevisionStatus, Step]:
-    """The probe of a revision whose server is ready, one step further."""
+    """The probe of a revision whose server is ready, one step further. It does not share the server with one that was retried."""
     config = probe_config(revision, plain, view, wanted, facts)
-    step = advance(Link(StageName.PROBE, config.key, config, config.folder), None, view)
+    former = [job for job in _under_way(revision, view) if job.key != config.key]
+    waiting = (Reason.PENDING, "the former probe is being ended") if former else None
+    step = advance(Link(StageName.PROBE, config.key, config, config.folder), None, view, waiting)
+    gone = (Delete("Job", job.name) for job in former if not job.terminating)
+    step = replace(step, delete=(*step.delete, *gone))
     status, ended = revision.status, step.status
     if ended.state is StageState.SUCCEEDED:
         return _measured(revision, config.folder, ProbeResult.model_validate(ended.result), view), step
     if ended.state is StageState.FAILED:
-        gone = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
-        return _not_measured(status, ended.message), gone
+        failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
+        return _not_measured(status, ended.message), failed
     return status, step
+
+
+def _under_way(revision: Revision, view: View) -> list[Job]:
+    probes = (job for job in view.seen.jobs.values() if job.stage == StageName.PROBE and job.owned)
+    return [job for job in probes if job.revision == revision.number and not job.finished]
 
 
 def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View) -> RevisionStatus:

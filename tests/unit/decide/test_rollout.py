@@ -110,6 +110,18 @@ def test_a_retry_measures_a_rejected_revision_again() -> None:
     assert world.serving == 2
 
 
+def test_a_revision_that_is_retried_while_it_is_measured_is_not_measured_twice_at_once() -> None:
+    world = serving_plain().ready(1)
+    former = world.job("probe").name
+    world.annotations["eagle3.dev/retry"] = "r1@again"
+    world.step()
+    assert [job for job in world.jobs("probe") if not job.finished] == []
+    world.settle()
+    assert world.job("probe").name != former
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 1
+
+
 def test_what_a_retry_made_is_found_again_when_an_edit_is_taken_back() -> None:
     """And not the rejected draft that was retried."""
     world = serving_plain().ready(1).finish("probe", measured(accept=1.0, speed=54.8))
