@@ -336,7 +336,7 @@ class Rollout:
         for number, revision in list(self.revisions.items()):
             until = revision.status.bakes_until
             left = (times.parse(until) - self.view.now).total_seconds() if until else 0.0
-            if left > 0:
+            if left > 0 and revision.standing is not Standing.REJECTED:
                 warm.append(number)
                 self.wake.append(left + 1)
             elif until:

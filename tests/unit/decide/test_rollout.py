@@ -61,6 +61,14 @@ def test_the_former_revision_stays_warm_for_the_bake_time() -> None:
     assert world.replicas == {0: 0, 1: 1}
 
 
+def test_what_a_higher_bar_rejects_is_kept_warm_no_longer() -> None:
+    world = serving_draft().edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    world.ready(2).finish("probe", measured(accept=2.5, speed=130.0))
+    assert world.replicas == {0: 1, 1: 1, 2: 1}
+    world.edit(probe={"minSpeedup": 1.42}).settle()
+    assert (world.serving, world.replicas) == (2, {0: 1, 1: 0, 2: 1})
+
+
 def test_a_draft_that_is_slower_is_rejected_and_scaled_to_zero() -> None:
     """Rows 19, 20: the walkthrough's story."""
     world = broken_draft(serving_draft().later(700).settle())
