@@ -23,6 +23,7 @@ from eagle3_api.jobs import (
     ProbeConfig,
     ProbeResult,
     PublishConfig,
+    PublishResult,
     StageName,
     TrainConfig,
     TrainResult,
@@ -332,10 +333,18 @@ def measured(*, accept: float | None = None, speed: float = 90.0, **changes: Any
     return ProbeResult.model_validate(made | changes)
 
 
+PUSHED = PublishResult(
+    reference="registry.example.com/llm/kimi@sha256:" + "a" * 64,
+    digest="sha256:" + "a" * 64,
+    provenance="sha256:" + "b" * 64,
+    bytes=850_000_000,
+)
+
 RESULTS: dict[StageName, Any] = {
     StageName.INSPECT: FACTS,
     StageName.EXTRACT: EXTRACTED,
     StageName.TRAIN: TRAINED,
     StageName.CLEAN: CleanResult(files=12, bytes=13 * 10**9),
     StageName.CONVERT: converted(),
+    StageName.PUBLISH: PUSHED,
 }

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.observation import Pod
 from unit.decide.world import World, serving_draft
 from unit.samples import converted, measured
 
@@ -19,20 +20,27 @@ class Node(World):
 
     #: Of each loss that had to be approved: the annotation, and the status that the decision wrote.
     losses: list[tuple[str, Decision]] = field(default_factory=list)
+    #: A proven draft has had traffic.
+    has_served: bool = False
 
     def step(self) -> Decision:
-        before, serving, had = self.told, self.serving, self.replicas
-        standings = {r.number: r.standing for r in known(before.revisions, self.seen, self.obj.spec)}
+        serving, had = self.serving, self.replicas
+        before = {r.number: r for r in known(self.told.revisions, self.seen, self.obj.spec)}
+        served = before.get(serving) if serving is not None else None
+        proven = served is not None and served.standing is Standing.PROVEN
         decision = super().step()
         lost = serving is not None and had.get(serving, 0) > 0 and self.replicas.get(serving, 0) == 0
-        if lost and before.ready_once and standings.get(serving or 0) is Standing.PROVEN:
+        if lost and proven and self.has_served:
             self.losses.append((self.annotations.get("eagle3.dev/approve", ""), decision))
+        self.has_served |= proven and served is not None and not served.plain and served.ready > 0
         return decision
 
     def _apply_job(self, manifest: Manifest) -> None:
         super()._apply_job(manifest)
         if manifest["metadata"]["labels"]["eagle3.dev/stage"] in ("extract", "train"):
-            assert not any(d.pods for d in self.seen.deployments.values()), "servers still hold the GPUs"
+            pods = [pod for deployment in self.seen.deployments.values() for pod in deployment.pods]
+            overdue = [pod for pod in pods if pod.gone_by and (self.now - pod.gone_by).total_seconds() >= 120]
+            assert pods == overdue, "servers still hold the GPUs"
 
 
 class AnyTraining(RuleBasedStateMachine):
@@ -42,11 +50,20 @@ class AnyTraining(RuleBasedStateMachine):
         super().__init__()
         self.world = Node()
         self.drafts = 0
+        self.retries = 0
 
-    @initialize(policy=st.sampled_from(["WhenNoOutage", "Never"]), surge=st.sampled_from(["IfFree", "Never"]))
-    def serve(self, policy: str, surge: str) -> None:
+    @initialize(
+        policy=st.sampled_from(["WhenNoOutage", "Never"]),
+        surge=st.sampled_from(["IfFree", "Never"]),
+        published=st.booleans(),
+    )
+    def serve(self, policy: str, surge: str, published: bool) -> None:
         self.world = Node(room=1 if surge == "Never" else 2)
-        self.world.edit(autoApply=policy, serve={"whileTraining": "ScaleToZero", "surge": surge})
+        self.world.edit(
+            autoApply=policy, serve={"whileTraining": "ScaleToZero", "surge": surge}, revisionHistoryLimit=1
+        )
+        if published:
+            self.world.edit(publish={"oci": {"reference": "registry.example.com/llm/kimi"}})
         serving_draft(self.world).later(700).settle()
 
     # ------------------------------------------------------------------------------------------------ histories
@@ -54,6 +71,26 @@ class AnyTraining(RuleBasedStateMachine):
     @rule(epochs=st.integers(1, 4))
     def the_training_is_edited(self, epochs: int) -> None:
         self.world.edit(train={"epochs": epochs}).settle()
+
+    @rule(length=st.sampled_from([1024, None]))
+    def the_data_is_edited(self, length: int | None) -> None:
+        self.world.edit(data={"maxLength": length}).settle()
+
+    @rule(what=st.sampled_from(["inspect", "extract", "train", "convert", "clean", "publish", "the draft before"]))
+    def a_person_retries(self, what: str) -> None:
+        rejected = [r.number for r in self.world.told.revisions if r.number != self.world.serving]
+        self.retries += 1
+        what = f"r{max(rejected, default=0)}" if what == "the draft before" else what
+        self.world.annotations["eagle3.dev/retry"] = f"{what}@{self.retries}"
+        self.world.settle()
+
+    @rule()
+    def a_server_that_was_sent_away_hangs(self) -> None:
+        going = [d for d in self.world.seen.deployments.values() if d.replicas == 0]
+        if going:
+            lost = Pod("lost", self.world.now, "Running", started=True, terminating=True, gone_by=self.world.now)
+            self.world._put(replace(going[-1], pods=(lost,)))
+            self.world.settle()
 
     @rule(steps=st.integers(1, 4))
     def the_speculation_is_edited(self, steps: int) -> None:
@@ -79,7 +116,7 @@ class AnyTraining(RuleBasedStateMachine):
         self.world.settle()
 
     def _working(self) -> str | None:
-        stages = ("extract", "train", "convert")
+        stages = ("inspect", "extract", "train", "convert", "clean", "publish")
         jobs = [job for job in self.world.seen.jobs.values() if job.stage in stages]
         return next((job.stage for job in jobs if not job.finished and not job.suspended), None)
 
@@ -89,7 +126,7 @@ class AnyTraining(RuleBasedStateMachine):
         stage = self._working()
         assert stage is not None
         self.drafts += 1
-        if not well:
+        if not well and stage != "inspect":
             self.world.fail(stage, Reason.NON_FINITE, "the loss is nan.")
         elif stage == "convert":
             self.world.finish(stage, converted(f"{self.drafts:064x}"))
@@ -147,9 +184,19 @@ class AnyTraining(RuleBasedStateMachine):
     def room_is_held_only_while_something_is_under_way(self) -> None:
         world = self.world
         if world.told.room_for is not None:
-            unfinished = [j for j in world.seen.jobs.values() if not j.finished and j.stage not in ("probe", "clean")]
-            assert unfinished
+            beside = ("probe", "clean", "publish")
+            unfinished = [job for job in world.seen.jobs.values() if not job.finished and job.stage not in beside]
+            assert unfinished or world.reason()[1] is Reason.MAKING_ROOM
             assert not any(world.replicas.values())
+
+    @invariant()
+    def what_serves_can_be_compared_with_its_baseline(self) -> None:
+        revisions = {r.number: r for r in self.world.told.revisions}
+        if self.world.serving is not None:
+            serving = revisions[self.world.serving]
+            assert any(
+                r.key == serving.plain_key and r.number in self.world.seen.deployments for r in revisions.values()
+            )
 
     @invariant()
     def a_settled_object_is_left_alone(self) -> None:

@@ -1,5 +1,7 @@
 """What holds whatever happens: random histories of edits, starts, probes, windows, full nodes and lost statuses."""
 
+from dataclasses import replace
+
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,13 +23,25 @@ class AnyHistory(RuleBasedStateMachine):
         #: Revisions that were rejected by a measurement, with the bar of that time.
         self.rejected: dict[int, float] = {}
         self.draft_digest = "d" * 64
+        self.retries = 0
 
     @initialize(
-        room=st.integers(1, 3), surge=st.sampled_from(["IfFree", "Never"]), cooldown=st.sampled_from(["0s", "1h"])
+        room=st.integers(1, 3),
+        surge=st.sampled_from(["IfFree", "Never"]),
+        cooldown=st.sampled_from(["0s", "1h"]),
+        history=st.sampled_from([1, 3]),
+        drafts=st.sampled_from([0, 3]),
     )
-    def convert(self, room: int, surge: str, cooldown: str) -> None:
-        self.world = World(room=room).edit(autoApply="Always", serve={"surge": surge}, watch={"cooldown": cooldown})
+    def convert(self, room: int, surge: str, cooldown: str, history: int, drafts: int) -> None:
+        self.world = World(room=room).edit(
+            autoApply="Always", serve={"surge": surge}, watch={"cooldown": cooldown}, revisionHistoryLimit=history
+        )
         trained(self.world)
+        for number in range(drafts + 1 if drafts else 0):
+            self.world.later(700).settle().ready(number)
+            self.world.finish("probe", measured(accept=2.71, speed=126.9) if number else measured())
+            if 0 < number < drafts:
+                self.the_speculation_is_edited(number)
 
     # ------------------------------------------------------------------------------------------------ histories
 
@@ -60,6 +74,44 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 130, 601, 3601]))
     def time_passes(self, seconds: int) -> None:
         self.world.later(seconds).settle()
+
+    @precondition(_watched)
+    @rule()
+    def nobody_asks_for_a_while(self) -> None:
+        serving, before = self.world.serving, self._standings()
+        for _ in range(11):
+            self.world.window(tokens=0, requests=0, verify=0)
+            if self.world.serving != serving:
+                return
+        assert serving is not None
+        if before[serving] is Standing.REJECTED:
+            assert self._standings()[serving] is Standing.REJECTED, "what was measured stays"
+
+    @rule(length=st.sampled_from([1024, 2048]))
+    def the_data_is_looked_at_again(self, length: int) -> None:
+        self.world.edit(data={"maxLength": length}).settle()
+
+    @rule()
+    def an_edit_of_the_data_is_taken_back(self) -> None:
+        self.world.edit(data={"maxLength": None}).settle()
+        if any(not job.finished for job in self.world.jobs("inspect")):
+            self.world.finish("inspect")
+
+    @rule(number=st.integers(0, 5))
+    def a_person_retries_a_revision(self, number: int) -> None:
+        if number == self.world.serving:
+            return
+        self.retries += 1
+        self.world.annotations["eagle3.dev/retry"] = f"r{number}@{self.retries}"
+        self.world.settle()
+
+    @rule()
+    def a_server_that_was_sent_away_hangs(self) -> None:
+        going = [d for d in self.world.seen.deployments.values() if d.replicas == 0]
+        if going:
+            lost = Pod("lost", self.world.now, "Running", started=True, terminating=True, gone_by=self.world.now)
+            self.world._put(replace(going[-1], pods=(lost,)))
+            self.world.settle()
 
     @rule(steps=st.integers(1, 5))
     def the_speculation_is_edited(self, steps: int) -> None:
@@ -118,6 +170,13 @@ class AnyHistory(RuleBasedStateMachine):
         assert len(untried) <= 1
 
     @invariant()
+    def what_serves_can_be_compared_with_its_baseline(self) -> None:
+        known_keys = {r.key for r in self.world.told.revisions if r.number in self.world.seen.deployments}
+        if self.world.serving is not None:
+            serving = next(r for r in self.world.told.revisions if r.number == self.world.serving)
+            assert serving.plain_key in known_keys
+
+    @invariant()
     def a_settled_object_is_left_alone(self) -> None:
         if self.world.last is None:
             return
@@ -129,7 +188,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def no_job_runs_twice_to_completion(self) -> None:
-        assert len(self.world.completed) == len(set(self.world.completed))
+        made = [name for name in self.world.completed if "-inspect-" not in name]  # which has no artifact
+        assert len(made) == len(set(made))
 
 
 AnyHistory.TestCase.settings = hypothesis_settings(max_examples=30, stateful_step_count=20, deadline=None)

@@ -8,14 +8,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
 from eagle3_operator.decide.stages import Attempts, after_inspection, publish
 from unit.decide.world import World, serving_draft, serving_plain, trained
-from unit.samples import FACTS, converted, measured
-
-PUSHED = PublishResult(
-    reference="registry.example.com/llm/kimi@sha256:" + "a" * 64,
-    digest="sha256:" + "a" * 64,
-    provenance="sha256:" + "b" * 64,
-    bytes=850_000_000,
-)
+from unit.samples import FACTS, PUSHED, converted, measured
 
 
 def publishing(**oci: Any) -> World:
