@@ -80,6 +80,7 @@ def test_features_of_another_target_are_refused(made: corpus.Corpus, tmp_path: P
     assert refused.value.reason == Reason.FEATURE_MISMATCH
 
 
+@pytest.mark.stages
 def test_features_of_which_a_byte_was_flipped_are_refused_by_the_name_of_the_file(
     made: corpus.Corpus, tmp_path: Path
 ) -> None:
