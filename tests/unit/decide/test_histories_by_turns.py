@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision, Manifest
-from eagle3_operator.observation import Pod
 from unit.decide.world import World, serving_draft
 from unit.samples import converted, measured
 
@@ -86,11 +85,7 @@ class AnyTraining(RuleBasedStateMachine):
 
     @rule()
     def a_server_that_was_sent_away_hangs(self) -> None:
-        going = [d for d in self.world.seen.deployments.values() if d.replicas == 0]
-        if going:
-            lost = Pod("lost", self.world.now, "Running", started=True, terminating=True, gone_by=self.world.now)
-            self.world._put(replace(going[-1], pods=(lost,)))
-            self.world.settle()
+        self.world.hang_a_server().settle()
 
     @rule(steps=st.integers(1, 4))
     def the_speculation_is_edited(self, steps: int) -> None:

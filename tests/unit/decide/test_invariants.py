@@ -1,7 +1,5 @@
 """What holds whatever happens: random histories of edits, starts, probes, windows, full nodes and lost statuses."""
 
-from dataclasses import replace
-
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -107,11 +105,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def a_server_that_was_sent_away_hangs(self) -> None:
-        going = [d for d in self.world.seen.deployments.values() if d.replicas == 0]
-        if going:
-            lost = Pod("lost", self.world.now, "Running", started=True, terminating=True, gone_by=self.world.now)
-            self.world._put(replace(going[-1], pods=(lost,)))
-            self.world.settle()
+        self.world.hang_a_server().settle()
 
     @rule(steps=st.integers(1, 5))
     def the_speculation_is_edited(self, steps: int) -> None:

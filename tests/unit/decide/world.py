@@ -127,6 +127,13 @@ class World:
         self.last = decision
         return decision
 
+    def hang_a_server(self) -> "World":
+        """A pod of a server that was sent away last does not end: its node is lost."""
+        if going := [d for d in self.seen.deployments.values() if d.replicas == 0]:
+            lost = Pod("lost", self.now, "Running", started=True, terminating=True, gone_by=self.now)
+            self._put(replace(going[-1], pods=(lost,)))
+        return self
+
     def settle(self, limit: int = 20) -> "World":
         """Reconcile until a reconcile changes nothing."""
         for _ in range(limit):

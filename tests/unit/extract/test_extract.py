@@ -40,6 +40,7 @@ from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.stage import StageError
+from testcluster.wait import wait_for
 
 pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
 
@@ -484,6 +485,8 @@ def test_a_volume_that_fills_up_ends_the_extraction_by_name_and_the_next_run_goe
     filler = small_volume / "somebody-else"
 
     def fill(states: States) -> States:
+        third = small_volume / "features" / "part-00002-of-00003"
+        wait_for("a shard of the third part", 20, lambda: list(third.glob(".*.safetensors.json")))  # threads write them
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))

@@ -6,6 +6,7 @@ The client is the hub's own; the hub is a stand-in (``hub.stand_in``).
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -278,9 +279,9 @@ def test_a_volume_that_is_too_small_is_told_before_anything_comes(
     there: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
-        f_bavail, f_frsize = 1, 16
+        free = 16
 
-    monkeypatch.setattr(os, "statvfs", lambda _: Full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Full)
     refused(lambda: run(config(folder)), ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, MODEL, "16 B free", "lacks")
     assert not [path for _, path, _ in there.asked if "/resolve/" in path]
 

@@ -10,7 +10,7 @@ from eagle3_draft.data import prompts
 from eagle3_draft.data.conversations import Conversation, Conversations
 from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Renderer, UnusableError
-from eagle3_draft.data.tokenizer_files import chat_template, template_digest
+from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
 from eagle3_draft.features import Split
 from eagle3_draft.inspect.target import context_length, target_digest
 from eagle3_draft.stage import StageError
@@ -26,6 +26,7 @@ class Inputs:
         held_out: which of them are kept out of training.
         renderer: of the target. Its longest length is what a server of this target takes, which makes one token more of it.
         template_digest: of the chat template.
+        tokenizer_digest: of the target's.
     """
 
     config: ExtractConfig
@@ -33,6 +34,7 @@ class Inputs:
     held_out: Sequence[bool]
     renderer: Renderer
     template_digest: str
+    tokenizer_digest: str
 
     @classmethod
     def open(cls, config: ExtractConfig) -> "Inputs":
@@ -54,6 +56,7 @@ class Inputs:
             conversations.held_out(config.data.holdout),
             Renderer.load(target, template, longest, trust_remote_code=config.trust_remote_code),
             template_digest(template),
+            tokenizer_digest(target),
         )
 
     @property

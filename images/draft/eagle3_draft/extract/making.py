@@ -15,7 +15,6 @@ from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.rendering import Rendered
-from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.engine import Engine, States
 from eagle3_draft.extract.inputs import Inputs
@@ -110,7 +109,7 @@ class Maker:
             dtype=config.dtype,
             teacher=config.teacher,
             vocabulary_size=engine.vocabulary_size,
-            tokenizer_digest=tokenizer_digest(Path(config.target)),
+            tokenizer_digest=self._inputs.tokenizer_digest,
             chat_template_digest=self._inputs.template_digest,
         )
         writer = FeatureWriter(self._folder / part.name, header)
@@ -122,7 +121,7 @@ class Maker:
                 missing.append(shard)
             else:
                 self._progress.advance(sum(next(worth) for _ in shard.texts))
-                self._bear(record)
+                self._count_skipped(record)
         if self._begun is None:
             self._since = time.monotonic()
         states = engine.states([ids for shard in missing for ids in shard.ids])
@@ -160,11 +159,11 @@ class Maker:
                 while writing and (
                     len(writing) == WRITERS or sum(tokens for tokens, _ in writing) + shard.tokens > most
                 ):
-                    self._bear(writing.popleft()[1].result())
+                    self._count_skipped(writing.popleft()[1].result())
                 written = threads.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples)
                 writing.append((shard.tokens, written))
             for _, last in writing:
-                self._bear(last.result())
+                self._count_skipped(last.result())
         self._progress.advance(sum(begun.worth))
 
     def _plan(self, texts: Mapping[Split, Sequence[Rendered]], hidden_size: int) -> list[_Shard]:
@@ -193,9 +192,9 @@ class Maker:
             self._progress.advance(next(worth))
         return samples
 
-    def _bear(self, record: ShardRecord) -> None:
+    def _count_skipped(self, record: ShardRecord) -> None:
         self._skipped += record.skipped
-        non_finite.bear(self._skipped, self._inputs)
+        non_finite.require_few(self._skipped, self._inputs)
 
 
 def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) -> None:

@@ -12,7 +12,7 @@ BOUND = 0.01
 WHY = "hidden states not finite"
 
 
-def bear(skipped: int, inputs: Inputs) -> None:
+def require_few(skipped: int, inputs: Inputs) -> None:
     """Raises StageError where too many conversations of the extraction are left out (NonFinite).
 
     Args:

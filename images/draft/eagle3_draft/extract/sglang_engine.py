@@ -383,10 +383,8 @@ def _handover(folder: Path, longest: int) -> Path:
     There lie those of the window, those that are written meanwhile, and what else is in the same forwards.
     """
     needed = 3 * max(WINDOW_BATCHES * BATCH_BYTES, longest)
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-        system = os.statvfs(SHARED_MEMORY)
-        if system.f_bavail * system.f_frsize >= needed:
-            return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
+    if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed:
+        return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
     folder.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=".handover-", dir=folder))
 

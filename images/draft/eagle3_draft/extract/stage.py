@@ -4,7 +4,7 @@ A part is finished when it has its manifest, the stage when all parts are. Sever
 finds them all finished publishes the whole, which moves no byte.
 """
 
-import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from importlib.util import find_spec
@@ -48,8 +48,7 @@ def load_engine(config: ExtractConfig) -> Engine:
 
 
 def _free_bytes(folder: Path) -> int:
-    system = os.statvfs(folder)
-    return system.f_bavail * system.f_frsize
+    return shutil.disk_usage(folder).free
 
 
 def run(

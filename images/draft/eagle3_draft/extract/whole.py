@@ -37,7 +37,7 @@ def publish(
     config = inputs.config
     manifests = [manifest for part in parts if (manifest := at.finished(folder / part.name, config.key)) is not None]
     result = _sum(inputs, manifests, len(parts))
-    non_finite.bear(result.dropped.get(non_finite.WHY, 0), inputs)
+    non_finite.require_few(result.dropped.get(non_finite.WHY, 0), inputs)
     if not result.whole:
         return result
     require_train(inputs, result.conversations - result.held_out, result.conversations, Counter(result.dropped))

@@ -1,6 +1,6 @@
 """Whether what is to be fetched fits."""
 
-import os
+import shutil
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
@@ -20,8 +20,7 @@ def check_space(name: str, needed: int, folder: Path) -> None:
     Raises:
         StageError: the volume is too small (StorageTooSmall).
     """
-    system = os.statvfs(folder)
-    free = system.f_bavail * system.f_frsize
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise StageError(
             ExitCode.DOES_NOT_FIT,

@@ -1,6 +1,7 @@
 """Whether the features will fit, before hours of extraction find out that they do not."""
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,12 +29,11 @@ def free_bytes(root: Path, capacity: int | None, extractions: Path, made_from: M
         StageError: the root is not there (StorageUnavailable).
     """
     try:
-        system = os.statvfs(root)
+        free = shutil.disk_usage(root).free
     except OSError as error:
         raise StageError(
             ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE, f"storage.features: {root} cannot be read: {error.strerror}"
         ) from None
-    free = system.f_bavail * system.f_frsize
     if capacity is not None:
         free = min(free, capacity - held_bytes(root))
     own = [path for path in extractions.glob("*") if path.is_dir() and _is_reusable(path, made_from)]
