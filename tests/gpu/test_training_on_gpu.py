@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample
+from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
 from eagle3_draft.model.diagonal import Chain, merge_plainly
@@ -129,6 +130,16 @@ def test_attention_on_a_grid_with_its_chain_is_as_near_to_the_formula_as_the_pac
     packed, grid = attend(PackedKeys, torch.bfloat16), attend(GridKeys, torch.bfloat16)
     for expected, one, other in zip(exact, packed, grid, strict=True):
         assert away(other, expected) < 1.5 * away(one, expected) + 1e-3
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+def test_the_likeliest_token_and_the_normaliser_are_the_formulas(kind: torch.dtype) -> None:
+    torch.manual_seed(2)
+    logits = (torch.randn(64, 49152, device=GPU) * 3).to(kind)
+    token, normaliser = likeliest(logits)
+    on_host, expected = likeliest(logits.cpu())
+    assert torch.equal(logits.gather(-1, token[:, None].long()), logits.gather(-1, on_host[:, None].long().to(GPU)))
+    assert away(normaliser, expected.to(GPU)) < 1e-6
 
 
 @pytest.mark.parametrize("vocabulary", [512, 4097, 32000])

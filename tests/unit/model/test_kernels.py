@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.spec import Loss
+from eagle3_draft.features import likeliest_kernel
 from eagle3_draft.model import diagonal_kernel, elementwise_kernel, fp8, fp8_kernel
 from eagle3_draft.model.diagonal import merge_plainly
 from eagle3_draft.model.fast import gated
@@ -67,15 +68,28 @@ def test_rows_are_added_put_and_scaled_where_they_belong() -> None:
     assert torch.equal(scaled, table * 0.25)
 
 
+@pytest.mark.parametrize("vocabulary", [64, 9000])
+def test_the_likeliest_token_is_the_first_of_the_highest_and_what_is_no_number_shows(vocabulary: int) -> None:
+    torch.manual_seed(5)
+    logits = torch.randn(5, vocabulary).to(torch.bfloat16)
+    logits[1, [7, vocabulary - 1]] = 9.0
+    logits[2, vocabulary - 2] = float("-inf")
+    logits[3, 5] = float("nan")
+    logits[4, 5] = float("inf")
+    token, normaliser = likeliest_kernel._by_kernel(logits)
+    assert token[:3].tolist() == logits[:3].float().argmax(-1).tolist()
+    assert token[1] == 7
+    near(normaliser[:3], logits[:3].float().logsumexp(-1))
+    assert not normaliser[3:].isfinite().any()
+
+
 @pytest.mark.parametrize("vocabulary", [64, 5000])
 @pytest.mark.parametrize("kind", ["CrossEntropy", "KL", "LKAlpha", "LKLambda"])
 def test_the_losses_and_their_gradients_are_the_formulas(vocabulary: int, kind: Any) -> None:
     torch.manual_seed(3)
     logits, teacher = torch.randn(4, vocabulary) * 3, torch.randn(3, vocabulary) * 3
     rows, weights, mass = torch.tensor([0, 2, 2, 1]), torch.rand(4), torch.rand(3)
-    normaliser, loss = torch.empty(3), Loss(kind=kind, eta=2.0)
-    loss_kernel._log_sum_exp_kernel[(3,)](teacher, normaliser, vocabulary, BLOCK=loss_kernel.BLOCK)
-    near(normaliser, teacher.logsumexp(-1))
+    normaliser, loss = teacher.logsumexp(-1), Loss(kind=kind, eta=2.0)
     expected = logits.clone().requires_grad_()
     distances = distance(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((distances * weights).sum(), expected)

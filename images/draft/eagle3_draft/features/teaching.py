@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.features import TOP_K, TeacherKind
+from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.features.scaled import restored
 
 #: Bytes of logits, in float32, that exist at a time.
@@ -37,8 +38,7 @@ class LastState:
     @classmethod
     def of(cls, last: Tensor, logits: Tensor) -> "LastState":
         """From the logits, (tokens, target vocabulary), that belong to the states."""
-        wide = logits.float()
-        return cls(last, wide.argmax(-1).to(torch.int32), wide.logsumexp(-1))
+        return cls(last, *likeliest(logits))
 
     def state(self, dtype: torch.dtype) -> Tensor:
         """(tokens, hidden), the state as a number of this type."""

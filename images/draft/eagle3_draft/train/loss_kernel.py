@@ -16,6 +16,7 @@ from torch import Tensor
 
 from eagle3_api.spec import Loss
 from eagle3_draft.features import mapped
+from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rowwise import put_rows, scale
 from eagle3_draft.train.batches import Batch
@@ -132,11 +133,7 @@ class _Judge(torch.autograd.Function):
 
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Of each row, (rows,) float32 or wider."""
-    if not logits.is_cuda:
-        return wide(logits).logsumexp(-1)
-    out = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-    _log_sum_exp_kernel[(len(logits),)](logits, out, logits.shape[1], BLOCK=BLOCK, num_warps=8)
-    return out
+    return likeliest(logits)[1] if logits.is_cuda else wide(logits).logsumexp(-1)
 
 
 @dataclass(frozen=True)
@@ -226,21 +223,6 @@ def _compare_plainly(
 
 
 if triton is not None:
-
-    @triton.jit
-    def _log_sum_exp_kernel(logits_at, out_at, vocabulary, BLOCK: tl.constexpr):
-        row = tl.program_id(0)
-        highest = -float("inf")
-        total = 0.0
-        for start in range(0, vocabulary, BLOCK):
-            token = start + tl.arange(0, BLOCK)
-            logits = tl.load(
-                logits_at + row.to(tl.int64) * vocabulary + token, mask=token < vocabulary, other=-float("inf")
-            ).to(tl.float32)
-            higher = tl.maximum(highest, tl.max(logits, 0))
-            total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logits - higher), 0)
-            highest = higher
-        tl.store(out_at + row, highest + tl.log(total))
 
     @triton.jit
     def _compare_kernel(
