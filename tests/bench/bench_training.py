@@ -12,6 +12,7 @@ start to start. It prints a line of JSON: tokens/s counts every token of all pac
     mixed          documents of 180 to 2900 tokens, not of 2048
     t16384         tokens of a GPU's step (8192)
     x2             on two GPUs, each with as many tokens
+    replicate      the draft as a whole on each of them, not cut up (``train.sharding``)
     disk           the whole train stage, from a feature store on the disk that TMPDIR names (``from_disk``)
 
 With PEERS naming a folder that holds SpecForge and speculators, ``sf-W8-ones`` and ``sp-W8-ones`` time these (``peers``).
@@ -93,6 +94,7 @@ class Shape:
 
 SHAPES = {
     "W8": Shape(hidden=4096, intermediate=14336, heads=32, vocabulary=128256),  # Llama-3.1-8B
+    "W1": Shape(hidden=2048, intermediate=8192, heads=32, head_dim=64, vocabulary=128256),  # Llama-3.2-1B
     "WK": Shape(hidden=7168, intermediate=18432, heads=64, vocabulary=163840),  # Kimi-K2.5
     "tiny": Shape(hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocabulary=640, draft_vocabulary=128),
 }
@@ -139,7 +141,9 @@ class Inputs:
 class Ours:
     """Our trainer's step on one batch, as ``worker`` launches it."""
 
-    def __init__(self, shape: Shape, inputs: Inputs, device: torch.device, *, precision: str) -> None:
+    def __init__(
+        self, shape: Shape, inputs: Inputs, device: torch.device, *, precision: str, shards: int | None
+    ) -> None:
         on_gpu = device.type == "cuda"
         dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
         embedding = torch.randn(shape.vocabulary, shape.hidden, device=device, dtype=inputs.head.dtype)
@@ -151,6 +155,7 @@ class Ours:
             ids=inputs.ids,
             seed=0,
             factor=FACTORS[precision],
+            shards=shards,
         )
         self.batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
         self.notes = torch.zeros(2, device=device)
@@ -236,7 +241,8 @@ def run(name: str, folder: Path | None) -> None:
         module = importlib.import_module("peers")
         step = getattr(module, PEERS[peer])(shape, inputs.for_peers(shape), unroll=UNROLL)
     else:
-        step = Ours(shape, inputs, device, precision=precision).step
+        shards = 1 if "replicate" in options else None
+        step = Ours(shape, inputs, device, precision=precision, shards=shards).step
     measured = measure(step, device)
     rate = ranks * sum(documents) / measured["ms"] * 1000
     mfu = rate / ranks * shape.flops / PEAK

@@ -225,6 +225,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"train": {"trainer": {"image": "specforge", "command": ["train"]}}, "draft": {"initFrom": "/models/draft"}},
         "train.trainer begins with what it likes: leave draft.initFrom out",
     ),
+    "copies on each node of one": (
+        {"train": {"gpus": 8, "sharding": "Hybrid"}},
+        "sharding: Hybrid keeps one copy of the draft on each node, and train.nodes is 1; leave it at Full",
+    ),
+    "copies cut up among one GPU": (
+        {"train": {"nodes": 2, "sharding": "Hybrid"}},
+        "sharding: Hybrid cuts a node's copy up among its GPUs, and train.gpus is at most 1; set it to Replicate",
+    ),
     "several nodes with a claim for one": (
         {"train.nodes": 2, "storage": {"features": {"size": "1Gi"}, "drafts": {"claim": "training"}}},
         "set accessMode of both to ReadWriteMany, or nodes to 1",

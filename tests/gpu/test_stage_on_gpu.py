@@ -81,14 +81,22 @@ def test_in_fp8_it_learns_as_much(made: corpus.Corpus, whole: dict[str, Any], tm
 @two_gpus
 @pytest.mark.parametrize("precision", list(FACTORS))
 def test_two_gpus_train_as_one(made: corpus.Corpus, tmp_path: Path, precision: str) -> None:
-    one, two = (
-        trained(made, tmp_path / str(ranks), processes=ranks, precision=precision, epochs=2) for ranks in (1, 2)
-    )
-    print(f"{precision}: losses apart", max(abs(a / b - 1) for a, b in zip(losses(two), losses(one), strict=True)))
-    assert losses(two) == pytest.approx(losses(one), rel=2e-2)
-    weights = [load_file(tmp_path / str(ranks) / "draft" / WEIGHTS) for ranks in (1, 2)]
-    for name, weight in weights[0].items():
-        assert torch.cosine_similarity(weights[1][name].flatten(), weight.flatten(), 0) > 0.99, name
+    runs: dict[str, dict[str, Any]] = {
+        "one": {},
+        "cut up": {"processes": 2},
+        "copies": {"processes": 2, "sharding": "Replicate"},
+    }
+    reports = {
+        name: trained(made, tmp_path / name, precision=precision, epochs=2, **changes) for name, changes in runs.items()
+    }
+    weights = {name: load_file(tmp_path / name / "draft" / WEIGHTS) for name in runs}
+    one = losses(reports["one"])
+    for name in ("cut up", "copies"):
+        found = losses(reports[name])
+        print(f"{precision}, {name}: losses apart", max(abs(a / b - 1) for a, b in zip(found, one, strict=True)))
+        assert found == pytest.approx(one, rel=2e-2)
+        for matrix, weight in weights["one"].items():
+            assert torch.cosine_similarity(weights[name][matrix].flatten(), weight.flatten(), 0) > 0.99, matrix
 
 
 @pytest.fixture

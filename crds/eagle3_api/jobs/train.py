@@ -8,7 +8,7 @@ from eagle3_api.base import Model
 from eagle3_api.jobs.contract import ObjectReference
 from eagle3_api.jobs.storage import ObjectStoreConfig
 from eagle3_api.spec.draft import Attention, Variant
-from eagle3_api.spec.train import EarlyStop, Loss, Precision, WeightsAndBiases
+from eagle3_api.spec.train import EarlyStop, Loss, Precision, Sharding, WeightsAndBiases
 
 #: Where a training's pod answers /metrics.
 METRICS_PORT = 9400
@@ -52,6 +52,7 @@ class TrainConfig(Model):
     metrics_port: int | None = Field(None, description="Where to answer /metrics, if at all.")
     checkpoint_interval: float = Field(description="Seconds.")
     processes: int = Field(1, description="Ranks of each pod: its GPUs, or 1 on a CPU.")
+    sharding: Sharding = Field("Full", description="As the object says.")
     hosts: list[str] = Field(
         default_factory=list,
         description="Names of the pods that train together, in the order of their index; empty where there is one.",

@@ -13,6 +13,9 @@ from eagle3_api.spec.strings import Text
 #: Of the matrix products of training.
 Precision = Literal["bf16", "fp8"]
 
+#: Among which GPUs of a training one copy of the draft is cut up.
+Sharding = Literal["Full", "Hybrid", "Replicate"]
+
 
 class EarlyStop(Model):
     """When a training has learned what there is to learn."""
@@ -97,6 +100,14 @@ class Train(Model):
             "!has(self.trainer) || self.nodes == 1",
             "trainer: one pod runs it; set nodes to 1",
         ),
+        rule(
+            "self.sharding != 'Hybrid' || self.nodes > 1",
+            "sharding: Hybrid keeps one copy of the draft on each node, and train.nodes is 1; leave it at Full",
+        ),
+        rule(
+            "self.sharding != 'Hybrid' || self.gpus > 1",
+            "sharding: Hybrid cuts a node's copy up among its GPUs, and train.gpus is at most 1; set it to Replicate",
+        ),
     )
 
     gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod, one process each; 0 trains on the CPU.")
@@ -105,6 +116,12 @@ class Train(Model):
         ge=1,
         le=64,
         description="Pods that train together, each with gpus GPUs. Both storage claims must then be ReadWriteMany.",
+    )
+    sharding: Sharding = Field(
+        "Full",
+        description="How the draft's weights, gradients and optimizer lie on the GPUs. Full cuts them up among all of them. "
+        "Hybrid has a copy on each node, cut up among its GPUs: between nodes, only gradients travel. Replicate has a whole "
+        "copy on each GPU, for small drafts. The same training either way, to rounding.",
     )
     epochs: int = Field(3, ge=1, le=1000, description="Passes over the conversations.")
     tokens_per_step: int = Field(

@@ -124,7 +124,7 @@ def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
 
 
 def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
-    """A hash of what the user says of a stage's pods: image, GPUs, placement, bucket, queue.
+    """A hash of what the user says of a stage's pods: image, GPUs and what lies on them, placement, bucket, queue.
 
     A Job whose hash differs from this one was made from another wish, and may be made anew under the same name. The
     operator's own version is not in it, so that an upgrade touches no Job.
@@ -141,6 +141,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["bucket"] = bucket.to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:
         wish["shards" if stage is StageName.EXTRACT else "nodes"] = pods
+    if stage is StageName.TRAIN and (train := obj.spec.train).sharding != "Full":
+        wish["sharding"] = train.sharding
     if queue := stage_queue(obj.spec, stage):
         wish["queue"] = queue
     return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]

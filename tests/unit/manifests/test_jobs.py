@@ -117,8 +117,9 @@ def test_a_stage_is_not_made_anew_for_what_it_does_not_take(stage: StageName) ->
     assert (template_hash(memory, stage) == template_hash(draft(), stage)) == (
         stage not in (StageName.EXTRACT, StageName.TRAIN)
     )
-    more = draft(train={"gpus": 8})
-    assert (template_hash(more, stage) == template_hash(draft(), stage)) == (stage is not StageName.TRAIN)
+    for change in ({"gpus": 8}, {"sharding": "Replicate"}):
+        more = draft(train=change)
+        assert (template_hash(more, stage) == template_hash(draft(), stage)) == (stage is not StageName.TRAIN)
 
 
 def test_the_operator_s_own_version_makes_no_job_anew() -> None:

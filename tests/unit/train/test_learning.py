@@ -28,7 +28,12 @@ def one_rank() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def new_learning(factor: type[Factor] = Factor, loss: Loss = CROSS_ENTROPY, switches: str = "plain") -> Learning:
+def new_learning(
+    factor: type[Factor] = Factor,
+    loss: Loss = CROSS_ENTROPY,
+    switches: str = "plain",
+    shards: int | None = None,
+) -> Learning:
     embedding = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(2))
     return Learning(
         config(**SWITCHES[switches]),
@@ -39,6 +44,7 @@ def new_learning(factor: type[Factor] = Factor, loss: Loss = CROSS_ENTROPY, swit
         seed=0,
         factor=factor,
         loss=loss,
+        shards=shards,
     )
 
 

@@ -16,6 +16,7 @@ from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.loss import CROSS_ENTROPY, Answers, Teacher, known_rows, step_weights, total_loss
 from eagle3_draft.train.loss_kernel import Judged, judge
+from eagle3_draft.train.mesh import mesh_of
 
 #: The global norm that gradients are cut to, and AdamW's settings: those of the published trainings.
 CLIP = 0.5
@@ -37,6 +38,7 @@ class Learning:
         weights: to begin with instead, by name.
         factor: how the matrices of the unroll multiply while it learns.
         loss: what is made small.
+        shards: ranks that one copy of the draft is cut up among, a divisor of all; all of them where left out.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Learning:
         weights: Mapping[str, Tensor] | None = None,
         factor: type[Factor] = Factor,
         loss: Loss = CROSS_ENTROPY,
+        shards: int | None = None,
     ) -> None:
         on_gpu = device.type == "cuda"
         self.device = device
@@ -74,9 +77,13 @@ class Learning:
             )
         # Two units. The layers run in every unroll step and would otherwise be gathered for each; the head's gradient is
         # complete when the backward begins, and is added up over the ranks beside it
-        for unit, entry in ((self.model.lm_head, "judged"), (self.model, "taught")):
-            fully_shard(unit, mp_policy=policy, reshard_after_forward=False)
-            register_fsdp_forward_method(unit, entry)
+        shard = partial(
+            fully_shard, mesh=mesh_of(device, shards or self.ranks), mp_policy=policy, reshard_after_forward=False
+        )
+        shard(self.model.lm_head)
+        self.sharded = shard(self.model)
+        register_fsdp_forward_method(self.model.lm_head, "judged")
+        register_fsdp_forward_method(self.model, "taught")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
 
     def step(self, batch: Batch, rate: float, notes: Tensor, further: Sequence[Batch] = ()) -> Tensor:
@@ -102,7 +109,9 @@ class Learning:
         # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
         weights = self.ranks * step_weights(counted, self.loss)
         marks = torch.zeros(3, steps, device=self.device)
-        for part, of_part in zip(batches, answers, strict=True):
+        for number, (part, of_part) in enumerate(zip(batches, answers, strict=True), 1):
+            # Between copies of the draft the gradients of all passes are added up once
+            self.sharded.set_requires_all_reduce(number == len(batches))
             judged = self.judge(part, of_part, weights)
             judged.loss.backward()  # type: ignore[no-untyped-call]
             marks += torch.stack([judged.marks.losses, judged.marks.right, judged.marks.supervised])

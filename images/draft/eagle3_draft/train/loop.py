@@ -34,6 +34,7 @@ from eagle3_draft.train.evaluate import Evaluation, evaluate
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.listeners import StepMeasures
 from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.mesh import shards_of
 from eagle3_draft.train.plan import Pass, Plan, Step
 from eagle3_draft.train.prefetch import prefetched
 from eagle3_draft.train.schedule import learning_rate
@@ -101,6 +102,7 @@ class Training:
             weights=first_weights(config, target),
             factor=FACTORS[config.precision],
             loss=config.loss,
+            shards=shards_of(config),
         )
         self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
         self.best = BestWeights(folder)

@@ -70,6 +70,7 @@ def _config(context: Context, key: str) -> TrainConfig:
         metrics_port=METRICS_PORT,
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
         processes=max(1, spec.train.gpus),
+        sharding=spec.train.sharding,
         hosts=group.hosts(context.obj, key),
         grace_seconds=stage_grace(spec, StageName.TRAIN),
     )
