@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc,attr-defined"
 """Of each row of logits the most likely token and the log-sum-exp, in one read.
 
 While states are extracted this follows every forward of the target, whose process is busy with launching kernels: torch's own
