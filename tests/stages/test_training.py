@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
+from eagle3_api.spec.train import Sharding
 from eagle3_draft import artifacts
 from eagle3_draft.convert.parity import read_held_out
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
@@ -199,20 +200,24 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
     assert "interrupted after step" in said(tmp_path / "evicted").message
     assert not (tmp_path / "draft" / "manifest.json").exists()
 
-    shutil.copytree(tmp_path / "scratch", tmp_path / "two" / "scratch")
+    shardings: tuple[Sharding, ...] = ("Full", "Replicate")
+    for sharding in shardings:
+        shutil.copytree(tmp_path / "scratch", tmp_path / sharding / "scratch")
     result = run(rare)
     assert result.resumed == 2
     assert losses(tmp_path / "draft") == losses(whole)
     assert (tmp_path / "draft" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
 
-    result = run(short(made, tmp_path / "two", processes=2))
-    assert result.resumed == 2
-    assert losses(tmp_path / "two" / "draft") == pytest.approx(losses(whole), abs=1e-3)
-    for of_two, of_one in zip(report(tmp_path / "two" / "draft")["heldOut"], report(whole)["heldOut"], strict=True):
-        assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)
+    for sharding in shardings:
+        result = run(short(made, tmp_path / sharding, processes=2, sharding=sharding))
+        assert result.resumed == 2
+        two = tmp_path / sharding / "draft"
+        assert losses(two) == pytest.approx(losses(whole), abs=1e-3)
+        for of_two, of_one in zip(report(two)["heldOut"], report(whole)["heldOut"], strict=True):
+            assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)
 
 
-@pytest.mark.timeout(900)  # eight processes that import torch
+@pytest.mark.timeout(900)  # ten processes that import torch
 def test_pods_on_several_nodes_end_together_go_on_together_and_make_the_draft_of_one(
     made: corpus.Corpus, whole: Path, tmp_path: Path
 ) -> None:
@@ -228,6 +233,8 @@ def test_pods_on_several_nodes_end_together_go_on_together_and_make_the_draft_of
         assert first.wait(PATIENCE) == ExitCode.ENGINE_CRASHED  # and nothing that forbids another try
     assert said(pods[0]).reason == Reason.JOB_FAILED
 
+    # With more GPUs a node, and a copy of the draft on each
+    config = config.model_copy(update={"processes": 2, "sharding": "Hybrid"})
     with supervised(config, pods[1], index=1) as second:  # it waits for the first, which comes later
         with supervised(config, pods[0]) as first:
             assert first.wait(PATIENCE) == ExitCode.DONE

@@ -16,7 +16,7 @@ from eagle3_api.jobs import (
     ProbeConfig,
     StageName,
 )
-from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Hook, Placement
+from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Hook, Placement, Train
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import group, hook, names
 from eagle3_operator.manifests.credentials import bucket_keys, registry_login
@@ -141,11 +141,19 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["bucket"] = bucket.to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:
         wish["shards" if stage is StageName.EXTRACT else "nodes"] = pods
-    if stage is StageName.TRAIN and (train := obj.spec.train).sharding != "Full":
-        wish["sharding"] = train.sharding
+    if stage is StageName.TRAIN:
+        wish |= _laid_out(obj.spec.train)
     if queue := stage_queue(obj.spec, stage):
         wish["queue"] = queue
     return hashlib.sha256(_canonical(wish).encode()).hexdigest()[:16]
+
+
+def _laid_out(train: Train) -> dict[str, Any]:
+    """What is in no key and decides what fits on a GPU: a training that did not fit begins again with another."""
+    return {
+        **({"sharding": train.sharding} if train.sharding != "Full" else {}),
+        **({"tokensPerPass": train.tokens_per_pass} if train.tokens_per_pass is not None else {}),
+    }
 
 
 def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: int | None = None) -> Manifest:

@@ -326,7 +326,7 @@ def test_several_nodes_do_not_train_on_a_claim_that_one_of_them_keeps_for_itself
 
 
 def test_the_pods_of_a_training_on_several_nodes_have_their_names_before_they_start() -> None:
-    world = World().edit(train={"nodes": 3, "gpus": 8})
+    world = World().edit(train={"nodes": 3, "gpus": 8, "sharding": "Hybrid"})
     shared = {name: Claim(name, 10**13, access_modes=("ReadWriteMany",)) for name in ("features", "drafts")}
     world.seen = replace(world.seen, claims=shared)
     world.settle().finish("inspect").finish("extract")
@@ -336,6 +336,7 @@ def test_the_pods_of_a_training_on_several_nodes_have_their_names_before_they_st
         job["spec"]["template"]["metadata"]["annotations"][CONFIG_ANNOTATION]
     ).config
     assert isinstance(config, TrainConfig)
+    assert (config.processes, config.sharding) == (8, "Hybrid")
     subdomain = service["metadata"]["name"]
     assert config.hosts == [f"{job['metadata']['name']}-{index}.{subdomain}" for index in range(3)]
     assert job["spec"]["template"]["spec"]["subdomain"] == subdomain

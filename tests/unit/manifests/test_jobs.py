@@ -117,7 +117,7 @@ def test_a_stage_is_not_made_anew_for_what_it_does_not_take(stage: StageName) ->
     assert (template_hash(memory, stage) == template_hash(draft(), stage)) == (
         stage not in (StageName.EXTRACT, StageName.TRAIN)
     )
-    for change in ({"gpus": 8}, {"sharding": "Replicate"}):
+    for change in ({"gpus": 8}, {"sharding": "Replicate"}, {"tokensPerPass": 4096}):
         more = draft(train=change)
         assert (template_hash(more, stage) == template_hash(draft(), stage)) == (stage is not StageName.TRAIN)
 
