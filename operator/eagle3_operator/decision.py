@@ -31,8 +31,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class Suspend:
-    """Suspend or resume a Job."""
+    """Suspend or resume a Job, or the JobSet that runs one."""
 
+    kind: str
     name: str
     suspend: bool
 

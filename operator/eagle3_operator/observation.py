@@ -44,7 +44,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Job:
-    """A Job of one of the object's stages."""
+    """A Job of one of the object's stages, or the JobSet of which it is the only one."""
 
     name: str
     stage: str
@@ -66,6 +66,10 @@ class Job:
     succeeded: int = 0
     revision: int | None = None
     owned: bool = True
+    #: ``JobSet`` where we made one of these: it has the name, and is what is deleted and suspended.
+    kind: str = "Job"
+    #: There is a JobSet, and no Job of it yet.
+    unmade: bool = False
     pods: tuple[Pod, ...] = ()
     report: Report | None = None
     progress: Progress | None = None
@@ -140,3 +144,5 @@ class Observation:
     services: Mapping[str, Service] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
     metrics: Metrics | None = None
+    #: The cluster serves JobSets, and the operator may make them. Only looked up where it matters.
+    jobsets: bool = False

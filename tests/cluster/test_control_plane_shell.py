@@ -159,7 +159,7 @@ def test_a_child_that_another_object_controls_is_seen_as_not_owned(shell: Shell)
 def test_it_scales_suspends_and_deletes_what_is_its_own(shell: Shell) -> None:
     shell.decides(apply=lambda obj: (job(obj), deployment(obj))).reconcile()
     name = f"{NAME}-train-01234567"
-    shell.decides(scale=(Scale(f"{NAME}-r1", 0),), suspend=(Suspend(name, True),)).reconcile()
+    shell.decides(scale=(Scale(f"{NAME}-r1", 0),), suspend=(Suspend("Job", name, True),)).reconcile()
     assert shell.site.get("deployments", f"{NAME}-r1")["spec"]["replicas"] == 0
     assert shell.site.get("jobs", name)["spec"]["suspend"] is True
     shell.decides(delete=(Delete("Job", name), Delete("Job", "one-that-is-gone")))

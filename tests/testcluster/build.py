@@ -27,12 +27,21 @@ OBJECT_STORE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 ORAS = "oras.land/oras/cmd/oras@v1.3.6"
 COSIGN = "github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5"
+JOBSET = "sigs.k8s.io/jobset"
+JOBSET_MANIFESTS = (
+    "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+    "config/components/webhook/manifests.yaml",
+)
 SMALL = ("-s", "-w")  # no symbol table, no debugging information
 
 
 @dataclass(frozen=True)
 class Program:
-    """One binary. `source` is a folder below `go/`, or a package with its version, which `go install` fetches."""
+    """One binary. `source` is a folder below `go/`, or a package with its version, which `go install` fetches.
+
+    A folder may hold no program itself and only say which version of another module's `package` is meant. `manifests`,
+    files of that module, are then kept beside the binary.
+    """
 
     name: str
     source: str
@@ -40,6 +49,8 @@ class Program:
     about: str
     links: tuple[str, ...] = ()  # other names for it
     in_advance: bool = True  # or else by the first test that wants it
+    package: str = "."
+    manifests: tuple[str, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -55,6 +66,7 @@ PROGRAMS = {
         Program("dns", "dns", (1, 24), "CoreDNS"),
         Program("versitygw", OBJECT_STORE, (1, 25), "S3-compatible object storage on a folder"),
         Program("helm", HELM, (1, 26), "Helm"),
+        Program("jobset", "jobset", (1, 25), "JobSet's controller", package=JOBSET, manifests=JOBSET_MANIFESTS),
         Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),
         Program("oras", ORAS, (1, 26), "what others pull artifacts with; cold 2 minutes", in_advance=False),
         Program("cosign", COSIGN, (1, 25), "what others sign artifacts with; cold 10 minutes", in_advance=False),
@@ -113,6 +125,8 @@ def key(program: Program, version: str, modules: Path = MODULES) -> str:
     add(f"{program.source} {program.links} {version}".encode())
     for argument in arguments(program, modules):
         add(argument.encode())
+    if program.package != ".":
+        add(" ".join([program.package, *program.manifests]).encode())
     if program.is_local:
         for path in sorted((modules / program.source).rglob("*")):
             if path.is_file():
@@ -148,16 +162,28 @@ def _build(program: Program, target: Path) -> None:
         partial.mkdir()
         environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
         if program.is_local:
-            command = ["go", "build", "-v", *arguments(program), "-o", str(partial / program.name), "."]
+            command = ["go", "build", "-v", *arguments(program), "-o", str(partial / program.name)]
+            command.append(program.package)
             folder = MODULES / program.source
         else:
             command = ["go", "install", "-v", *arguments(program), program.source]
             folder = partial
             environment["GOBIN"] = str(partial)
         _run_with_heartbeat(program, command, folder, environment)
+        for path in _manifests(program, folder):
+            shutil.copy(path, partial)
         for link in program.links:
             (partial / link).symlink_to(program.name)
         partial.rename(target)
+
+
+def _manifests(program: Program, folder: Path) -> list[Path]:
+    """Where the module of a program's package has its manifests."""
+    if not program.manifests:
+        return []
+    command = ["go", "list", "-f", "{{.Module.Dir}}", program.package]
+    module = Path(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip())
+    return [module / name for name in program.manifests]
 
 
 @contextlib.contextmanager

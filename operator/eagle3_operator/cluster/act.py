@@ -2,7 +2,8 @@
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
 its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
-object of that name stops the whole decision. Jobs need no such look: they are created, which a taken name refuses.
+object of that name stops the whole decision. Jobs and JobSets need no such look: they are created, which a taken name
+refuses.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,9 @@ from eagle3_operator.cluster.convert import controller_uid, is_ours
 from eagle3_operator.decision import Decision, Manifest
 
 Metadata = Mapping[tuple[str, str], Json]
+
+#: What is created and never changed; everything else is applied.
+_CREATED = frozenset({"Job", "JobSet"})
 
 
 def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen: Metadata) -> None:
@@ -25,7 +29,7 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         seen: metadata of the children as they were observed, by kind and name.
 
     Raises:
-        NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job of that name.
+        NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job or JobSet of that name.
         ConflictError: a child changed since it was seen.
     """
     _refuse_strangers(client, decision, owner, seen)
@@ -33,34 +37,34 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         if child := seen.get((deletion.kind, deletion.name)):
             client.delete(deletion.kind, namespace, child)
     for manifest in decision.apply:
-        if manifest["kind"] == "Job":
+        if manifest["kind"] in _CREATED:
             _create(client, manifest, owner)
         else:
             client.apply(manifest)
     for scale in decision.scale:
         client.scale(namespace, scale.name, scale.replicas)
     for suspension in decision.suspend:
-        client.suspend(namespace, suspension.name, suspension.suspend)
+        client.suspend(suspension.kind, namespace, suspension.name, suspension.suspend)
     for own in decision.own:
         client.merge(
             "PersistentVolumeClaim", namespace, own.claim, {"metadata": {"ownerReferences": [*own.owners] or None}}
         )
 
 
-def _create(client: Client, job: Manifest, owner: str) -> None:
-    """Create a Job, unless it is there: a Job is never changed."""
+def _create(client: Client, manifest: Manifest, owner: str) -> None:
+    """Create a Job or a JobSet, unless it is there: they are never changed."""
     try:
-        client.create(job)
+        client.create(manifest)
     except ConflictError:
-        found = _look_up(client, job)
+        found = _look_up(client, manifest)
         if found and not _ours(found, owner, retained=False):
-            raise NameConflictError("Job", job["metadata"]["name"]) from None
+            raise NameConflictError(manifest["kind"], manifest["metadata"]["name"]) from None
 
 
 def _refuse_strangers(client: Client, decision: Decision, owner: str, seen: Metadata) -> None:
     for manifest in decision.apply:
         kind, wanted = manifest["kind"], manifest["metadata"]
-        found = seen.get((kind, wanted["name"])) or (None if kind == "Job" else _look_up(client, manifest))
+        found = seen.get((kind, wanted["name"])) or (None if kind in _CREATED else _look_up(client, manifest))
         if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
             raise NameConflictError(kind, wanted["name"])
     for kind, name in _touched(decision):
@@ -78,7 +82,7 @@ def _look_up(client: Client, manifest: Manifest) -> Json | None:
 def _touched(decision: Decision) -> Iterator[tuple[str, str]]:
     yield from ((deletion.kind, deletion.name) for deletion in decision.delete)
     yield from (("Deployment", scale.name) for scale in decision.scale)
-    yield from (("Job", suspension.name) for suspension in decision.suspend)
+    yield from ((suspension.kind, suspension.name) for suspension in decision.suspend)
 
 
 def _ours(metadata: Json, owner: str, *, retained: bool) -> bool:

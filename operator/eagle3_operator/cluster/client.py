@@ -16,7 +16,7 @@ import urllib3
 from kubernetes.client import ApiClient, Configuration
 
 from eagle3_api import API_VERSION, KIND, PLURAL
-from eagle3_operator.manifests.names import FIELD_MANAGER
+from eagle3_operator.manifests.names import FIELD_MANAGER, JOBSET_API
 
 Json = dict[str, Any]
 
@@ -32,6 +32,7 @@ class Resource:
 RESOURCES: Mapping[str, Resource] = {
     KIND: Resource(f"apis/{API_VERSION}", PLURAL),
     "Job": Resource("apis/batch/v1", "jobs"),
+    "JobSet": Resource(f"apis/{JOBSET_API}", "jobsets"),
     "Deployment": Resource("apis/apps/v1", "deployments"),
     "Pod": Resource("api/v1", "pods"),
     "Service": Resource("api/v1", "services"),
@@ -227,9 +228,9 @@ class Client:
         """Set a Deployment's replicas through its scale subresource."""
         self.merge("Deployment", namespace, deployment, {"spec": {"replicas": replicas}}, subresource="scale")
 
-    def suspend(self, namespace: str, job: str, suspend: bool) -> None:
-        """Suspend or resume a Job."""
-        self.merge("Job", namespace, job, {"spec": {"suspend": suspend}})
+    def suspend(self, kind: str, namespace: str, name: str, suspend: bool) -> None:
+        """Suspend or resume a Job or a JobSet."""
+        self.merge(kind, namespace, name, {"spec": {"suspend": suspend}})
 
     def merge(self, kind: str, namespace: str, name: str, patch: Json, *, subresource: str | None = None) -> Json:
         """A merge patch of an object or of one of its subresources."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,8 +20,13 @@ _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
 def controller_uid(metadata: Json) -> str | None:
     """UID of the object that controls this one."""
+    found: str | None = _controller(metadata).get("uid")
+    return found
+
+
+def _controller(metadata: Json) -> Json:
     references = metadata.get("ownerReferences") or ()
-    return next((reference["uid"] for reference in references if reference.get("controller")), None)
+    return next((reference for reference in references if reference.get("controller")), {})
 
 
 def revision_number(labels: Json | None) -> int | None:
@@ -89,17 +95,59 @@ def _waiting(status: Json) -> tuple[str | None, str]:
     return status.get("reason"), status.get("message", "") if status.get("reason") else ""
 
 
-def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
+@dataclass(frozen=True)
+class Run:
+    """What we made for a stage, and the Job whose pods do its work."""
+
+    #: A Job or a JobSet: it is what has a name, a key and an owner, and is suspended and deleted.
+    made: Json
+    #: The same Job, or that of the JobSet, which may be still to come.
+    job: Json | None
+    kind: str = "Job"
+
+
+def of_a_jobset(job: Json) -> bool:
+    """Whether a Job was made by a JobSet."""
+    return bool(_controller(job["metadata"]).get("kind") == "JobSet")
+
+
+def runs(jobs: Iterable[Json], jobsets: Iterable[Json]) -> list[Run]:
+    """What was made for an object's stages, each once.
+
+    Args:
+        jobs: all Jobs that carry our labels, those that JobSets made among them.
+        jobsets: the JobSets that carry them.
+    """
+    jobs = list(jobs)
+    theirs = {controller_uid(job["metadata"]): job for job in jobs if of_a_jobset(job)}
+    found = [Run(job, job) for job in jobs if not of_a_jobset(job)]
+    found += [Run(made, theirs.pop(made["metadata"]["uid"], None), "JobSet") for made in jobsets]
+    return found + [Run(_going(job), job, "JobSet") for job in theirs.values()]
+
+
+def _going(job: Json) -> Json:
+    """The JobSet of a Job, if it is gone: the Job will go too, but until its pods have they hold its place."""
+    metadata = job["metadata"]
+    deleted = metadata.get("deletionTimestamp", metadata["creationTimestamp"])
+    return {
+        "metadata": metadata | {"name": _controller(metadata)["name"], "deletionTimestamp": deleted},
+        "spec": job["spec"],
+    }
+
+
+def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
     """A Job of one of the object's stages, without its progress, which only its log tells.
 
     Args:
-        job: the API object, found by our labels.
+        run: the API objects, found by our labels.
         pods: any pods; those that the Job controls are taken.
         owner: UID of our object.
     """
-    metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
+    metadata, job = run.made["metadata"], run.job or {"metadata": {}, "spec": {}}
+    spec, status = job["spec"], job.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    mine = tuple(pod_from(pod) for pod in pods if controller_uid(pod["metadata"]) == metadata["uid"])
+    uid = job["metadata"].get("uid")
+    mine = tuple(pod_from(pod) for pod in pods if uid and controller_uid(pod["metadata"]) == uid)
     conditions = {c["type"]: c for c in status.get("conditions") or () if c.get("status") == "True"}
     complete, failed = conditions.get("Complete"), conditions.get("Failed")
     ended = status.get("completionTime") or (failed or {}).get("lastTransitionTime")
@@ -115,13 +163,15 @@ def job_from(job: Json, pods: Iterable[Json], *, owner: str) -> Job:
         failed=failed is not None,
         failure_reason=(failed or {}).get("reason", ""),
         failure_message=(failed or {}).get("message", ""),
-        suspended=bool(spec.get("suspend")),
+        suspended=bool(run.made["spec"].get("suspend")),
         queue=labels.get(names.QUEUE_LABEL),
         completions=spec.get("completions", 1),
         succeeded=status.get("succeeded", 0),
         terminating="deletionTimestamp" in metadata,
         revision=revision_number(labels),
         owned=controller_uid(metadata) == owner,
+        kind=run.kind,
+        unmade=run.job is None,
         pods=mine,
         report=_report(mine),
     )

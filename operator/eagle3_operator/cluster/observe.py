@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from eagle3_api.jobs import Progress
+from eagle3_api.jobs import Progress, StageName
 from eagle3_api.spec import Eagle3Draft, Metadata, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
 from eagle3_operator.cluster import convert
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 PROGRESS_LINES = 200
 #: Lines of a server's log that a diagnosis gets.
 SERVER_LINES = 60
+
+_FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ class Observer:
         owner = obj.metadata.uid
         metadata: dict[tuple[str, str], Json] = {}
         jobs = self._find(obj, "Job", metadata)
+        jobsets = self._jobsets(obj, jobs, metadata) if _may_have_jobsets(obj, status, jobs) else None
+        runs = convert.runs(jobs, jobsets or ())
         # serve can be added to an object but never taken away: without it there never was a server.
         deployments = self._find(obj, "Deployment", metadata) if obj.spec.serve else []
         services = self._find(obj, "Service", metadata) if obj.spec.serve else []
-        told = all(_remembered(job, status) for job in jobs)
+        told = all(_remembered(run, status) for run in runs)
         pods = self._find(obj, "Pod", {}) if deployments or not told else []
         revisions = {
             made.revision: made
@@ -70,11 +74,12 @@ class Observer:
             if made is not None
         }
         observation = Observation(
-            jobs={made.name: made for made in (self._job(obj, job, pods, status, now) for job in jobs)},
+            jobs={made.name: made for made in (self._job(obj, run, pods, status, now) for run in runs)},
             deployments=revisions,
             services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
             claims={made.name: made for made in self._storage(obj, status, metadata)},
             metrics=self.metrics(obj, status, revisions, now),
+            jobsets=jobsets is not None,
         )
         return Seen(observation, metadata)
 
@@ -139,8 +144,22 @@ class Observer:
                 claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
         return claims
 
-    def _job(self, obj: Eagle3Draft, job: Json, pods: list[Json], status: Eagle3DraftStatus, now: datetime) -> Job:
-        made = convert.job_from(job, pods, owner=obj.metadata.uid)
+    def _jobsets(self, obj: Eagle3Draft, jobs: list[Json], metadata: dict[tuple[str, str], Json]) -> list[Json] | None:
+        """The object's JobSets. None where the cluster serves none, or the operator's role does not name them.
+
+        The question is its own discovery, asked anew each time: JobSet may be installed and removed while objects train.
+        """
+        try:
+            return self._find(obj, "JobSet", metadata)
+        except ApiError as error:
+            if error.status == _NOT_FOUND or (error.status == _FORBIDDEN and not any(map(convert.of_a_jobset, jobs))):
+                return None
+            raise
+
+    def _job(
+        self, obj: Eagle3Draft, run: convert.Run, pods: list[Json], status: Eagle3DraftStatus, now: datetime
+    ) -> Job:
+        made = convert.job_from(run, pods, owner=obj.metadata.uid)
         running = [pod for pod in made.pods if pod.started and pod.phase == "Running" and not pod.terminating]
         if made.finished or not running:
             return made
@@ -191,9 +210,16 @@ class Observer:
         return log, ""
 
 
-def _remembered(job: Json, status: Eagle3DraftStatus) -> bool:
-    """Whether the status holds all that this Job's pods had to say: its stage has succeeded."""
-    metadata = job["metadata"]
+def _may_have_jobsets(obj: Eagle3Draft, status: Eagle3DraftStatus, jobs: list[Json]) -> bool:
+    """Whether an object trains, or trained, in a way in which a JobSet matters. Others pay for no request."""
+    known = {job["metadata"]["name"] for job in jobs}
+    begun = [stage.job for stage in status.stages if (stage.name, stage.state) == (StageName.TRAIN, StageState.RUNNING)]
+    return obj.spec.train.nodes > 1 or any(map(convert.of_a_jobset, jobs)) or not known.issuperset(filter(None, begun))
+
+
+def _remembered(run: convert.Run, status: Eagle3DraftStatus) -> bool:
+    """Whether the status holds all that these pods had to say: their stage has succeeded."""
+    metadata = run.made["metadata"]
     stage = (metadata.get("labels") or {}).get(names.STAGE_LABEL)
     key = (metadata.get("annotations") or {}).get(names.KEY_ANNOTATION)
     return any((s.name, s.key, s.state) == (stage, key, StageState.SUCCEEDED) for s in status.stages)

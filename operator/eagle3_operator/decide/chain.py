@@ -76,11 +76,11 @@ class View:
         return overdue < self.settings.surge_patience_seconds
 
     def manifests(self, link: Link) -> tuple[Manifest, ...]:
-        """The Job of a stage, after what must be there before it."""
+        """The Job of a stage, or the JobSet that runs it, after what must be there before it."""
+        if isinstance(link.config, TrainConfig) and jobs.stage_pods(self.obj.spec, link.stage) > 1:
+            return group.launched(self.obj, self.settings, link.config, jobsets=self.seen.jobsets)
         revision = link.config.revision if isinstance(link.config, ProbeConfig) else None
-        job = jobs.job(self.obj, self.settings, config=link.config, revision=revision)
-        several = isinstance(link.config, TrainConfig) and link.config.hosts
-        return (group.service(self.obj), job) if several else (job,)
+        return (jobs.job(self.obj, self.settings, config=link.config, revision=revision),)
 
 
 def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting | None = None) -> Step:
@@ -118,7 +118,7 @@ def in_use(job: Job) -> bool:
 
 def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
     """Jobs of the chain's stages that nobody wants any more: of a key that is no longer the object's."""
-    return [Delete("Job", job.name) for job in _of_chain(view) if job.name not in wanted]
+    return [Delete(job.kind, job.name) for job in _of_chain(view) if job.name not in wanted]
 
 
 def halt(view: View, actions: Actions) -> None:
@@ -128,9 +128,9 @@ def halt(view: View, actions: Actions) -> None:
         if job.finished or job.name in decided:
             continue
         if job.queue is not None:
-            actions.delete.append(Delete("Job", job.name))
+            actions.delete.append(Delete(job.kind, job.name))
         elif not job.suspended:
-            actions.suspend.append(Suspend(job.name, True))
+            actions.suspend.append(Suspend(job.kind, job.name, True))
 
 
 def _of_chain(view: View) -> list[Job]:
@@ -141,7 +141,7 @@ def _of_chain(view: View) -> list[Job]:
 def _needless(job: Job | None) -> tuple[Delete, ...]:
     """A Job that still runs for what is finished: the edit that wanted it was taken back."""
     running = job is not None and job.owned and not job.finished and not job.terminating
-    return (Delete("Job", job.name),) if job is not None and running else ()
+    return (Delete(job.kind, job.name),) if job is not None and running else ()
 
 
 def _new(link: Link) -> StageStatus:
@@ -171,17 +171,16 @@ def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None)
         return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, "spec.suspend is true: nothing new is started"))
     if waiting is not None:
         return Step(_say(status, StageState.WAITING, *waiting))
-    name = names.job_name(view.obj.metadata.name, link.stage, link.key)
+    name, made = names.job_name(view.obj.metadata.name, link.stage, link.key), view.manifests(link)
     started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
-    return Step(
-        _say(started, StageState.RUNNING, Reason.PENDING, f"Job {name} is being started"), apply=view.manifests(link)
-    )
+    said = f"{made[-1]['kind']} {name} is being started"
+    return Step(_say(started, StageState.RUNNING, Reason.PENDING, said), apply=made)
 
 
 def _replace(status: StageStatus, job: Job, why: str) -> Step:
     return Step(
-        _say(status, StageState.WAITING, Reason.PENDING, f"Job {job.name} is made anew: {why}", job),
-        delete=(Delete("Job", job.name),),
+        _say(status, StageState.WAITING, Reason.PENDING, f"{job.kind} {job.name} is made anew: {why}", job),
+        delete=(Delete(job.kind, job.name),),
     )
 
 
@@ -227,7 +226,7 @@ def _why_failed(job: Job) -> tuple[Reason, str]:
     said = _sentence(job.failure_message or job.failure_reason or "no reason given")
     words = last.termination_message.strip()[-_LAST_WORDS:] if last else ""
     quoted = f" Its last words: {_sentence(words)}" if words else ""
-    return Reason.JOB_FAILED, f"Job {job.name} failed ({said.rstrip('.')}; {ending}).{quoted}"
+    return Reason.JOB_FAILED, f"{job.kind} {job.name} failed ({said.rstrip('.')}; {ending}).{quoted}"
 
 
 def _sentence(message: str) -> str:
@@ -239,17 +238,17 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     if suspended and job.queue is not None:
         return _end_queued(status, job)
     if suspended and job.suspended:
-        return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"Job {job.name} is suspended", job))
+        return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"{job.kind} {job.name} is suspended", job))
     if waiting is not None and not suspended and not in_use(job):
         return Step(_say(status, StageState.RUNNING, *waiting, job))
     if job.suspended and job.queue is not None:
-        said = f"Job {job.name} waits for quota in queue {job.queue} (kubectl get workloads)"
+        said = f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads)"
         return Step(_say(status, StageState.RUNNING, Reason.QUEUED, said, job))
     if job.suspended != suspended:
         word = "suspended" if suspended else "resumed"
         return Step(
-            _say(status, StageState.RUNNING, Reason.PENDING, f"Job {job.name} is being {word}", job),
-            suspend=(Suspend(job.name, suspended),),
+            _say(status, StageState.RUNNING, Reason.PENDING, f"{job.kind} {job.name} is being {word}", job),
+            suspend=(Suspend(job.kind, job.name, suspended),),
         )
     for check in _TROUBLES:
         if trouble := check(job):
@@ -271,8 +270,8 @@ def _end_queued(status: StageStatus, job: Job) -> Step:
 
     Its successor of the same name goes on from its last part or checkpoint.
     """
-    said = f"Job {job.name} is ended, because spec.suspend is true; its successor goes on where it was"
-    return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, said, job), delete=(Delete("Job", job.name),))
+    said = f"{job.kind} {job.name} is ended, because spec.suspend is true; its successor goes on where it was"
+    return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, said, job), delete=(Delete(job.kind, job.name),))
 
 
 def _tries(job: Job) -> str:
@@ -284,6 +283,13 @@ def _tries(job: Job) -> str:
     said = Report.parse(last.termination_message)
     why = said.message if said else last.termination_message.strip()[-_LAST_WORDS:]
     return f"pod {last.name} ended with code {last.exit_code}" + (f" ({why})" if why else "") + "; it is tried again"
+
+
+def _unmade(job: Job) -> tuple[Reason, str] | None:
+    said = (
+        f"JobSet {job.name} has made no Job yet: kubectl describe jobset {job.name}, and JobSet's controller, say why"
+    )
+    return (Reason.PENDING, said) if job.unmade else None
 
 
 def _unschedulable(job: Job) -> tuple[Reason, str] | None:
@@ -307,7 +313,12 @@ def kubelet_says(pod: Pod) -> str:
 
 
 #: What keeps a pod from running, in the order in which it is told.
-_TROUBLES: tuple[Callable[[Job], tuple[Reason, str] | None], ...] = (_unschedulable, _image, _container)
+_TROUBLES: tuple[Callable[[Job], tuple[Reason, str] | None], ...] = (
+    _unmade,
+    _unschedulable,
+    _image,
+    _container,
+)
 
 
 def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
@@ -331,7 +342,7 @@ def _stalled(link: Link, job: Job, view: View) -> bool:
 def _end_stalled(status: StageStatus, job: Job) -> Step:
     """Ended and resumed once; if it stalls again, it has failed and keeps its GPUs no longer."""
     stalls = status.stalls + 1
-    message = f"Job {job.name} printed no progress line for longer than stallTimeout"
+    message = f"{job.kind} {job.name} printed no progress line for longer than stallTimeout"
     again = stalls <= STALLS_ALLOWED
     said = _say(
         status,
@@ -340,4 +351,4 @@ def _end_stalled(status: StageStatus, job: Job) -> Step:
         f"{message}; it is ended and resumed" if again else f"{message}, again after it was resumed; see its pod's log",
         job,
     )
-    return Step(said.model_copy(update={"stalls": stalls, "progress": None}), delete=(Delete("Job", job.name),))
+    return Step(said.model_copy(update={"stalls": stalls, "progress": None}), delete=(Delete(job.kind, job.name),))

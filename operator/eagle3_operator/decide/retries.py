@@ -70,4 +70,4 @@ def _retry_stage(status: Eagle3DraftStatus, seen: Observation, stage: StageStatu
     if finished or job is None:
         return Retried(status, seen)
     going = {**seen.jobs, job.name: replace(job, terminating=True)}
-    return Retried(status, replace(seen, jobs=going), (Delete("Job", job.name),))
+    return Retried(status, replace(seen, jobs=going), (Delete(job.kind, job.name),))

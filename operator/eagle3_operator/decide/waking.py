@@ -25,6 +25,9 @@ def wake_after(
         moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
     if any(pod.started and not job.finished for job in view.seen.jobs.values() for pod in job.pods):
         moments.append(view.settings.poll_seconds)
+    # A JobSet goes after all that it made, and nobody tells of it.
+    if any(job.terminating and not job.pods for job in view.seen.jobs.values()):
+        moments.append(1.0)
     if any(stage.reason is Reason.MAKING_ROOM for stage in chain.values()):
         moments.append(view.settings.poll_seconds)
     if outcome is not None and outcome.requeue_after is not None:

@@ -18,7 +18,7 @@ from eagle3_api.jobs import (
 )
 from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Hook, Placement, Train
 from eagle3_operator.decision import Manifest
-from eagle3_operator.manifests import group, hook, names
+from eagle3_operator.manifests import hook, names
 from eagle3_operator.manifests.credentials import bucket_keys, registry_login
 from eagle3_operator.manifests.pods import (
     Mount,
@@ -195,15 +195,12 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                         **_scraping(stage),
                     },
                 },
-                "spec": {
-                    **pod_spec(
-                        _program(obj, settings, config),
-                        stage_placement(obj.spec, stage),
-                        settings,
-                        restart_policy="Never",
-                    ),
-                    **_names_of_pods(obj, stage),
-                },
+                "spec": pod_spec(
+                    _program(obj, settings, config),
+                    stage_placement(obj.spec, stage),
+                    settings,
+                    restart_policy="Never",
+                ),
             },
         },
     }
@@ -220,13 +217,6 @@ def _completion(stage: StageName, pods: int) -> Manifest:
     if stage is StageName.TRAIN:
         return several | {"backoffLimit": BACKOFF_LIMIT * pods}
     return several | {"backoffLimitPerIndex": BACKOFF_LIMIT}
-
-
-def _names_of_pods(obj: Eagle3Draft, stage: StageName) -> Manifest:
-    """What makes the pods of a training resolve each other's names, where there are several."""
-    if stage is not StageName.TRAIN or stage_pods(obj.spec, stage) == 1:
-        return {}
-    return {"subdomain": group.service_name(obj.metadata.name)}
 
 
 def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program:

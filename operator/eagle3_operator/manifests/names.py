@@ -25,6 +25,9 @@ ADAPTIVE_ANNOTATION = f"{GROUP}/adaptive"
 #: Kueue's: the LocalQueue that a Job or a Deployment, and its pods, wait in.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
+#: Where JobSets are served, if at all.
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+
 KEY_CHARACTERS = 8
 
 RootName = Literal["features", "drafts", "models"]

@@ -1,5 +1,6 @@
 """What an API object says, as plain values: one table for each kind."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +15,12 @@ from eagle3_operator.cluster.convert import (
     job_from,
     pod_from,
     revision_number,
+    runs,
     service_from,
     together,
 )
 from eagle3_operator.manifests import names
+from eagle3_operator.observation import Job
 
 Json = dict[str, Any]
 
@@ -165,12 +168,18 @@ def job(status: Json | None = None, *, owner: str | None = UID, **spec: Any) -> 
     return {"metadata": made, "spec": spec, "status": status or {}}
 
 
+def made_of(job: Json, pods: Sequence[Json]) -> Job:
+    """A Job that we made ourselves."""
+    (run,) = runs([job], [])
+    return job_from(run, pods, owner=UID)
+
+
 def report(message: str, *, ok: bool = True) -> str:
     return Report(stage=StageName.TRAIN, key="0123456789abcdef", ok=ok, message=message).dump()
 
 
 def test_a_job_says_whose_stage_it_is_and_under_which_key() -> None:
-    made = job_from(job({"startTime": LATER}), [], owner=UID)
+    made = made_of(job({"startTime": LATER}), [])
     assert (made.stage, made.key, made.template, made.revision) == ("train", "0123456789abcdef", "cafe", None)
     assert (made.owned, made.complete, made.failed, made.suspended) == (True, False, False, False)
     assert (made.created_at, made.started_at, made.finished_at) == (at(BORN), at(LATER), None)
@@ -179,15 +188,15 @@ def test_a_job_says_whose_stage_it_is_and_under_which_key() -> None:
 def test_a_job_says_which_queue_suspends_and_resumes_it() -> None:
     queued = job(suspend=True)
     queued["metadata"]["labels"] = names.labels("kimi", stage=StageName.TRAIN, queue="gpus")
-    made = job_from(queued, [], owner=UID)
+    made = made_of(queued, [])
     assert (made.queue, made.suspended) == ("gpus", True)
-    assert job_from(job(suspend=True), [], owner=UID).queue is None
+    assert made_of(job(suspend=True), []).queue is None
 
 
 def test_a_complete_job_has_its_report_and_its_time() -> None:
     done = pod(status={"phase": "Succeeded", "containerStatuses": [container(ended(0, message=report("done")))]})
     status = {"completionTime": LAST, "conditions": [{"type": "Complete", "status": "True"}]}
-    made = job_from(job(status), [done], owner=UID)
+    made = made_of(job(status), [done])
     assert made.complete
     assert made.finished_at == at(LAST)
     assert made.report is not None
@@ -195,20 +204,20 @@ def test_a_complete_job_has_its_report_and_its_time() -> None:
 
 
 def test_a_complete_job_whose_pod_is_gone_has_no_report() -> None:
-    made = job_from(job({"conditions": [{"type": "Complete", "status": "True"}]}), [], owner=UID)
+    made = made_of(job({"conditions": [{"type": "Complete", "status": "True"}]}), [])
     assert made.complete
     assert made.report is None
 
 
 def test_a_failed_job_says_why_and_when() -> None:
     failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "exit code 12"}
-    made = job_from(job({"conditions": [failed | {"lastTransitionTime": LAST}]}), [], owner=UID)
+    made = made_of(job({"conditions": [failed | {"lastTransitionTime": LAST}]}), [])
     assert (made.failed, made.failure_reason, made.failure_message) == (True, "PodFailurePolicy", "exit code 12")
     assert made.finished_at == at(LAST)
 
 
 def test_a_job_that_is_about_to_fail_has_not_failed_while_its_pods_end() -> None:
-    made = job_from(job({"conditions": [{"type": "FailureTarget", "status": "True"}]}), [], owner=UID)
+    made = made_of(job({"conditions": [{"type": "FailureTarget", "status": "True"}]}), [])
     assert not made.finished
 
 
@@ -218,7 +227,7 @@ def test_the_newest_report_counts() -> None:
         return pod(name, status={"phase": "Failed", "containerStatuses": [container(ending)]})
 
     silent = pod("c", status={"phase": "Failed", "containerStatuses": [container(ended(137, at=LAST))]})
-    made = job_from(job(), [reporting("b", "second", LATER), silent, reporting("a", "first", BORN)], owner=UID)
+    made = made_of(job(), [reporting("b", "second", LATER), silent, reporting("a", "first", BORN)])
     assert made.report is not None
     assert made.report.message == "second"
 
@@ -228,19 +237,19 @@ def test_the_pod_that_ended_the_job_speaks_before_those_that_it_left_alone() -> 
         ending = ended(code, at=when, message=report(f"code {code}", ok=False))
         return pod(name, status={"phase": "Failed", "containerStatuses": [container(ending)]})
 
-    made = job_from(job(), [reporting("a", 12, BORN), reporting("b", 21, LAST)], owner=UID)
+    made = made_of(job(), [reporting("a", 12, BORN), reporting("b", 21, LAST)])
     assert made.report is not None
     assert made.report.message == "code 12"
 
 
 def test_pods_of_a_former_job_of_the_same_name_are_not_this_jobs() -> None:
-    made = job_from(job(), [pod("mine"), pod("former", owner="uid-of-former-j")], owner=UID)
+    made = made_of(job(), [pod("mine"), pod("former", owner="uid-of-former-j")])
     assert [one.name for one in made.pods] == ["mine"]
 
 
 @pytest.mark.parametrize("owner", [None, "another-object-of-the-same-name"])
 def test_a_job_that_another_or_nobody_controls_is_not_owned(owner: str | None) -> None:
-    assert not job_from(job(owner=owner), [], owner=UID).owned
+    assert not made_of(job(owner=owner), []).owned
 
 
 def test_an_owner_that_is_not_the_controller_controls_nothing() -> None:
@@ -336,6 +345,54 @@ def test_quantities_as_kubernetes_writes_them(text: str, number: int) -> None:
     assert quantity(text) == number
 
 
+def jobset(**spec: Any) -> Json:
+    """A JobSet of ours; what it makes names it as its owner."""
+    labels = names.labels("kimi", stage=StageName.TRAIN, queue="gpus")
+    annotations = {names.KEY_ANNOTATION: "0123456789abcdef", names.TEMPLATE_ANNOTATION: "cafe"}
+    return {"metadata": metadata("s", labels=labels, annotations=annotations), "spec": spec}
+
+
+def its_job(status: Json | None = None, **more: Any) -> Json:
+    made = metadata("s-nodes-0", owner=None, labels=names.labels("kimi", stage=StageName.TRAIN), **more)
+    made["ownerReferences"] = [{"kind": "JobSet", "name": "s", "uid": "uid-of-s", "controller": True}]
+    return {"metadata": made, "spec": {"completions": 2}, "status": status or {}}
+
+
+def test_a_jobset_of_ours_and_the_job_that_it_made_are_one() -> None:
+    theirs = pod("s-nodes-0-0-x", owner="uid-of-s-nodes-0", status={"phase": "Running"})
+    complete = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 2, "startTime": LATER}
+    (run,) = runs([its_job(complete)], [jobset(suspend=True)])
+    made = job_from(run, [theirs, pod("another")], owner=UID)
+    assert (made.kind, made.name, made.stage, made.key, made.template) == (
+        "JobSet",
+        "s",
+        "train",
+        "0123456789abcdef",
+        "cafe",
+    )
+    assert (made.owned, made.queue, made.suspended, made.unmade) == (True, "gpus", True, False)
+    assert (made.complete, made.completions, made.succeeded, made.started_at) == (True, 2, 2, at(LATER))
+    assert [one.name for one in made.pods] == ["s-nodes-0-0-x"]
+
+
+def test_a_jobset_that_made_no_job_yet_is_known_by_its_own_words() -> None:
+    (run,) = runs([], [jobset(suspend=False)])
+    made = job_from(run, [{**pod(), "metadata": metadata("nobody's", owner=None)}], owner=UID)
+    assert (made.kind, made.name, made.owned, made.unmade, made.suspended) == ("JobSet", "s", True, True, False)
+    assert (made.pods, made.complete, made.started_at) == ((), False, None)
+
+
+def test_the_job_of_a_jobset_that_is_gone_holds_its_place_until_it_is_gone_too() -> None:
+    (run,) = runs([its_job()], [])
+    made = job_from(run, [], owner=UID)
+    assert (made.name, made.terminating, made.owned) == ("s", True, False)
+
+
+def test_jobs_and_jobsets_are_each_seen_once() -> None:
+    found = runs([job(), its_job()], [jobset()])
+    assert [(run.kind, run.made["metadata"]["name"]) for run in found] == [("Job", "j"), ("JobSet", "s")]
+
+
 def shared(name: str, *, whole: bool, ended: str) -> Json:
     report = Report(stage=StageName.EXTRACT, key="k", ok=True, result={"whole": whole, "parts": 1})
     ending = {"exitCode": 0, "finishedAt": ended, "message": report.dump()}
@@ -344,11 +401,11 @@ def shared(name: str, *, whole: bool, ended: str) -> Json:
 
 def test_of_pods_that_share_the_work_the_one_that_published_the_whole_speaks_for_the_job() -> None:
     pods = [shared("a", whole=True, ended=LATER), shared("b", whole=False, ended=LAST)]
-    found = job_from({"metadata": metadata("j"), "spec": {"completions": 2}}, pods, owner=UID)
+    found = made_of({"metadata": metadata("j"), "spec": {"completions": 2}}, pods)
     assert found.report is not None
     assert not found.report.partial
     assert found.completions == 2
-    alone = job_from({"metadata": metadata("j"), "spec": {}}, pods[1:], owner=UID)
+    alone = made_of({"metadata": metadata("j"), "spec": {}}, pods[1:])
     assert alone.report is not None
     assert alone.report.partial
 

@@ -11,7 +11,7 @@ from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.cluster.claims import KEPT_SECONDS, Claims
-from eagle3_operator.cluster.client import Client
+from eagle3_operator.cluster.client import ApiError, Client, NotFoundError
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.manifests import names
 from unit.samples import SPEC, merged
@@ -28,9 +28,12 @@ class ClientThatNotesWhatItIsAsked(Client):
         self.jobs = list(jobs)
         self.claims: set[str] = set()
         self.asked: list[str] = []
+        self.no_jobsets: ApiError | None = None
 
     def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
         self.asked.append(kind)
+        if kind == "JobSet" and self.no_jobsets is not None:
+            raise self.no_jobsets
         return self.jobs if kind == "Job" else []
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
@@ -83,6 +86,52 @@ def test_pods_are_asked_for_only_where_a_job_may_have_something_new_to_say(
     jobs: list[Json], stages: tuple[StageStatus, ...], kinds: list[str]
 ) -> None:
     assert asked(jobs, *stages) == kinds
+
+
+def of_a_jobset(job: Json) -> Json:
+    job["metadata"]["ownerReferences"] = [{"kind": "JobSet", "name": "s", "uid": "uid-s", "controller": True}]
+    return job
+
+
+def looked(
+    jobs: Sequence[Json], *stages: StageStatus, nodes: int = 1, answer: ApiError | None = None
+) -> tuple[bool, bool]:
+    """Whether JobSets are asked for, and whether the cluster is found to serve them."""
+    metadata = {"name": "kimi", "namespace": "llm", "uid": "1"}
+    spec = merged(SPEC, {"serve": None, "watch": None, "train": {"nodes": nodes}})
+    obj = Eagle3Draft.model_validate({"metadata": metadata, "spec": spec})
+    client = ClientThatNotesWhatItIsAsked(jobs)
+    client.no_jobsets = answer
+    seen = Observer(client, {}, poll_seconds=10).observe(obj, Eagle3DraftStatus(stages=list(stages)), NOW)
+    return "JobSet" in client.asked, seen.observation.jobsets
+
+
+MISSING = NotFoundError("GET jobsets", 404, "NotFound", "the server could not find the requested resource")
+REFUSED = ApiError("GET jobsets", 403, "Forbidden", "jobsets.jobset.x-k8s.io is forbidden")
+BEGUN = StageStatus(name=StageName.TRAIN, key="k3", state=StageState.RUNNING, job="kimi-train-k3")
+
+
+def test_only_who_trains_on_several_nodes_or_did_asks_for_jobsets() -> None:
+    assert looked([]) == (False, False)
+    assert looked([job(StageName.TRAIN, "k3")], BEGUN) == (False, False)
+    assert looked([], nodes=2) == (True, True)
+    assert looked([of_a_jobset(job(StageName.TRAIN, "k3"))]) == (True, True), "it was finished so"
+    assert looked([], BEGUN) == (True, True), "its JobSet may have made no Job yet"
+
+
+@pytest.mark.parametrize("answer", [MISSING, REFUSED], ids=["not installed", "not in the operator's role"])
+def test_a_cluster_without_jobsets_for_us_is_one_without_jobsets(answer: ApiError) -> None:
+    assert looked([], nodes=2, answer=answer) == (True, False)
+
+
+def test_a_jobset_that_is_not_shown_any_more_is_not_taken_for_one_that_is_gone() -> None:
+    with pytest.raises(ApiError, match="is forbidden"):
+        looked([of_a_jobset(job(StageName.TRAIN, "k3"))], nodes=2, answer=REFUSED)
+
+
+def test_a_server_that_cannot_say_whether_there_are_jobsets_is_asked_again() -> None:
+    with pytest.raises(ApiError, match="overloaded"):
+        looked([], nodes=2, answer=ApiError("GET jobsets", 503, "Unavailable", "overloaded"))
 
 
 def test_a_claim_that_is_there_is_asked_for_once_in_a_while_however_many_objects_want_it() -> None:

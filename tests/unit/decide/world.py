@@ -32,6 +32,7 @@ class World:
     spec: dict[str, Any] = field(default_factory=lambda: dict(SPEC))
     status: dict[str, Any] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
+    name: str = "kimi"
     seen: Observation = field(default_factory=Observation)
     now: datetime = START
     generation: int = 1
@@ -59,7 +60,7 @@ class World:
     @property
     def obj(self) -> Eagle3Draft:
         metadata = {
-            "name": "kimi",
+            "name": self.name,
             "namespace": "llm",
             "uid": "uid-1",
             "generation": self.generation,
@@ -94,7 +95,7 @@ class World:
 
     @property
     def serving(self) -> int | None:
-        public = self.seen.services.get("kimi")
+        public = self.seen.services.get(self.name)
         return public.selected_revision if public else None
 
     @property
@@ -120,6 +121,7 @@ class World:
             self._scale(scale.name, scale.replicas)
         for suspend in decision.suspend:
             job = self.seen.jobs[suspend.name]
+            assert suspend.kind == job.kind
             self._put_job(replace(job, suspended=suspend.suspend))
         self.status = json.loads(json.dumps(decision.status.to_json()))
         self.events += decision.events
@@ -232,6 +234,7 @@ class World:
         kind, metadata = manifest["kind"], manifest["metadata"]
         apply: dict[str, Callable[[Manifest], None]] = {
             "Job": self._apply_job,
+            "JobSet": self._apply_job,
             "Deployment": self._apply_deployment,
             "Service": self._apply_service,
         }
@@ -254,6 +257,7 @@ class World:
                 suspended=manifest["spec"]["suspend"],
                 queue=metadata["labels"].get(names.QUEUE_LABEL),
                 revision=int(revision[1:]) if revision else None,
+                kind=manifest["kind"],
             )
         )
 
@@ -276,7 +280,7 @@ class World:
     def _apply_service(self, manifest: Manifest) -> None:
         name = manifest["metadata"]["name"]
         selected = revision_number(manifest["spec"]["selector"])
-        if name == "kimi" and selected is not None:
+        if name == self.name and selected is not None:
             self.served.append(selected)
         self.seen = replace(self.seen, services={**self.seen.services, name: Service(name, selected)})
 
@@ -311,7 +315,8 @@ class World:
         self._put(replace(deployment, pods=tuple(pods), ready_replicas=sum(p.ready for p in pods)))
 
     def _delete(self, kind: str, name: str) -> None:
-        if kind == "Job":
+        if kind in ("Job", "JobSet"):
+            assert name not in self.seen.jobs or self.seen.jobs[name].kind == kind
             self.seen = replace(self.seen, jobs={n: j for n, j in self.seen.jobs.items() if n != name})
         elif kind == "Deployment":
             left = {n: d for n, d in self.seen.deployments.items() if d.name != name}

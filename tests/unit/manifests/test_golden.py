@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eagle3_api.jobs import StageName
+from eagle3_api.jobs import StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import group
@@ -37,6 +37,13 @@ DRAFTED = {"artifact": DRAFT, "digest": "sha256:4444", "plain": "5e5e5e5e5e5e5e5
 
 def stage(name: StageName, obj: Eagle3Draft | None = None) -> Manifest:
     return job(obj or draft(), SETTINGS, config=config(name))
+
+
+def together(*, jobsets: bool, **spec: Any) -> tuple[Manifest, ...]:
+    """What is made for a training on two nodes."""
+    training = config(StageName.TRAIN)
+    assert isinstance(training, TrainConfig)
+    return group.launched(draft(train={"gpus": 8, "nodes": 2}, **spec), SETTINGS, training, jobsets=jobsets)
 
 
 def plain(obj: Eagle3Draft) -> Manifest:
@@ -120,10 +127,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "another trainer runs in its own image": lambda: stage(
         StageName.TRAIN, draft(train={"trainer": {"image": "registry.example.com/specforge:0.3", "command": ["train"]}})
     ),
-    "train on several nodes is an Indexed Job whose pods have names": lambda: stage(
-        StageName.TRAIN, draft(train={"gpus": 8, "nodes": 2})
-    ),
-    "the Service of pods that train together": lambda: group.service(draft(train={"nodes": 2})),
+    "train on several nodes is an Indexed Job whose pods have names": lambda: together(jobsets=False)[-1],
+    "train on several nodes is a JobSet of one Job where the cluster serves them": lambda: together(jobsets=True)[-1],
+    "the Service of pods that train together": lambda: together(jobsets=False)[0],
     "features in an object store are cached on the node and let in by a Secret that the kubelet reads": lambda: stage(
         StageName.TRAIN, draft(storage=BUCKET)
     ),
@@ -145,6 +151,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "probe measures one revision": lambda: stage(StageName.PROBE),
     "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
     "a Job in a queue is made suspended and Kueue resumes it": lambda: stage(StageName.TRAIN, draft(queueName="gpus")),
+    "a JobSet in a queue has its label for itself and not for its Job": lambda: together(
+        jobsets=True, queueName="gpus"
+    )[-1],
     "servers in a queue carry its label down to their pods": lambda: plain(draft(queueName="gpus")),
     "a claim that serves for everything is one volume": lambda: stage(StageName.TRAIN, draft(**ONE_CLAIM)),
     "the plain revision needs no drafts": lambda: plain(draft()),

@@ -8,7 +8,6 @@ from eagle3_api.spec import Logging, seconds
 from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import object_store, owner
 from eagle3_operator.decide.stages.stage import Context, Stage
-from eagle3_operator.manifests import group
 from eagle3_operator.manifests.jobs import stage_grace
 
 
@@ -71,7 +70,6 @@ def _config(context: Context, key: str) -> TrainConfig:
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
         processes=max(1, spec.train.gpus),
         sharding=spec.train.sharding,
-        hosts=group.hosts(context.obj, key),
         grace_seconds=stage_grace(spec, StageName.TRAIN),
     )
 
