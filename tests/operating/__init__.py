@@ -1,12 +1,15 @@
-"""The operator at work in tests: its process, a namespace for it, and a stand-in for the nodes."""
+"""The operator at work in tests: its process, a namespace for it, a stand-in for the nodes, and controllers of others."""
 
 from operating.client import client_of
+from operating.controller import Controller
 from operating.counting import CountingServer, counting, serving_http
 from operating.kubelet import StandInKubelet
 from operating.process import OperatorProcess
+from operating.rights import kubeconfig_of_the_chart
 from operating.site import NotYetError, Site, condition
 
 __all__ = [
+    "Controller",
     "CountingServer",
     "NotYetError",
     "OperatorProcess",
@@ -15,5 +18,6 @@ __all__ = [
     "client_of",
     "condition",
     "counting",
+    "kubeconfig_of_the_chart",
     "serving_http",
 ]

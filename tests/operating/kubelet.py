@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from eagle3_api.base import Model
+from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CONFIG_ANNOTATION, JobConfig, JobEnvelope, ProbeConfig, Report, StageName
 from eagle3_operator.manifests import names
 from testcluster import AnyCluster
@@ -40,6 +41,13 @@ class StandInKubelet:
                 config = JobEnvelope.model_validate_json(metadata["annotations"][CONFIG_ANNOTATION]).config
                 self._say(pod, _ended(config))
                 self._jobs.setdefault(config.model_dump_json(), set()).add(metadata["ownerReferences"][0]["uid"])
+
+    def fail(self, pod: dict[str, Any], *, code: int, reason: Reason, message: str) -> None:
+        """End a pod of a Job with the report of a stage that went wrong."""
+        config = JobEnvelope.model_validate_json(pod["metadata"]["annotations"][CONFIG_ANNOTATION]).config
+        report = Report(stage=StageName(config.stage), key=config.key, ok=False, reason=reason, message=message)
+        ending = {"exitCode": code, "startedAt": WHEN, "finishedAt": WHEN, "message": report.dump()}
+        self._say(pod, {"phase": "Failed", "containerStatuses": [{"ready": False, "state": {"terminated": ending}}]})
 
     def ran_twice(self) -> list[str]:
         """What more than one Job was made for and run."""

@@ -28,7 +28,7 @@ class OperatorProcess:
     """
 
     def __init__(self, kubeconfig: Path, folder: Path, *, namespace: str | None = None, **settings: Any) -> None:
-        self.metrics_port, self.liveness_port = _free_ports(2)
+        self.metrics_port, self.liveness_port = free_ports(2)
         self._log, self._file = folder / "operator.log", folder / "settings.yaml"
         self._file.write_text(yaml.safe_dump({"metricsPort": self.metrics_port, "namespace": namespace, **settings}))
         self._environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
@@ -103,7 +103,8 @@ class OperatorProcess:
         return httpx.get(self.liveness, timeout=10).status_code == httpx.codes.OK
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:

@@ -16,7 +16,12 @@ NOWHERE = {"eagle3.dev/no-node-has-this": "true"}
 #: How the scheduler says so, of nodes that do not fit and of none at all.
 NO_NODE = "nodes are available|no nodes available"
 
-GROUPS = {PLURAL: f"apis/{API_VERSION}", "jobs": "apis/batch/v1", "deployments": "apis/apps/v1"}
+GROUPS = {
+    PLURAL: f"apis/{API_VERSION}",
+    "jobs": "apis/batch/v1",
+    "deployments": "apis/apps/v1",
+    "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
+}
 
 
 class Site:
@@ -71,6 +76,11 @@ class Site:
         self.cluster.request(
             "PATCH", self.path("jobs", job), {"metadata": {"annotations": {"poke": word}}}, MERGE_PATCH
         )
+
+    def retry(self, name: str, what: str) -> None:
+        """Ask for another try of a stage or a revision."""
+        asked = {"metadata": {"annotations": {"eagle3.dev/retry": what}}}
+        self.cluster.request("PATCH", self.path(PLURAL, name), asked, MERGE_PATCH)
 
     def until(
         self, what: str, check: Callable[[], Any], *, seconds: float = 60, hold: Collection[StageName] = ()

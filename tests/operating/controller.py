@@ -1,0 +1,114 @@
+"""A real controller of somebody else's kinds, with its webhooks, against an API server of this machine."""
+
+import base64
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from operating.process import free_ports
+from testcluster import AnyCluster, wait_for
+from testcluster.build import binary
+from testcluster.processes import Processes, run
+
+Json = dict[str, Any]
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+WEBHOOKS = {
+    "MutatingWebhookConfiguration": f"{HOOKS}/mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": f"{HOOKS}/validatingwebhookconfigurations",
+}
+
+
+class Controller:
+    """A controller and its kinds. The API server reaches its webhooks on this machine, instead of through a Service.
+
+    Args:
+        cluster: an embedded one.
+        folder: for its certificate, configuration and log.
+        program: of ``testcluster.build``, which keeps its manifests beside it.
+        configuration: its own, in its own words, but for ports and certificates.
+    """
+
+    def __init__(self, cluster: AnyCluster, folder: Path, program: str, configuration: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._program = binary(program)
+        self._configuration = configuration
+        manifests = [
+            made for file in self._program.parent.glob("*.yaml") for made in yaml.safe_load_all(file.read_text())
+        ]
+        self._webhooks: list[Json] = [made for made in manifests if made["kind"] in WEBHOOKS]
+        self._definitions: list[Json] = [made for made in manifests if made["kind"] == "CustomResourceDefinition"]
+
+    def add_kinds(self) -> None:
+        """Have the cluster serve its kinds."""
+        self._cluster.apply(*self._definitions)
+        for made in self._definitions:
+            spec = made["spec"]
+            served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+            wait_for(
+                f"{spec['names']['kind']} to be served", 30, lambda path=served: self._cluster.request("GET", path)
+            )
+
+    def remove_kinds(self) -> None:
+        """Remove its kinds, and with them every object of theirs."""
+        for made in self._definitions:
+            path = f"{DEFINITIONS}/{made['metadata']['name']}"
+            self._cluster.request("DELETE", path)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The controller at work and its webhooks in force."""
+        port, health = free_ports(2)
+        _certify(self._folder)
+        config = self._folder / "config.yaml"
+        reached = {
+            "webhook": {"host": "127.0.0.1", "port": port, "certDir": str(self._folder)},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        }
+        config.write_text(yaml.safe_dump({**self._configuration, **reached}))
+        processes = Processes(self._folder, self._folder, tied=True)
+        name = self._program.name
+        processes.start(name, [self._program, "--config", config, "--kubeconfig", self._cluster.kubeconfig])
+
+        def ready() -> bool:
+            processes.check()
+            return httpx.get(f"http://127.0.0.1:{health}/readyz", timeout=5).status_code == httpx.codes.OK
+
+        try:
+            wait_for(f"{name} to be ready", 30, ready, tolerate=(httpx.HTTPError,))
+            with self._in_force(port):
+                yield
+        finally:
+            print(processes.log_end(name, lines=100))
+            processes.end()
+
+    @contextlib.contextmanager
+    def _in_force(self, port: int) -> Iterator[None]:
+        """Its webhooks, which take pods of every namespace, and are gone before it is."""
+        authority = base64.b64encode((self._folder / "tls.crt").read_bytes()).decode()
+        made_here = copy.deepcopy(self._webhooks)
+        for made in made_here:
+            for webhook in made["webhooks"]:
+                path = webhook["clientConfig"]["service"]["path"]
+                webhook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": authority}
+        self._cluster.apply(*made_here)
+        try:
+            yield
+        finally:
+            for made in made_here:
+                self._cluster.request("DELETE", f"{WEBHOOKS[made['kind']]}/{made['metadata']['name']}")
+
+
+def _certify(folder: Path) -> None:
+    """A certificate for this machine, which is its own authority."""
+    key, certificate = folder / "tls.key", folder / "tls.crt"
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key)
+    names = ("-subj", "/CN=controller", "-addext", "subjectAltName=IP:127.0.0.1")
+    run("openssl", "req", "-x509", *new_key, "-days", "2", *names, "-out", certificate)
