@@ -260,6 +260,7 @@ ALLOWED = """
     create batch/jobs                   delete batch/jobs                        watch /pods
     get /pods/log                       patch apps/deployments                   patch apps/deployments/scale
     create /services                    create /persistentvolumeclaims           create /events
+    list jobset.x-k8s.io/jobsets        create jobset.x-k8s.io/jobsets           delete jobset.x-k8s.io/jobsets
 """
 FORBIDDEN = """
     get /secrets                        list /secrets                            get /configmaps
