@@ -68,6 +68,21 @@ def until_it_trains(site: Site) -> tuple[Json, list[Json]]:
     return made, pods
 
 
+def ended(site: Site, made: Json, how: str) -> Json:
+    """What JobSet says in the end."""
+
+    def said() -> Json:
+        status: Json = site.get("jobsets", made["metadata"]["name"])["status"]
+        return status if status.get("terminalState") == how else {}
+
+    status: Json = site.until(f"the JobSet to have {how}", said, hold=HELD)
+    return status
+
+
+def uids(site: Site, kind: str) -> list[str]:
+    return [one["metadata"]["uid"] for one in site.all(kind)]
+
+
 def test_a_training_is_a_jobset_that_waits_as_a_whole_and_whose_pods_know_each_other(site: Site) -> None:
     """The test plays Kueue's part: it resumes what is queued."""
     site.create("kimi", TOGETHER | {"queueName": "gpus"})
@@ -102,7 +117,7 @@ def test_a_training_is_a_jobset_that_waits_as_a_whole_and_whose_pods_know_each_o
     assert (of_train(site)["job"], of_train(site)["state"]) == (name, "Running")
 
     site.until_ready("kimi")
-    assert site.get("jobsets", name)["status"]["terminalState"] == "Completed"
+    ended(site, made, "Completed")
     assert of_train(site)["state"] == "Succeeded"
 
 
@@ -113,21 +128,14 @@ def test_a_training_that_failed_for_good_is_run_again_by_nobody_but_the_user(sit
     site.until("the failure", lambda: of_train(site).get("state") == "Failed", hold=HELD)
     assert of_train(site)["reason"] == "NonFinite"
     assert of_train(site)["message"].startswith("the loss is not finite at step 7")
-    failed = site.until("JobSet to say so", lambda: site.get("jobsets", made["metadata"]["name"])["status"], hold=HELD)
-    assert failed.get("restarts", 0) == 0
+    assert ended(site, made, "Failed")["restarts"] == 0
 
     site.retry("kimi", "train@again")
-    site.until("another JobSet", lambda: another(site.all("jobsets"), made), hold=HELD)
-    until_it_trains(site)
+    site.until("the failed JobSet to be gone", lambda: made["metadata"]["uid"] not in uids(site, "jobsets"), hold=HELD)
+    assert until_it_trains(site)[0]["metadata"]["name"] == made["metadata"]["name"]
     site.delete(PLURAL, "kimi")
     kinds = ("jobsets", "jobs", "pods", "services")
     wait_for("all of it to be gone", 60, lambda: not any(site.all(kind) for kind in kinds))
-
-
-def another(found: list[Json], than: Json) -> bool:
-    return [one["metadata"]["name"] for one in found if one["metadata"]["uid"] != than["metadata"]["uid"]] == [
-        than["metadata"]["name"]
-    ]
 
 
 def test_a_training_is_suspended_with_its_object_and_outlives_jobset_itself(site: Site, jobset: Controller) -> None:

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,7 @@ class Controller:
     def remove_kinds(self) -> None:
         """Remove its kinds, and with them every object of theirs."""
         for made in self._definitions:
-            path = f"{DEFINITIONS}/{made['metadata']['name']}"
-            self._cluster.request("DELETE", path)
+            self._cluster.request("DELETE", f"{DEFINITIONS}/{made['metadata']['name']}")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
