@@ -53,9 +53,7 @@ class Controller:
         for made in self._definitions:
             spec = made["spec"]
             served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-            wait_for(
-                f"{spec['names']['kind']} to be served", 30, lambda path=served: self._cluster.request("GET", path)
-            )
+            wait_for(f"{spec['names']['kind']} to be served", 30, partial(self._cluster.request, "GET", served))
 
     def remove_kinds(self) -> None:
         """Remove its kinds, and with them every object of theirs."""
