@@ -13,10 +13,13 @@ from typing import Any
 
 from eagle3_api.artifacts import CONFIG
 from eagle3_api.checkpoints.pickled import PickleError, read_tensors
-from eagle3_api.checkpoints.safetensors import BITS, DRAFT_HEADER_LIMIT, HeaderError, read_header
+from eagle3_api.checkpoints.safetensors import DRAFT_HEADER_LIMIT, HeaderError, read_header
 
-#: Bytes of config.json and of an index that are read at most, and files of weights.
-JSON_LIMIT, INDEX_LIMIT, FILES_LIMIT = 1_000_000, 64_000_000, 256
+#: Bytes of config.json that are read at most.
+JSON_LIMIT = 1_000_000
+
+#: Bytes of a draft's index, its files of weights and its tensors, at most; published ones have fifteen to forty tensors.
+INDEX_LIMIT, FILES_LIMIT, TENSORS_LIMIT = 1_000_000, 256, 4096
 
 #: Tensors that lie beside the weights: NeMo Automodel's selected token ids, ModelOpt's map.
 SIDE_FILES = ("eagle3_meta.pt", "speculative_token_map.pt", "d2t.pt")
@@ -41,10 +44,8 @@ class Stored:
         path: of its file.
         name: there.
         dtype, shape: as a safetensors header names them.
-        begin: offset in the file of its storage.
+        begin: offset in the file of its first value.
         strides: in elements; none where the values lie in order.
-        first: element of the storage at which it begins.
-        length: elements of the storage.
     """
 
     path: Path
@@ -53,8 +54,6 @@ class Stored:
     shape: tuple[int, ...]
     begin: int
     strides: tuple[int, ...] | None = None
-    first: int = 0
-    length: int = 0
 
     @property
     def elements(self) -> int:
@@ -65,11 +64,6 @@ class Stored:
     def contiguous(self) -> bool:
         """Whether its values lie in order."""
         return self.strides is None or self.strides == _in_order(self.shape)
-
-    @property
-    def offset(self) -> int:
-        """Where its first value lies in the file."""
-        return self.begin + self.first * BITS[self.dtype] // 8
 
 
 @dataclass(frozen=True)
@@ -115,6 +109,8 @@ def read_folder(path: Path) -> Folder:
             if stored.name in tensors:
                 raise UnreadableError(f"{stored.name} stands in {tensors[stored.name].path.name} and in {file.name}")
             tensors[stored.name] = stored
+            if len(tensors) > TENSORS_LIMIT:
+                raise UnreadableError(f"{path} holds more than {TENSORS_LIMIT} tensors, which is no draft")
     beside = [file for name in SIDE_FILES if (file := path / name).exists() and file not in weights]
     side = {f"{file.name}:{stored.name}": stored for file in beside for stored in _tensors(path, file)}
     kind = weights[0].suffix.removeprefix(".")
@@ -187,15 +183,20 @@ def inside(folder: Path, path: Path) -> Path:
     return path
 
 
-def indexed(folder: Path, index: str) -> dict[str, str] | None:
+def indexed(folder: Path, index: str, limit: int = INDEX_LIMIT) -> dict[str, str] | None:
     """The file of each tensor, by an index; None where there is no index.
+
+    Args:
+        folder: where it lies.
+        index: its name.
+        limit: bytes of it that are read at most.
 
     Raises:
         UnreadableError: it is broken, or names something that is no plain file name.
     """
     if not (folder / index).exists():
         return None
-    named = read_json(folder, index, INDEX_LIMIT).get("weight_map")
+    named = read_json(folder, index, limit).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
         raise UnreadableError(f"{folder / index} is broken: it has no weight_map from names to files")
     for file in set(named.values()):
@@ -243,9 +244,7 @@ def _tensors(folder: Path, path: Path) -> Iterator[Stored]:
                 yield Stored(path, name, tensor.dtype, tensor.shape, tensor.begin)
         else:
             for name, found in read_tensors(path).items():
-                yield Stored(
-                    path, name, found.dtype, found.shape, found.begin, found.strides, found.first, found.length
-                )
+                yield Stored(path, name, found.dtype, found.shape, found.begin, found.strides)
     except (HeaderError, PickleError) as error:
         raise UnreadableError(str(error)) from None
     except OSError as error:

@@ -13,16 +13,23 @@ import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from eagle3_api.checkpoints.safetensors import BITS, is_shape
 
-#: Bytes of the description and of the archive's directory, and branches of the tree, that are read at most.
-DESCRIPTION_LIMIT, DIRECTORY_LIMIT, BRANCH_LIMIT = 8_000_000, 8_000_000, 256
+#: Bytes of the description, and of the archive's directory, that are read at most.
+DESCRIPTION_LIMIT = DIRECTORY_LIMIT = 2_000_000
+
+#: Instructions that are followed, branches of the tree, and characters of a tensor's name, at most. A tensor takes about thirty.
+INSTRUCTIONS_LIMIT, BRANCH_LIMIT, NAME_LIMIT = 300_000, 256, 1000
+
+#: Numbers that a tensor's values may be spread over, in its own. Halves of a fused matrix, and their like, have two.
+SPREAD_LIMIT = 8
 
 _DTYPES = {
     "FloatStorage": "F32",
@@ -48,18 +55,19 @@ class PickledTensor:
 
     Attributes:
         dtype, shape: as in a safetensors header.
-        begin: offset in the file of the first byte of its storage.
+        begin: offset in the file of its first value.
         strides: in elements.
-        first: element of the storage at which it begins.
-        length: elements of the storage.
     """
 
     dtype: str
     shape: tuple[int, ...]
     begin: int
     strides: tuple[int, ...]
-    first: int
-    length: int
+
+
+def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from a tensor's first value to its last one; none where it has no values."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if prod(shape) else 0
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,8 @@ def read_tensors(path: Path) -> dict[str, PickledTensor]:
         OSError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            _check_directory(path, file)
-            with zipfile.ZipFile(file) as archive:
-                return _read(path, file, archive)
+        with path.open("rb") as file, zipfile.ZipFile(_bounded(path, file)) as archive:
+            return _read(path, file, archive)
     except PickleError:
         raise
     except (*_BROKEN, OSError) as error:
@@ -105,16 +111,36 @@ def read_tensors(path: Path) -> dict[str, PickledTensor]:
         ) from None
 
 
+class _Bounded:
+    """A file of which no more is read at once than an archive's directory may have, whatever the archive says of it."""
+
+    def __init__(self, path: Path, file: io.BufferedReader) -> None:
+        self.path = path
+        self.file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes, all that there are where it is negative."""
+        text = self.file.read(DIRECTORY_LIMIT + 1 if size < 0 else min(size, DIRECTORY_LIMIT + 1))
+        if len(text) > DIRECTORY_LIMIT:
+            raise PickleError(f"{self.path}: its directory has more than {DIRECTORY_LIMIT} bytes")
+        return text
+
+
+def _bounded(path: Path, file: io.BufferedReader) -> IO[bytes]:
+    """The file, to be read from and searched in, which is all that ZipFile does with one."""
+    return cast(IO[bytes], _Bounded(path, file))
+
+
 def _read(path: Path, file: io.BufferedReader, archive: zipfile.ZipFile) -> dict[str, PickledTensor]:
     entries = {info.filename: info for info in archive.infolist()}
     described = [info for name, info in entries.items() if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(described) != 1:
         raise PickleError(f"{path} is no file of torch.save: it has no data.pkl")
     root = described[0].filename.removesuffix("data.pkl")
-    if described[0].file_size > DESCRIPTION_LIMIT:
-        raise PickleError(f"{path}: its description has {described[0].file_size} bytes, more than {DESCRIPTION_LIMIT}")
+    description = _content(path, archive, described[0], DESCRIPTION_LIMIT)
     order = entries.get(f"{root}byteorder")
-    if order is not None and archive.read(order)[:8] != b"little":
+    if order is not None and _content(path, archive, order, limit=16) != b"little":
         raise PickleError(f"{path} was written on a machine of the other byte order")
     begins: dict[str, int] = {}
 
@@ -124,16 +150,29 @@ def _read(path: Path, file: io.BufferedReader, archive: zipfile.ZipFile) -> dict
             begins[storage.key] = _begin(path, file, info, storage)
         return begins[storage.key]
 
-    tree = _Machine(path, place).run(archive.read(described[0]))
-    return dict(_flatten("", tree, set()))
+    tree = _Machine(path, place).run(description)
+    return dict(_flatten(path, "", tree, set()))
+
+
+def _content(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
+    """An entry that is read whole: small, and no longer when it is unpacked."""
+    if info.file_size > limit:
+        raise PickleError(f"{path}: its {info.filename[:80]} has {info.file_size} bytes, more than {limit}")
+    if not _is_stored(info):
+        raise PickleError(f"{path}: its {info.filename[:80]} is compressed")
+    return archive.read(info)
+
+
+def _is_stored(info: zipfile.ZipInfo) -> bool:
+    return info.compress_type == zipfile.ZIP_STORED and info.file_size == info.compress_size
 
 
 def _begin(path: Path, file: io.BufferedReader, info: zipfile.ZipInfo | None, storage: _Storage) -> int:
     """The offset of a storage's first byte."""
     if info is None:
-        raise PickleError(f"{path} lacks the values of storage {storage.key}")
+        raise PickleError(f"{path} lacks the values of storage {storage.key[:80]}")
     expected = storage.length * BITS[storage.dtype] // 8
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+    if not _is_stored(info):
         raise PickleError(f"{path}: the values of storage {storage.key} are compressed")
     if info.file_size != expected:
         raise PickleError(f"{path}: storage {storage.key} has {info.file_size} bytes, not {expected}")
@@ -147,34 +186,17 @@ def _begin(path: Path, file: io.BufferedReader, info: zipfile.ZipInfo | None, st
     return begin
 
 
-def _check_directory(path: Path, file: io.BufferedReader) -> None:
-    """The archive's directory is read whole: it must be small. Source: PKWARE's APPNOTE, 4.3.14 to 4.3.16."""
-    size = file.seek(0, io.SEEK_END)
-    file.seek(max(0, size - 65_557))
-    tail = file.read()
-    at = tail.rfind(b"PK\5\6")
-    if at < 0:
-        raise zipfile.BadZipFile("it has no directory")
-    length = int.from_bytes(tail[at + 12 : at + 16], "little")
-    if length == 0xFFFFFFFF and at >= 20:
-        file.seek(int.from_bytes(tail[at - 12 : at - 4], "little"))
-        length = int.from_bytes(file.read(48)[40:48], "little")
-    if length > DIRECTORY_LIMIT:
-        raise PickleError(f"{path}: its directory has {length} bytes, more than {DIRECTORY_LIMIT}")
-    file.seek(0)
-
-
-def _flatten(name: str, value: object, seen: set[int]) -> Iterator[tuple[str, PickledTensor]]:
+def _flatten(path: Path, name: str, value: object, seen: set[int]) -> Iterator[tuple[str, PickledTensor]]:
     """The tree's tensors. A branch that hangs in it twice, or in itself, is walked once."""
+    if len(name) > NAME_LIMIT:
+        raise PickleError(f"{path}: the name {name[:80]}… has more than {NAME_LIMIT} characters")
     if isinstance(value, PickledTensor):
         yield name, value
     elif isinstance(value, Mapping) and id(value) not in seen and len(seen) < BRANCH_LIMIT:
         seen.add(id(value))
         for key, part in value.items():
-            yield from _flatten(f"{name}.{key}" if name else str(key), part, seen)
+            yield from _flatten(path, f"{name}.{key}" if name else str(key), part, seen)
 
-
-_MARK = object()
 
 _CONSTANTS: dict[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY: dict[str, Callable[[], object]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
@@ -185,18 +207,25 @@ _IGNORED = frozenset({"PROTO", "FRAME"})
 
 
 class _Machine:
-    """An interpreter of the pickle language for plain data."""
+    """An interpreter of the pickle language for plain data.
+
+    Attributes:
+        stack: values since the last mark.
+        below: the stacks below each mark, so that no instruction takes longer than what it takes from the stack.
+        memo: values that are used again.
+    """
 
     def __init__(self, path: Path, place: Callable[[_Storage], int]) -> None:
         self.path = path
         self.place = place
         self.stack: list[Any] = []
+        self.below: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
 
     def run(self, text: bytes) -> object:
         """The value that a pickle describes."""
         try:
-            for operation, argument, _ in pickletools.genops(text):
+            for operation, argument, _ in islice(pickletools.genops(text), INSTRUCTIONS_LIMIT):
                 if operation.name == "STOP":
                     return self.stack.pop()
                 self._step(operation.name, argument)
@@ -204,7 +233,7 @@ class _Machine:
             if isinstance(error, PickleError):
                 raise
             raise PickleError(f"{self.path}: its description is broken ({error!r})") from None
-        raise PickleError(f"{self.path}: its description was cut")
+        raise PickleError(f"{self.path}: its description has more than {INSTRUCTIONS_LIMIT} instructions")
 
     def _step(self, name: str, argument: Any) -> None:
         if name in _IGNORED:
@@ -230,9 +259,11 @@ class _Machine:
         """Instructions that make one value of several."""
         match name:
             case "MARK":
-                self.stack.append(_MARK)
+                self.below.append(self.stack)
+                self.stack = []
             case "TUPLE":
-                self.stack.append(tuple(self._since_mark()))
+                values = self._since_mark()
+                self.stack.append(tuple(values))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 count = int(name[-1])
                 self.stack[-count:] = [tuple(self.stack[-count:])]
@@ -244,10 +275,10 @@ class _Machine:
                 self.stack[-1].extend(values)
             case "SETITEM":
                 value, key = self.stack.pop(), self.stack.pop()
-                self.stack[-1][key] = value
+                self._put([(key, value)])
             case "SETITEMS":
                 pairs = self._since_mark()
-                self.stack[-1].update(zip(pairs[::2], pairs[1::2], strict=True))
+                self._put(zip(pairs[::2], pairs[1::2], strict=True))
             case "BINPERSID":
                 self.stack.append(self._storage(self.stack.pop()))
             case "REDUCE":
@@ -259,10 +290,16 @@ class _Machine:
                 raise self._wants(name)
 
     def _since_mark(self) -> list[Any]:
-        at = len(self.stack) - 1 - self.stack[::-1].index(_MARK)
-        values = self.stack[at + 1 :]
-        del self.stack[at:]
+        values, self.stack = self.stack, self.below.pop()
         return values
+
+    def _put(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Names and numbers alone are keys: what is nested in itself takes for ever to hash."""
+        tree = self.stack[-1]
+        for key, value in pairs:
+            if not isinstance(key, str | int):
+                raise self._wants(f"a key that is {type(key).__name__}")
+            tree[key] = value
 
     def _attributes(self) -> None:
         """A state dict carries its modules' versions as an attribute, which is dropped."""
@@ -274,7 +311,7 @@ class _Machine:
         match identity:
             case ("storage", _Name("torch", name), str(key), str(), int(length)) if name in _DTYPES and length >= 0:
                 return _Storage(_DTYPES[name], key, length)
-        raise self._wants(f"a storage of another kind ({identity!r:.80})")
+        raise self._wants("a storage of another kind")
 
     def _call(self, function: Any, arguments: Any) -> object:
         match function, arguments:
@@ -284,8 +321,8 @@ class _Machine:
                 return self._tensor(storage, first, shape, strides)
             case _Name("torch._utils", "_rebuild_parameter"), (PickledTensor() as tensor, *_):
                 return tensor
-        wanted = f"{function.module}.{function.name}" if isinstance(function, _Name) else repr(function)[:80]
-        raise self._wants(f"to call {wanted}")
+        wanted = f"{function.module}.{function.name}" if isinstance(function, _Name) else type(function).__name__
+        raise self._wants(f"to call {wanted:.80}")
 
     def _tensor(self, storage: _Storage, first: int, shape: Any, strides: Any) -> PickledTensor:
         if not (
@@ -296,13 +333,18 @@ class _Machine:
             and is_shape([*strides])
             and first >= 0
         ):
-            raise PickleError(f"{self.path}: a tensor's shape {shape!r:.80} or strides are broken")
-        last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if prod(shape) > 0 and last >= storage.length:
+            raise PickleError(f"{self.path}: a tensor's shape or strides are broken")
+        if first + extent(shape, strides) > storage.length:
             raise PickleError(f"{self.path}: a tensor of shape {list(shape)} reaches behind its storage")
         if prod(shape) > storage.length:
             raise PickleError(f"{self.path}: a tensor of shape {list(shape)} repeats its storage")
-        return PickledTensor(storage.dtype, shape, self.place(storage), strides, first, storage.length)
+        if extent(shape, strides) > SPREAD_LIMIT * prod(shape):
+            raise PickleError(
+                f"{self.path}: a tensor of shape {list(shape)} is a view that lies scattered over {extent(shape, strides)} numbers of "
+                "its storage. Save it again after .contiguous()"
+            )
+        begin = self.place(storage) + first * BITS[storage.dtype] // 8
+        return PickledTensor(storage.dtype, shape, begin, strides)
 
     def _wants(self, what: str) -> PickleError:
         return PickleError(

@@ -15,7 +15,7 @@ from typing import Any
 HEADER_LIMIT = 100_000_000
 
 #: Of a draft, which has a few dozen tensors.
-DRAFT_HEADER_LIMIT = 4_000_000
+DRAFT_HEADER_LIMIT = 2_000_000
 
 #: No tensor of a model has more dimensions, and none is longer in one of them.
 MAX_DIMENSIONS, MAX_SIZE = 8, 2**40

@@ -10,6 +10,8 @@ from eagle3_api.checkpoints.files import JSON_LIMIT, UnreadableError, indexed, i
 from eagle3_api.checkpoints.safetensors import HEADER_LIMIT, HeaderError, read_header
 
 _INDEX = "model.safetensors.index.json"
+#: A target of hundreds of experts has as many tensors as need some tens of megabytes to be named.
+_INDEX_LIMIT = 64_000_000
 _ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 
 
@@ -64,7 +66,7 @@ def _number(folder: Path, config: Mapping[str, Any], field: str) -> int:
 
 def _check_weights(folder: Path) -> None:
     """Every file that the index names is there and whole."""
-    named = indexed(folder, _INDEX)
+    named = indexed(folder, _INDEX, _INDEX_LIMIT)
     files = set(named.values()) if named else {path.name for path in folder.glob("*.safetensors")}
     if not files:
         raise UnreadableError(f"{folder} holds no weights in *.safetensors")

@@ -11,7 +11,7 @@ from eagle3_api.checkpoints.files import Stored, UnreadableError
 from eagle3_api.checkpoints.form import Form, MapKind
 
 #: No tokenizer has more tokens.
-_LIMIT = 2**24
+_LIMIT = 2**20
 
 _CODES = {"I64": "q", "I32": "i", "BOOL": "b", "U8": "B", "I8": "b"}
 
@@ -44,7 +44,7 @@ def read_integers(stored: Stored) -> list[int]:
     values = array(_CODES[stored.dtype])
     try:
         with stored.path.open("rb") as file:
-            file.seek(stored.offset)
+            file.seek(stored.begin)
             values.fromfile(file, stored.elements)
     except (OSError, EOFError) as error:
         raise UnreadableError(f"{stored.path} cannot be read: {error}") from None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.pickled import extent
 from eagle3_api.checkpoints.safetensors import BITS
 from eagle3_draft import artifacts
 from eagle3_draft.convert.values import Values
@@ -86,7 +87,7 @@ def _read(stored: Stored) -> Iterator[Tensor]:
     left = stored.elements * BITS[stored.dtype] // 8
     buffer = bytearray(min(PIECE, left))
     with stored.path.open("rb", buffering=0) as file:
-        file.seek(stored.offset)
+        file.seek(stored.begin)
         while left:
             part = memoryview(buffer)[: min(PIECE, left)]
             _fill(file.readinto, part)
@@ -105,12 +106,13 @@ def _fill(readinto: Callable[[memoryview], int | None], part: memoryview) -> Non
 
 
 def _reordered(stored: Stored) -> Tensor:
-    """A tensor that was saved transposed, or as part of another one."""
-    with stored.path.open("rb") as file:
+    """A tensor that was saved transposed, or as part of another one: what lies between its first value and its last one."""
+    strides = stored.strides or ()
+    values = bytearray(extent(stored.shape, strides) * BITS[stored.dtype] // 8)
+    with stored.path.open("rb", buffering=0) as file:
         file.seek(stored.begin)
-        storage = bytearray(file.read(stored.length * BITS[stored.dtype] // 8))
-    flat = torch.frombuffer(storage, dtype=_TORCH[stored.dtype])
-    return flat.as_strided(stored.shape, stored.strides or (), stored.first)
+        _fill(file.readinto, memoryview(values))
+    return torch.frombuffer(values, dtype=_TORCH[stored.dtype]).as_strided(stored.shape, strides)
 
 
 def _header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
