@@ -67,7 +67,6 @@ class World:
         self.target = folder / "target"
         self.target.mkdir()
         self.configure(LLAMA)
-        safetensors(self.target / "model.safetensors", {"lm_head.weight": ("BF16", (1000, 64))})
         (self.target / "tokenizer.json").write_text("{}")
         (self.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
         self.data = folder / "train.jsonl"
@@ -79,8 +78,19 @@ class World:
         self.checkpoint.mkdir()
         self.draft(DRAFT)
 
-    def configure(self, config: Mapping[str, Any]) -> None:
+    def configure(self, config: Mapping[str, Any], dtype: str = "BF16") -> None:
+        """A target of this configuration, with an embedding and a head as it says."""
         (self.target / "config.json").write_text(json.dumps(config))
+        language = {**config, **config.get("text_config", {})}
+        if all(isinstance(language.get(size), int) for size in ("vocab_size", "hidden_size")):
+            shape = (language["vocab_size"], language["hidden_size"])
+            self.weigh(dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), (dtype, shape)))
+
+    def weigh(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        """Weights of the target; a large file has holes in it."""
+        files.write_sparse(
+            self.target / "model.safetensors", {name: Tensor(dtype, shape) for name, (dtype, shape) in tensors.items()}
+        )
 
     def talk(self, count: int, words: str = "yes " * 75) -> None:
         messages = [
@@ -160,8 +170,7 @@ def test_a_nested_configuration_is_that_of_the_language_model(world: World) -> N
 
 
 def test_the_dtype_of_a_target_that_does_not_say_is_that_of_its_weights(world: World) -> None:
-    world.configure({name: value for name, value in LLAMA.items() if name != "torch_dtype"})
-    safetensors(world.target / "model.safetensors", {"a": ("F32", (100, 10)), "b": ("BF16", (10,))})
+    world.configure({name: value for name, value in LLAMA.items() if name != "torch_dtype"}, dtype="F32")
     assert world.inspect().target_dtype == "float32"
 
 
@@ -172,7 +181,7 @@ def test_a_digest_changes_with_what_it_stands_for_and_with_nothing_else(world: W
     assert world.inspect().target_digest == before.target_digest
     world.talk(99)
     assert world.inspect().data_digest != before.data_digest
-    safetensors(world.target / "model.safetensors", {"lm_head.weight": ("BF16", (1000, 64))})
+    world.configure(LLAMA)
     assert world.inspect().target_digest != before.target_digest
     template = world.target / "chat_template.jinja"
     template.write_text("{{ messages | length }}")
@@ -214,6 +223,47 @@ def test_weights_that_were_copied_in_part_are_noticed(world: World) -> None:
     path = world.target / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "was cut")
+
+
+EMBEDDING, HEAD = {"model.embed_tokens.weight": ("BF16", (1000, 64))}, {"lm_head.weight": ("BF16", (1000, 64))}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason", "words"),
+    [
+        (HEAD, Reason.TARGET_UNREADABLE, "no tensor named *embed_tokens.weight"),
+        (EMBEDDING, Reason.TARGET_UNREADABLE, "no tensor named *lm_head.weight"),
+        (
+            EMBEDDING | HEAD | {"audio.embed_tokens.weight": ("BF16", (8, 8))},
+            Reason.TARGET_UNREADABLE,
+            "model.embed_tokens.weight, audio.embed_tokens.weight, of which one is meant",
+        ),
+        (EMBEDDING | {"lm_head.weight": ("BF16", (1024, 64))}, Reason.TARGET_UNREADABLE, "shape [1024, 64]"),
+        (HEAD | {"model.embed_tokens.weight": ("BF16", (1000, 32))}, Reason.TARGET_UNREADABLE, "= [1000, 64]"),
+        (EMBEDDING | {"lm_head.weight": ("F8_E4M3", (1000, 64))}, Reason.TARGET_UNSUPPORTED, "quantized"),
+        (HEAD | {"model.embed_tokens.weight": ("I32", (1000, 8))}, Reason.TARGET_UNSUPPORTED, "stored as I32"),
+    ],
+)
+def test_an_embedding_or_head_that_training_could_not_read_is_named_before_a_gpu_is_taken(
+    world: World, tensors: Mapping[str, tuple[str, tuple[int, ...]]], reason: Reason, words: str
+) -> None:
+    world.configure({**LLAMA, "tie_word_embeddings": False})
+    world.weigh(tensors)
+    world.refused(ExitCode.BAD_INPUT, reason, "target.model", words)
+
+
+def test_an_index_that_names_a_tensor_where_it_is_not_is_noticed(world: World) -> None:
+    world.weigh({"other": ("BF16", (1,))})
+    index = {"weight_map": dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), "model.safetensors")}
+    (world.target / "model.safetensors.index.json").write_text(json.dumps(index))
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "lacks model.embed_tokens.weight")
+
+
+@pytest.mark.parametrize("tied", [True, None])
+def test_a_target_without_a_head_speaks_with_its_embedding(world: World, tied: bool | None) -> None:
+    world.configure({**LLAMA, "tie_word_embeddings": tied})
+    world.weigh(EMBEDDING)
+    assert world.inspect().vocabulary_size == 1000
 
 
 def test_an_unknown_architecture_is_refused(world: World) -> None:
@@ -381,7 +431,7 @@ def test_features_that_are_gone_are_not_needed_again_by_a_draft_that_is_trained(
 
 def test_the_file_system_itself_may_be_too_small(world: World) -> None:
     data = DataConfig(conversations=str(world.data), max_length=1 << 20, holdout=0.1)
-    world.configure({**LLAMA, "hidden_size": 1 << 40})
+    world.configure({**LLAMA, "vocab_size": 64, "hidden_size": 1 << 30})
     world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, "TiB", data=data)
 
 

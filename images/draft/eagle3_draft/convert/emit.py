@@ -16,10 +16,10 @@ from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.values import judge
 from eagle3_draft.convert.weights import Source, write
 from eagle3_draft.inspect.checkpoint import refuse
-from eagle3_draft.model.config import text_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
+from eagle3_draft.target_files import language_config
 
 
 def weight_type(target: str) -> torch.dtype:
@@ -57,7 +57,7 @@ def emit(
         progress.update(number)
     findings = list(judge(seen))
     refuse(findings, f"the draft in {form.path} is refused")
-    text = text_config(model.config)
+    text = language_config(model.config)
     config = checkpoint_config(
         form,
         capture_ids=ids,

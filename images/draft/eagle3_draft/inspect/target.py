@@ -20,9 +20,9 @@ from eagle3_draft import artifacts
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
 from eagle3_draft.stage import StageError
+from eagle3_draft.target_files import INDEX, find_vocabulary, language_config
 
 _TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-_INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read_target(folder: Path) -> TargetFacts:
 
     Raises:
         StageError: it is not there, incomplete or broken (TargetUnreadable), or of an architecture whose layers the
-            operator does not know how to name (TargetUnsupported).
+            operator does not know how to name, or with an embedding or head that is quantized (TargetUnsupported).
     """
     config = _config(folder)
     architecture = next(iter(config.get("architectures") or []), None)
@@ -76,12 +76,14 @@ def read_target(folder: Path) -> TargetFacts:
             f"known way ({known})",
         )
     headers = _weights(folder)
-    language = _language(config)
+    language = language_config(config)
+    sizes = {field: _number(folder, language, field) for field in ("num_hidden_layers", "hidden_size", "vocab_size")}
+    find_vocabulary(folder, config)
     return TargetFacts(
         architecture=architecture,
-        num_layers=_number(folder, language, "num_hidden_layers"),
-        hidden_size=_number(folder, language, "hidden_size"),
-        vocabulary_size=_number(folder, language, "vocab_size"),
+        num_layers=sizes["num_hidden_layers"],
+        hidden_size=sizes["hidden_size"],
+        vocabulary_size=sizes["vocab_size"],
         dtype=_dtype(language, headers),
         weight_bytes=sum(header.size for header in headers),
         context_length=_positions(language),
@@ -105,7 +107,7 @@ def context_length(folder: Path) -> int | None:
     Raises:
         StageError: there is no such target (TargetUnreadable).
     """
-    return _positions(_language(_config(folder)))
+    return _positions(language_config(_config(folder)))
 
 
 def end_tokens(folder: Path) -> list[int]:
@@ -114,7 +116,7 @@ def end_tokens(folder: Path) -> list[int]:
     Raises:
         StageError: there is no such target (TargetUnreadable).
     """
-    said = [_language(_config(folder)).get("eos_token_id")]
+    said = [language_config(_config(folder)).get("eos_token_id")]
     with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
         said.append(json.loads((folder / "generation_config.json").read_bytes()).get("eos_token_id"))
     return sorted(
@@ -128,13 +130,7 @@ def hidden_size(folder: Path) -> int:
     Raises:
         StageError: there is no such target, or its configuration does not say (TargetUnreadable).
     """
-    return _number(folder, _language(_config(folder)), "hidden_size")
-
-
-def _language(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of the language model of a model that also sees."""
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, dict) else config
+    return _number(folder, language_config(_config(folder)), "hidden_size")
 
 
 def _positions(language: dict[str, Any]) -> int | None:
@@ -186,12 +182,12 @@ def _weights(folder: Path) -> list[Header]:
 
 def _indexed(folder: Path) -> set[str]:
     try:
-        names = json.loads((folder / _INDEX).read_bytes())["weight_map"].values()
+        names = json.loads((folder / INDEX).read_bytes())["weight_map"].values()
         return {str(name) for name in names}
     except FileNotFoundError:
         return set()
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(f"{folder / _INDEX} is broken: {error!r}") from None
+        raise _unreadable(f"{folder / INDEX} is broken: {error!r}") from None
 
 
 def _number(folder: Path, config: Mapping[str, Any], field: str) -> int:

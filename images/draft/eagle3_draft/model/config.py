@@ -9,6 +9,7 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form
 from eagle3_api.checkpoints.readers.llama import rope_of
+from eagle3_draft.target_files import language_config
 
 #: An MLA target (DeepSeek, Kimi) has no plain heads to take over; published drafts for them have these.
 MLA_HEADS, MLA_KV_HEADS, MLA_HEAD_DIM = 64, 8, 128
@@ -93,12 +94,6 @@ class DraftConfig(Model):
         return self.head_dim if self.latent is None else self.latent.qk_rope_head_dim
 
 
-def text_config(target: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part of a target's config.json: multimodal ones nest it."""
-    nested = target.get("text_config")
-    return nested if isinstance(nested, Mapping) else target
-
-
 def draft_config(
     target: Mapping[str, Any],
     *,
@@ -124,7 +119,7 @@ def draft_config(
     Raises:
         KeyError: a size is missing; the message is its name.
     """
-    text = text_config(target)
+    text = language_config(target)
     hidden = int(text["hidden_size"])
     sizes = None
     if latent:

@@ -8,10 +8,10 @@ from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import DraftConfig, fp8
-from eagle3_draft.model.config import text_config
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.target_files import language_config
 
 
 def check_devices(config: TrainConfig) -> None:
@@ -72,7 +72,7 @@ def check_features(features: Features, target: Target, config: TrainConfig) -> N
             Reason.TARGET_UNREADABLE,
             f"target.model: {config.target} was changed since it was inspected; set eagle3.dev/retry to inspect it anew",
         )
-    header, text = features.header, text_config(target.config)
+    header, text = features.header, language_config(target.config)
     expectations = {
         "key": (features.manifest.key, config.features_key),
         "layers": (header.layers, config.layers),
