@@ -1,8 +1,12 @@
 """The assistant's tokens are exactly those that the model has to produce, whatever the chat template."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
@@ -29,6 +33,10 @@ SPECIAL = [
     "<|end_header_id|>",
     "<|eot_id|>",
     "[INST]",
+    "<|User|>",
+    "<|Assistant|>",
+    "<|channel|>",
+    "<|message|>",
 ]
 
 CHATML = (
@@ -64,6 +72,28 @@ THINKING = (
 )
 OPENED_THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
 WITHOUT_END = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+# In the manner of published ones: the reasoning of history is stripped, no line ends a turn, the last turn ends otherwise
+QWEN3 = (
+    "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
+    "{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% set parts = m.content.split('</think>') if m.role == 'assistant' else [m.content] %}"
+    "{% set reasoning = m.reasoning_content or (parts[0].split('<think>')[-1].strip('\n') if parts | length > 1 else '') %}"
+    "{% if m.role == 'assistant' and loop.index0 > ns.last and (loop.last or reasoning) %}"
+    "<think>\n{{ reasoning.strip('\n') }}\n</think>\n\n{% endif %}"
+    "{{ parts[-1].lstrip('\n') if m.role == 'assistant' else m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN3_OPENED = QWEN3.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+DEEPSEEK = (
+    "<s>{% for m in messages %}{% if m.role == 'assistant' %}<|Assistant|>{{ m.content.split('</think>')[-1] }}</s>"
+    "{% else %}<|User|>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
+)
+RETURNING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}"
+    "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
+    "{% if loop.last and m.role == 'assistant' %}</s>{% else %}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+)
 
 TURNS: list[Message] = [
     {"role": "user", "content": "What is the capital of France?"},
@@ -73,12 +103,14 @@ TURNS: list[Message] = [
 ]
 
 
-def bytelevel() -> PreTrainedTokenizerFast:
+MERGES = [("Ġ", "t"), ("i", "s"), ("a", "n"), ("P", "a"), ("Pa", "r"), ("Ċ", "Ċ"), (":", "Ġ")]
+
+
+def bytelevel(merges: Sequence[tuple[str, str]] = MERGES) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with a few merges, so that tokens are longer and shorter than characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("Ġ", "t"), ("i", "s"), ("a", "n"), ("P", "a"), ("Pa", "r"), ("Ċ", "Ċ"), (":", "Ġ")]
     words = [*SPECIAL, *alphabet, *(a + b for a, b in merges)]
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [*merges]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
@@ -103,7 +135,7 @@ class CharacterTokenizer(PreTrainedTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        return 0x3000 * 8
+        return 0x110040
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self.added_tokens_encoder)
@@ -112,13 +144,17 @@ class CharacterTokenizer(PreTrainedTokenizer):
         return [*text]
 
     def _convert_token_to_id(self, token: str) -> int:
-        return ord(token)
+        return ord(token) + 64  # beyond the special ones
 
     def _convert_id_to_token(self, index: int) -> str:
-        return chr(index)
+        return chr(index - 64)
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         return "".join(tokens)
+
+
+#: Each byte is a token, and each character: none is joined over a bound.
+BYTES, CHARACTERS = bytelevel(merges=[]), CharacterTokenizer()
 
 
 def answers(renderer: Renderer, tokenizer: Any, messages: list[Message]) -> list[str]:
@@ -152,10 +188,127 @@ def answers(renderer: Renderer, tokenizer: Any, messages: list[Message]) -> list
 def test_the_answer_and_its_end_are_the_assistants_and_nothing_else(
     tokenizer: Any, template: str, before: str, after: str
 ) -> None:
-    if template in (CHATML_MARKED, CHATML_MARKED_WITHOUT_END) and not tokenizer.is_fast:
-        template = template.replace("{%- generation %}", "").replace("{% endgeneration %}", "")
     expected = [before + TURNS[i]["content"] + after for i in (1, 3)]
     assert answers(Renderer(tokenizer, template, 4096), tokenizer, TURNS) == expected
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a template makes of an answer.
+
+    Attributes:
+        template: Jinja.
+        end: what ends a turn.
+        before: what the model has to produce before the words.
+        before_last: the same in the last turn.
+        strips: what is taken from the words' ends.
+        end_of_last: what ends the last turn, where that is something else.
+    """
+
+    template: str
+    end: str
+    before: str = ""
+    before_last: str | None = None
+    lstrips: str = ""
+    rstrips: str = ""
+    end_of_last: str | None = None
+
+    def taught(self, contents: Sequence[str]) -> list[str]:
+        """What is to be learned from each of these answers."""
+        found = [self.before + content.lstrip(self.lstrips).rstrip(self.rstrips) + self.end for content in contents]
+        last = self.before if self.before_last is None else self.before_last
+        end = self.end if self.end_of_last is None else self.end_of_last
+        return [*found[:-1], last + found[-1].removeprefix(self.before).removesuffix(self.end) + end]
+
+
+SPACES = " \n\t\r\u2003"
+SHAPES = {
+    "chatml": Shape(CHATML, "<|im_end|>"),
+    "marked": Shape(CHATML_MARKED, "<|im_end|>"),
+    "marked-without-end": Shape(CHATML_MARKED_WITHOUT_END, "<|im_end|>"),
+    "llama3": Shape(LLAMA3, "<|eot_id|>", lstrips=SPACES, rstrips=SPACES),
+    "mistral": Shape(MISTRAL, "</s>", before=" "),
+    "vicuna": Shape(VICUNA, "</s>"),
+    "thinking": Shape(THINKING, "<|im_end|>", before_last="<think>\n\n</think>\n\n"),
+    "opened-thinking": Shape(OPENED_THINKING, "<|im_end|>"),
+    "without-end": Shape(WITHOUT_END, "\n", before=" "),
+    "qwen3": Shape(QWEN3, "<|im_end|>", before_last="<think>\n\n</think>\n\n", lstrips="\n"),
+    "qwen3-opened": Shape(QWEN3_OPENED, "<|im_end|>", before_last="\n</think>\n\n", lstrips="\n"),
+    "deepseek": Shape(DEEPSEEK, "</s>"),
+    "returning": Shape(RETURNING, "<|im_end|>", before="<|channel|>final<|message|>", end_of_last="</s>"),
+}
+WORDS = [
+    "",
+    *"deinast_>|<",
+    "end",
+    "im",
+    "start",
+    "user",
+    "assistant",
+    "think",
+    "header",
+    "ASSISTANT:",
+    "final",
+    *SPECIAL,
+]
+CONTENTS = st.sampled_from(WORDS) | st.text(
+    st.sampled_from("adeinmst_<>|:/ \n\t\u2003é東\U0001f600\U0001f468\u200d"), max_size=6
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer"), [*((name, BYTES) for name in SHAPES), ("llama3", CHARACTERS), ("qwen3-opened", CHARACTERS)]
+)
+@settings(max_examples=50)
+@given(exchanges=st.lists(st.tuples(CONTENTS, CONTENTS), min_size=1, max_size=3))
+def test_whatever_is_said_the_answers_are_taught_with_what_ends_them_and_no_more(
+    name: str, tokenizer: Any, exchanges: list[tuple[str, str]]
+) -> None:
+    shape = SHAPES[name]
+    messages: list[Message] = [
+        {"role": role, "content": content}
+        for exchange in exchanges
+        for role, content in zip(("user", "assistant"), exchange, strict=True)
+    ]
+    found = answers(Renderer(tokenizer, shape.template, 4096), tokenizer, messages)
+    assert found == shape.taught([answer for _, answer in exchanges])
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_an_answer_of_the_templates_own_words_is_not_taken_for_them(shape: Shape) -> None:
+    renderer = Renderer(BYTES, shape.template, 4096)
+    for word in WORDS:
+        messages: list[Message] = [{"role": "user", "content": "Say it"}, {"role": "assistant", "content": word}]
+        assert answers(renderer, BYTES, messages) == shape.taught([word])
+
+
+def test_what_the_template_ends_only_the_last_turn_with_is_not_sought_in_the_next_ones_beginning() -> None:
+    template = CHATML.replace("<|im_end|>\n", "{% if loop.last %}<|im_end|>{% endif %}")
+    with pytest.raises(UnusableError, match=HISTORY_REWRITTEN):
+        Renderer(BYTES, template, 4096).conversation(TURNS)
+    assert answers(Renderer(BYTES, template, 4096), BYTES, TURNS[:2]) == [TURNS[1]["content"] + "<|im_end|>"]
+
+
+def test_reasoning_is_taught_after_what_the_prompt_opens_and_not_in_history() -> None:
+    messages: list[Message] = [
+        {"role": "user", "content": "d"},
+        {"role": "assistant", "content": "<think>\ni\n</think>\n\nd"},
+        {"role": "user", "content": "d"},
+        {"role": "assistant", "content": "i", "reasoning_content": "d"},
+    ]
+    for template, opened in ((QWEN3, "<think>\n"), (QWEN3_OPENED, "")):
+        found = answers(Renderer(BYTES, template, 4096), BYTES, messages)
+        assert found == ["d<|im_end|>", f"{opened}d\n</think>\n\ni<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [(CHATML, "\U000f0000Answer\U000f0000"), (CHATML_MARKED, "\U000f0001"), (CHATML_MARKED, "\U000f0002")],
+)
+def test_a_conversation_that_holds_what_stands_for_an_answer_is_dropped(template: str, said: str) -> None:
+    messages: list[Message] = [{"role": "user", "content": said}, TURNS[1]]
+    with pytest.raises(UnusableError, match=HISTORY_REWRITTEN):
+        Renderer(BYTES, template, 4096).conversation(messages)
 
 
 def test_marks_of_the_template_and_comparison_agree() -> None:
@@ -213,8 +366,6 @@ def test_a_conversation_renders_like_the_request_that_the_server_sees() -> None:
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED, MISTRAL])
 @pytest.mark.parametrize("tokenizer", [bytelevel(), CharacterTokenizer()], ids=["fast", "slow"])
 def test_conversations_that_are_rendered_together_are_each_what_they_are_alone(tokenizer: Any, template: str) -> None:
-    if not tokenizer.is_fast:
-        template = template.replace("{%- generation %}", "").replace("{% endgeneration %}", "")
     renderer = Renderer(tokenizer, template, 70)
     every = [TURNS, TURNS[:1], [{"role": "system", "content": "Be brief."}, *TURNS[:2]], TURNS[:2]]
     found = [one if isinstance(one, Rendered) else str(one) for one in renderer.conversations(every)]
