@@ -24,12 +24,14 @@ class Original:
         ids: the target's id of each row of the head; increasing.
         sizes: of the layer, as Transformers spells them, ``vocab_size`` (the target's) included.
         layers: whose outputs it reads.
+        embedding: (vocabulary, hidden), which some families leave in the checkpoint; None where nobody knows it.
     """
 
     weights: Mapping[str, Tensor]
     ids: Tensor
     sizes: Mapping[str, Any]
     layers: tuple[int, ...]
+    embedding: Tensor | None = None
 
     @property
     def offsets(self) -> Tensor:
@@ -57,6 +59,11 @@ class Original:
         }
         return {name: value for name, value in whole.items() if value is not ...}
 
+    @property
+    def embedded(self) -> dict[str, Tensor]:
+        """The embedding by its name, if it is known."""
+        return {} if self.embedding is None else {"embed_tokens.weight": self.embedding.clone()}
+
     def renamed(self, old: str, new: str, prefix: str = "") -> dict[str, Tensor]:
         """The weights with other names."""
         return {prefix + name.replace(old, new): tensor.clone() for name, tensor in self.weights.items()}
@@ -65,27 +72,27 @@ class Original:
 def eagle(draft: Original, folder: Path) -> None:
     """yuhuili/EAGLE3-*: one .bin of torch.save in fp16, no embedding, no layers."""
     weights = {name: tensor.half() for name, tensor in draft.weights.items()}
-    _config(folder, draft.config(torch_dtype="float16"))
+    write_config(folder, draft.config(torch_dtype="float16"))
     torch.save(weights | {"d2t": draft.offsets, "t2d": draft.members}, folder / "pytorch_model.bin")
+
+
+def eagle_sharded(draft: Original, folder: Path) -> None:
+    """The same in two .bin files with an index, as Transformers split them."""
+    weights = {name: tensor.half() for name, tensor in draft.weights.items()}
+    write_config(folder, draft.config(torch_dtype="float16"))
+    _shards(weights | {"d2t": draft.offsets, "t2d": draft.members}, folder, "pytorch_model", "bin", torch.save)
 
 
 def specforge(draft: Original, folder: Path) -> None:
     """lmsys and others: safetensors in SGLang's own names, with the target's embedding."""
-    vocabulary, hidden = draft.sizes["vocab_size"], draft.sizes["hidden_size"]
-    embedding = {"embed_tokens.weight": torch.zeros(vocabulary, hidden)}
-    _config(folder, draft.config(eagle_config=_eagle_config(draft)))
-    save_file(_whole(draft) | embedding, folder / "model.safetensors")
+    write_config(folder, draft.config(eagle_config=eagle_config(draft)))
+    save_file(_whole(draft) | draft.embedded, folder / "model.safetensors")
 
 
 def sharded(draft: Original, folder: Path) -> None:
     """The same in two files with an index."""
-    whole = _whole(draft)
-    names = sorted(whole)
-    files = {name: f"model-0000{1 + 2 * i // len(names)}-of-00002.safetensors" for i, name in enumerate(names)}
-    for file in sorted(set(files.values())):
-        save_file({name: whole[name] for name in names if files[name] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    _config(folder, draft.config(eagle_config=_eagle_config(draft)))
+    _shards(_whole(draft), folder, "model", "safetensors", save_file)
+    write_config(folder, draft.config(eagle_config=eagle_config(draft)))
 
 
 def training_state(draft: Original, folder: Path) -> None:
@@ -93,7 +100,7 @@ def training_state(draft: Original, folder: Path) -> None:
     state = {f"draft_model.{name}": tensor for name, tensor in _whole(draft).items()}
     optimizer = {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.zeros(4)}}, "lr": 1e-4}
     torch.save({"model": state, "optimizer": optimizer, "epoch": 1, "run": "a"}, folder / "training_state.pt")
-    _config(folder, draft.config(eagle_config=_eagle_config(draft)))
+    write_config(folder, draft.config(eagle_config=eagle_config(draft)))
 
 
 def modelopt(draft: Original, folder: Path) -> None:
@@ -103,22 +110,39 @@ def modelopt(draft: Original, folder: Path) -> None:
     weights["lm_head.weight"] = weights["lm_head.weight"][order].contiguous()
     offsets = draft.ids[order] - torch.arange(len(order))
     assert offsets.min() < 0
-    _config(folder, draft.config(eagle_config=_eagle_config(draft) | _MODELOPT))
+    write_config(folder, draft.config(eagle_config=eagle_config(draft) | MODELOPT))
     save_file(weights | {"d2t": offsets}, folder / "model.safetensors")
 
 
 def modelopt_old(draft: Original, folder: Path) -> None:
     """ModelOpt before: ``midlayer``, and nulls where it had nothing to say."""
-    config = draft.config(eagle_config=_eagle_config(draft) | _MODELOPT, target_hidden_size=None, head_dim=None)
-    _config(folder, config)
+    config = draft.config(eagle_config=eagle_config(draft) | MODELOPT, target_hidden_size=None, head_dim=None)
+    write_config(folder, config)
     save_file({**draft.renamed("", ""), "d2t": draft.offsets}, folder / "model.safetensors")
 
 
 def modelopt_memory(draft: Original, folder: Path) -> None:
     """ModelOpt in memory: the draft inside of the model, and the map in a file of its own."""
     base = {"model.norm.weight": torch.zeros(4), "lm_head.weight": torch.zeros(8, 4)}
-    _config(folder, draft.config(eagle_config=_eagle_config(draft) | _MODELOPT))
+    write_config(folder, draft.config(eagle_config=eagle_config(draft) | MODELOPT))
     save_file(draft.renamed("midlayer.", "layers.0.", "eagle_module.") | base, folder / "model.safetensors")
+    torch.save(draft.offsets, folder / "d2t.pt")
+
+
+def modelopt_first(draft: Original, folder: Path) -> None:
+    """ModelOpt's first ones, in memory: the norms of what the layer reads beside it, and a head with a name of its own."""
+    first = {
+        "midlayer.hidden_norm.": "hidden_norm.",
+        "midlayer.input_layernorm.": "input_embeds_norm.",
+        "midlayer.": "layers.0.",
+        "lm_head.": "eagle_lm_head.",
+    }
+    weights = {}
+    for name, tensor in draft.weights.items():
+        old, new = next(((old, new) for old, new in first.items() if name.startswith(old)), ("", ""))
+        weights[f"eagle_module.{new}{name.removeprefix(old)}"] = tensor.clone()
+    write_config(folder, draft.config(eagle_config=eagle_config(draft) | MODELOPT))
+    save_file(weights, folder / "model.safetensors")
     torch.save(draft.offsets, folder / "d2t.pt")
 
 
@@ -136,9 +160,8 @@ def speculators(draft: Original, folder: Path) -> None:
         "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in draft.layers],
         "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "some/model"}},
     }
-    _config(folder, config)
-    vocabulary, hidden = draft.sizes["vocab_size"], draft.sizes["hidden_size"]
-    kept = {"embed_tokens.weight": torch.zeros(vocabulary, hidden), "verifier_lm_head.weight": torch.zeros(4, 4)}
+    write_config(folder, config)
+    kept = draft.embedded | {"verifier_lm_head.weight": torch.zeros(4, 4)}
     maps = {"d2t": draft.offsets, "t2d": draft.members}
     save_file(draft.renamed("midlayer.", "layers.0.") | maps | kept, folder / "model.safetensors")
 
@@ -150,14 +173,26 @@ def automodel(draft: Original, folder: Path) -> None:
     config = draft.config(
         architectures=["LlamaEagle3DraftModel"], num_hidden_layers=36, target_layer_ids=list(draft.layers)
     )
-    _config(folder, config)
+    write_config(folder, config)
     torch.save(weights, folder / "draft_model.pt")
     torch.save({"selected_token_ids": draft.ids, "step": 7}, folder / "eagle3_meta.pt")
 
 
+def automodel_safetensors(draft: Original, folder: Path) -> None:
+    """The same as it leaves it for serving: safetensors, and the ids alone in a file."""
+    weights = draft.renamed("midlayer.", "layers.0.", "model.")
+    weights["lm_head.weight"] = weights.pop("model.lm_head.weight")
+    config = draft.config(
+        architectures=["LlamaEagle3DraftModel"], num_hidden_layers=36, target_layer_ids=list(draft.layers)
+    )
+    write_config(folder, config)
+    save_file(weights, folder / "model.safetensors")
+    torch.save(draft.ids, folder / "speculative_token_map.pt")
+
+
 def angelslim(draft: Original, folder: Path) -> None:
     """AngelSlim: SGLang's names under an architecture that SGLang does not know."""
-    _config(folder, draft.config(architectures=["Eagle3LlamaForCausalLM"], eagle_config=_eagle_config(draft)))
+    write_config(folder, draft.config(architectures=["Eagle3LlamaForCausalLM"], eagle_config=eagle_config(draft)))
     save_file(_whole(draft), folder / "model.safetensors")
 
 
@@ -165,40 +200,48 @@ def absolute(draft: Original, folder: Path) -> None:
     """d2t as absolute ids, as some exports have it, and the names that SGLang's own classes have."""
     weights = draft.renamed("midlayer.", "model.layers.0.")
     weights = {name if name.startswith(("model.", "lm_head.")) else f"model.{name}": t for name, t in weights.items()}
-    _config(folder, draft.config(eagle_config=_eagle_config(draft)))
+    write_config(folder, draft.config(eagle_config=eagle_config(draft)))
     save_file(weights | {"d2t": draft.ids.clone(), "t2d": draft.members}, folder / "model.safetensors")
 
 
 def torchspec(draft: Original, folder: Path) -> None:
     """TorchSpec's export with its head cut: SGLang's names, the target's embedding, a version of its own, no layers."""
-    vocabulary, hidden = draft.sizes["vocab_size"], draft.sizes["hidden_size"]
-    embedding = {"embed_tokens.weight": torch.zeros(vocabulary, hidden)}
-    _config(folder, draft.config(_torchspec_version="0.1.0", use_sliding_window=False, sliding_window=None))
-    save_file(_whole(draft) | embedding, folder / "model.safetensors", metadata={"torchspec_version": "0.1.0"})
+    write_config(folder, draft.config(_torchspec_version="0.1.0", use_sliding_window=False, sliding_window=None))
+    save_file(_whole(draft) | draft.embedded, folder / "model.safetensors", metadata={"torchspec_version": "0.1.0"})
 
 
-LAYOUTS: dict[str, Callable[[Original, Path], None]] = {
+Layout = Callable[[Original, Path], None]
+
+LAYOUTS: dict[str, Layout] = {
     "EAGLE official": eagle,
+    "EAGLE official, sharded": eagle_sharded,
     "SpecForge": specforge,
     "SpecForge, sharded": sharded,
     "SpecForge training state": training_state,
     "ModelOpt": modelopt,
     "ModelOpt, old": modelopt_old,
     "ModelOpt, in memory": modelopt_memory,
+    "ModelOpt, the first": modelopt_first,
     "speculators": speculators,
     "NeMo Automodel": automodel,
+    "NeMo Automodel, safetensors": automodel_safetensors,
     "AngelSlim": angelslim,
     "TorchSpec": torchspec,
     "absolute ids": absolute,
 }
 
 #: Layouts that do not say which layers the draft reads.
-SILENT = ("EAGLE official", "TorchSpec")
+SILENT = ("EAGLE official", "EAGLE official, sharded", "TorchSpec")
 
-_MODELOPT = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False}
+#: Layouts in fp16.
+ROUNDED = ("EAGLE official", "EAGLE official, sharded")
+
+#: What ModelOpt says beside them.
+MODELOPT = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False}
 
 
-def _eagle_config(draft: Original) -> dict[str, Any]:
+def eagle_config(draft: Original) -> dict[str, Any]:
+    """Where SGLang and ModelOpt have the layers."""
     return {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(draft.layers)}
 
 
@@ -206,5 +249,17 @@ def _whole(draft: Original) -> dict[str, Tensor]:
     return {**draft.renamed("", ""), "d2t": draft.offsets, "t2d": draft.members}
 
 
-def _config(folder: Path, config: Mapping[str, Any]) -> None:
+def _shards(
+    tensors: dict[str, Tensor], folder: Path, stem: str, kind: str, save: Callable[[dict[str, Tensor], Path], None]
+) -> None:
+    """Two files, and the index of what lies where."""
+    names = sorted(tensors)
+    files = {name: f"{stem}-0000{1 + 2 * i // len(names)}-of-00002.{kind}" for i, name in enumerate(names)}
+    for file in sorted(set(files.values())):
+        save({name: tensors[name] for name in names if files[name] == file}, folder / file)
+    (folder / f"{stem}.{kind}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """config.json."""
     (folder / "config.json").write_text(json.dumps(config, indent=1))

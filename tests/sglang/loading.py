@@ -3,8 +3,8 @@
     python loading.py TARGET INPUTS OUT FOLDER...
 
 Every parameter is NaN before the weights are loaded, so that one which gets nothing shows. INPUTS is a safetensors file with
-``features`` (tokens, layers x hidden) and ``embeds`` (tokens, hidden), of the tokens to come. OUT receives a safetensors file for
-each folder, ``<number>.safetensors``: the parameters by their names, ``hot_token_id``, ``logits`` (tokens, draft vocabulary) and
+``features`` (tokens, layers x hidden), and of the tokens to come ``tokens`` (tokens,) and the target's ``embeds`` (tokens, hidden). OUT receives a safetensors file for
+each folder, ``<number>.safetensors``: the parameters by their names, ``hot_token_id`` where the draft knows a part of the tokens, ``logits`` (tokens, draft vocabulary) and
 ``fed_back`` (tokens, hidden), what the next step would read.
 """
 
@@ -101,15 +101,23 @@ def build(folder: Path) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(float("nan"))
-    # The target's embedding takes this one's place
-    model.model.embed_tokens.weight.data.zero_()
+    if not own_embedding(config):  # the target's takes its place
+        model.model.embed_tokens.weight.data.zero_()
     model.load_weights(load_file(folder / "model.safetensors").items())
     return model
 
 
+def own_embedding(config: Any) -> bool:
+    """Whether SGLang leaves the draft's in place: where it is not as wide as the target's."""
+    return bool(getattr(config, "target_hidden_size", config.hidden_size) != config.hidden_size)
+
+
 @torch.no_grad()
-def ask(model: Any, features: torch.Tensor, embeds: torch.Tensor) -> dict[str, torch.Tensor]:
+def ask(
+    model: Any, features: torch.Tensor, tokens: torch.Tensor, targets_embeds: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """The first step's logits, and what it leaves to the next one, at every position."""
+    embeds = model.model.embed_tokens(tokens) if own_embedding(model.config) else targets_embeds
     from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
 
     for layer in getattr(model.model, "layers", None) or [model.model.midlayer]:
@@ -135,7 +143,9 @@ def main() -> None:
     for number, folder in enumerate(folders):
         model = build(Path(folder))
         found = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        found |= {"hot_token_id": model.hot_token_id, **ask(model, given["features"], given["embeds"])}
+        if model.hot_token_id is not None:
+            found["hot_token_id"] = model.hot_token_id
+        found |= ask(model, given["features"], given["tokens"], given["embeds"])
         save_file(found, Path(out) / f"{number}.safetensors")
 
 

@@ -1,6 +1,5 @@
 """Converted drafts in SGLang's own model class: every parameter gets its value, and what they say is what the reference says."""
 
-import json
 import os
 import re
 import subprocess
@@ -17,24 +16,16 @@ from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_draft.convert import parity, run
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.attention import Cache
-from eagle3_draft.model.config import Latent, LinearScaling, Llama3Scaling, YarnScaling
+from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.rope import Rotary
-from published.layouts import LAYOUTS, Original
+from published.kinds import KINDS, LATENT
+from published.layouts import LAYOUTS, ROUNDED, Original
 from unit.convert import drafts
 from unit.train import corpus
 
 pytestmark = pytest.mark.timeout(600)
 
-NAMES = ("EAGLE official", "ModelOpt", "speculators", "NeMo Automodel")
-NEWER = "EAGLE-3.1"
-
-LATENT: dict[str, object] = {
-    "layers": [-1, 1, 2],
-    "latent": Latent(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10),
-    "kv_heads": 4,
-    "head_dim": 20,
-    "rope_scaling": YarnScaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, mscale_all_dim=1.0),
-}
+LATENT_TARGET = "DeepseekV3ForCausalLM"
 
 #: Drafts of our own, each with what EAGLE-3's has not.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -96,43 +87,39 @@ def original(made: drafts.Made) -> Original:
 
 
 @pytest.fixture(scope="module")
-def norms() -> list[Tensor]:
-    """EAGLE-3.1's norms of the auxiliary states."""
-    return [1 + 0.3 * torch.randn(corpus.HIDDEN) for _ in corpus.LAYERS]
-
-
-def newer(draft: Original, norms: list[Tensor], folder: Path) -> None:
-    """A draft of EAGLE-3.1 as SpecForge leaves it, in the older names of its norms."""
-    LAYOUTS["SpecForge"](draft, folder)
-    config = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps(config | {"use_aux_norm": True, "norm_output": True}))
-    named = {f"aux_norm_{name}.weight": norm for name, norm in zip(("low", "mid", "high"), norms, strict=True)}
-    weights = folder / "model.safetensors"
-    save_file(load_file(weights) | named, weights)
+def inputs(made: drafts.Made) -> dict[str, Tensor]:
+    """One held-out conversation: states, and the tokens that follow with their embeddings."""
+    sample = parity.read_held_out(made.trained)[0]
+    embedding = load_file(made.target / "model.safetensors")["model.embed_tokens.weight"]
+    following = sample.input_ids[1:].long()
+    return {
+        "features": sample.hidden[:-1].contiguous(),
+        "tokens": following,
+        "embeds": embedding[following].contiguous(),
+    }
 
 
 @pytest.fixture(scope="module")
-def inputs(made: drafts.Made) -> dict[str, Tensor]:
-    """One held-out conversation: states, and the embeddings of the tokens that follow."""
-    sample = parity.read_held_out(made.trained)[0]
-    embedding = load_file(made.target / "model.safetensors")["model.embed_tokens.weight"]
-    return {
-        "features": sample.hidden[:-1].contiguous(),
-        "embeds": embedding[sample.input_ids[1:].long()].contiguous(),
-    }
+def kinds(made: drafts.Made) -> dict[str, tuple[Original, Draft]]:
+    return {name: drafts.original_of_kind(made, kind) for name, kind in KINDS.items()}
+
+
+def made_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="module")
 def loaded(
     made: drafts.Made,
     original: Original,
-    norms: list[Tensor],
+    kinds: dict[str, tuple[Original, Draft]],
     inputs: dict[str, Tensor],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, dict[str, Tensor]]:
     """What SGLang has of each draft, and what it answers; all in one process."""
     root = tmp_path_factory.mktemp("published")
-    latent = drafts.for_architecture(made, root / "latent-target", "DeepseekV3ForCausalLM")
+    latent = drafts.for_architecture(made, root / "latent-target", LATENT_TARGET)
     folders = []
     for number, switches in enumerate(VARIANTS.values()):
         for_target = latent if "latent" in switches else made
@@ -140,15 +127,16 @@ def loaded(
         layers = switches.get("layers", corpus.LAYERS)
         run(drafts.convert_config(variant, root / f"converted-{number}", layers=layers))
         folders.append(root / f"converted-{number}")
-    for number, name in enumerate((*NAMES, NEWER)):
-        published = root / f"published-{number}"
-        published.mkdir()
-        if name == NEWER:
-            newer(original, norms, published)
-        else:
-            LAYOUTS[name](original, published)
-        drafts.adopt(made, root / f"out-{number}", published)
-        folders.append(root / f"out-{number}")
+    for name, layout in LAYOUTS.items():
+        layout(original, made_folder(root / f"published {name}"))
+        drafts.adopt(made, root / f"out {name}", root / f"published {name}")
+        folders.append(root / f"out {name}")
+    for name, kind in KINDS.items():
+        kind.layout(kinds[name][0], made_folder(root / f"published {name}"))
+        for_target = latent if kind.architecture == LATENT_TARGET else made
+        layers = kinds[name][0].layers
+        drafts.adopt(for_target, root / f"out {name}", root / f"published {name}", layers=list(layers))
+        folders.append(root / f"out {name}")
     save_file(inputs, root / "inputs.safetensors")
     python = environment.ensure() / "bin" / "python3"
     variables = {"TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -158,7 +146,7 @@ def loaded(
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     trained = {f"variant {name}": load_file(root / f"variant-{n}" / WEIGHTS) for n, name in enumerate(VARIANTS)}
-    names = (*VARIANTS, *NAMES, NEWER)
+    names = (*VARIANTS, *LAYOUTS, *KINDS)
     return trained | {name: load_file(root / f"{number}.safetensors") for number, name in enumerate(names)}
 
 
@@ -172,10 +160,10 @@ def reference(made: drafts.Made, original: Original, inputs: dict[str, Tensor]) 
     features = torch.cat([inputs["features"], inputs["features"][-1:]])
     embeds = torch.cat([inputs["embeds"][:1], inputs["embeds"]])
     rows = draft(features, embeds, [tokens + 1], [torch.arange(tokens)])[0]
-    return torch.full((tokens, corpus.VOCABULARY), float("-inf")).index_copy(1, original.ids, rows)
+    return by_target_ids(rows, original.ids)
 
 
-@pytest.mark.parametrize("name", [*NAMES, NEWER, *VARIANTS])
+@pytest.mark.parametrize("name", [*LAYOUTS, *KINDS, *VARIANTS])
 def test_sglang_fills_every_parameter_of_a_converted_draft(loaded: dict[str, dict[str, Tensor]], name: str) -> None:
     empty = {parameter for parameter, value in loaded[name].items() if not value.isfinite().all()}
     # SGLang's deeper layers have a norm of embeddings, which they never read
@@ -191,35 +179,54 @@ def test_every_kind_of_draft_says_in_sglang_what_it_said_in_training(
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=VARIANTS[name])
     draft = Draft(sizes)
     draft.load_state_dict(loaded[f"variant {name}"])
-    hidden, tokens = draft.reduce(inputs["features"]), len(inputs["features"])
-    turn = Rotary(sizes, hidden.device).at(torch.arange(tokens))
-    for layer in draft.decoder_layers:
-        hidden = layer(inputs["embeds"], hidden, turn, Cache(), [tokens])
-    normed = draft.norm(hidden)
+    logits, fed_back = first_step(draft, inputs["features"], inputs["embeds"])
     close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
-    close(loaded[name]["logits"], draft.lm_head(normed))
-    close(loaded[name]["fed_back"], normed if sizes.norm_output else hidden)
+    close(loaded[name]["logits"], logits)
+    close(loaded[name]["fed_back"], fed_back)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_sglangs_layers_say_what_the_reference_says(
     made: drafts.Made, original: Original, inputs: dict[str, Tensor], loaded: dict[str, dict[str, Tensor]], name: str
 ) -> None:
-    logits, ids = loaded[name]["logits"], loaded[name]["hot_token_id"]
-    said = torch.full((len(logits), corpus.VOCABULARY), float("-inf")).index_copy(1, ids, logits)
-    tolerance = 0.05 if name == "EAGLE official" else 1e-4
-    assert torch.allclose(said, reference(made, original, inputs), atol=tolerance, rtol=0)
+    tolerance = 0.05 if name in ROUNDED else 1e-4
+    assert torch.allclose(
+        by_target_ids(loaded[name]["logits"], loaded[name]["hot_token_id"]),
+        reference(made, original, inputs),
+        atol=tolerance,
+        rtol=0,
+    )
 
 
-def test_the_newer_drafts_norms_reach_sglang(
-    made: drafts.Made,
-    original: Original,
-    norms: list[Tensor],
+@pytest.mark.parametrize("name", KINDS)
+def test_a_published_draft_of_another_kind_says_in_sglang_what_it_said_where_it_was_trained(
+    kinds: dict[str, tuple[Original, Draft]],
     inputs: dict[str, Tensor],
     loaded: dict[str, dict[str, Tensor]],
+    name: str,
 ) -> None:
-    chunks = zip(inputs["features"].chunk(len(norms), -1), norms, strict=True)
-    normed = torch.cat([torch.nn.functional.rms_norm(chunk, (len(norm),), norm, 1e-6) for chunk, norm in chunks], -1)
-    logits, ids = loaded[NEWER]["logits"], loaded[NEWER]["hot_token_id"]
-    said = torch.full((len(logits), corpus.VOCABULARY), float("-inf")).index_copy(1, ids, logits)
-    assert torch.allclose(said, reference(made, original, inputs | {"features": normed}), atol=1e-4, rtol=0)
+    original, draft = kinds[name]
+    embedding = original.embedding
+    assert embedding is not None
+    logits, fed_back = first_step(draft, inputs["features"], embedding[inputs["tokens"]])
+    assert KINDS[name].shares_head == ("hot_token_id" not in loaded[name])
+    ids = loaded[name].get("hot_token_id", original.ids)
+    close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
+    close(by_target_ids(loaded[name]["logits"], ids), by_target_ids(logits, original.ids))
+    close(loaded[name]["fed_back"], fed_back)
+
+
+def by_target_ids(logits: Tensor, ids: Tensor) -> Tensor:
+    """(tokens, draft vocabulary) -> (tokens, vocabulary); tokens that the draft does not know are impossible."""
+    return torch.full((len(logits), corpus.VOCABULARY), float("-inf")).index_copy(1, ids, logits)
+
+
+@torch.no_grad()
+def first_step(draft: Draft, features: Tensor, embeds: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of one text's first step, and the states that the next one would read."""
+    hidden, tokens = draft.reduce(features), len(features)
+    turn = Rotary(draft.config, hidden.device).at(torch.arange(tokens))
+    for layer in draft.decoder_layers:
+        hidden = layer(embeds, hidden, turn, Cache(), [tokens])
+    normed = draft.norm(hidden)
+    return draft.lm_head(normed), normed if draft.config.norm_output else hidden

@@ -25,6 +25,7 @@ from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, mark
 from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.vocabulary import Vocabulary, choose
+from published.kinds import Kind
 from published.layouts import Original
 from unit.train import corpus
 
@@ -176,15 +177,50 @@ def original_of(made: Made) -> Original:
     return Original(
         weights=load_file(made.trained / WEIGHTS),
         ids=Vocabulary.load(made.trained / VOCABULARY).ids,
-        sizes={
-            "hidden_size": sizes.hidden_size,
-            "intermediate_size": sizes.intermediate_size,
-            "num_attention_heads": sizes.heads,
-            "num_key_value_heads": sizes.kv_heads,
-            "hidden_act": "silu",
-            "rms_norm_eps": sizes.rms_norm_eps,
-            "max_position_embeddings": sizes.max_position_embeddings,
-            "vocab_size": sizes.vocabulary_size,
-        },
+        sizes=as_transformers(sizes),
         layers=tuple(sizes.layers),
+        embedding=Target(made.target).embedding(),
     )
+
+
+def as_transformers(sizes: DraftConfig) -> dict[str, Any]:
+    """Sizes of a draft's layer, as Transformers spells them; what another draft need not say is left out."""
+    said = {
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "vocab_size": sizes.vocabulary_size,
+    }
+    if sizes.head_dim * sizes.heads != sizes.hidden_size:
+        said["head_dim"] = sizes.head_dim
+    if sizes.target_hidden_size != sizes.hidden_size:
+        said["target_hidden_size"] = sizes.target_hidden_size
+    if sizes.latent is not None:
+        said |= sizes.latent.model_dump()
+    if sizes.rope_scaling is not None:
+        said["rope_scaling"] = sizes.rope_scaling.model_dump()
+    return said
+
+
+def original_of_kind(made: Made, kind: Kind) -> tuple[Original, Draft]:
+    """A draft of another kind for the same target, with random weights: in neutral terms, and to be asked."""
+    plain = original_of(made)
+    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(kind.switches))
+    draft = Draft(sizes)
+    draft.initialise(1)
+    ids, embedding = plain.ids, plain.embedding
+    noise = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=noise) * 0.1)
+        if kind.shares_head:
+            ids = torch.arange(sizes.vocabulary_size)
+            draft.lm_head.weight.copy_(Target(made.target).head())
+    if sizes.hidden_size != sizes.target_hidden_size:
+        embedding = torch.randn(sizes.vocabulary_size, sizes.hidden_size, generator=noise)
+    original = Original(dict(draft.state_dict()), ids, as_transformers(sizes), tuple(sizes.layers), embedding)
+    return original, draft
