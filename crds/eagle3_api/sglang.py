@@ -167,6 +167,8 @@ def capture_ids(layers: list[int], architecture: str, num_layers: int, version: 
     Raises:
         UnsupportedLayersError: the set cannot be captured by this version on this architecture.
     """
+    if not layers:
+        raise UnsupportedLayersError("no layers are named, and a draft reads one at least")
     if layers != sorted(set(layers)):
         raise UnsupportedLayersError(f"layers {layers} are not strictly increasing; SGLang captures in layer order")
     if layers[-1] > num_layers - 2:

@@ -85,6 +85,9 @@ def _version(text: str) -> Version:
 
 def _layers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.replace(",", " ").split())
+        layers = tuple(int(part) for part in text.replace(",", " ").split())
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers such as 1,15,28") from None
+        layers = ()
+    if not layers:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers such as 1,15,28")
+    return layers

@@ -104,6 +104,8 @@ class Form:
         latent: its attention is latent (DeepSeek's); head_dim is then that of queries and keys.
         window: positions that its attention was trained to see; None where all.
         unsupported: why this kind of draft cannot be served; empty where it can.
+        invalid: what config.json says that nothing can be made of.
+        doubts: what tools write in one meaning and read in another, so that only its trainer knows.
         mended: what conversion will write otherwise than it stands here.
     """
 
@@ -136,6 +138,8 @@ class Form:
     latent: Latent | None = None
     window: int | None = None
     unsupported: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     mended: tuple[str, ...] = field(default=())
 
     @property

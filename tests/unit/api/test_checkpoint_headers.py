@@ -143,6 +143,10 @@ def test_a_draft_with_latent_attention_that_sglang_would_not_serve_as_trained_is
     assert words in found[1]
 
 
+def rope(**fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 1e4} | fields}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "another kind": ({"architectures": ["Qwen3ForCausalLM"]}, Reason.UNSUPPORTED_DRAFT, "Qwen3ForCausalLM"),
     "P-EAGLE": ({"architectures": ["PEagleDraftModel"]}, Reason.UNSUPPORTED_DRAFT, "P-EAGLE"),
@@ -190,8 +194,36 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         "top level",
     ),
     "a rope of no kind": ({"rope_parameters": "linear"}, Reason.CONFIG_INVALID, "rope_parameters"),
+    "a rope of an unknown kind": (rope(rope_type="spiral"), Reason.CONFIG_INVALID, "'spiral', and SGLang refuses"),
+    "a rope whose kind is a list": (
+        rope(rope_type=["yarn"]) | {"max_position_embeddings": 64},
+        Reason.CONFIG_INVALID,
+        "rope_type is ['yarn']",
+    ),
+    "mrope without sections": (rope(rope_type="mrope"), Reason.CONFIG_INVALID, "needs mrope_section"),
+    "yarn without a factor": (rope(rope_type="yarn"), Reason.CONFIG_INVALID, "type yarn needs factor"),
+    "linear without a factor": (rope(rope_type="linear"), Reason.CONFIG_INVALID, "type linear needs factor"),
+    "the older spelling without a factor": (
+        {"rope_parameters": ..., "rope_theta": 1e4, "rope_scaling": {"type": "dynamic"}},
+        Reason.CONFIG_INVALID,
+        "type dynamic needs factor",
+    ),
+    "llama3 without its frequencies": (
+        rope(rope_type="llama3", factor=8.0),
+        Reason.CONFIG_INVALID,
+        "needs low_freq_factor, high_freq_factor",
+    ),
+    "a factor in words": (rope(rope_type="yarn", factor="x"), Reason.CONFIG_INVALID, "factor of its rotary"),
+    "longrope with one factor": (
+        rope(rope_type="longrope", short_factor=1.0, long_factor=[1.0]),
+        Reason.CONFIG_INVALID,
+        "short_factor of its rotary embedding is 1.0, not numbers",
+    ),
+    "a list for the part that turns": ({"partial_rotary_factor": [0.5]}, Reason.UNSUPPORTED_DRAFT, "turn as a whole"),
+    "an epsilon in words": ({"rms_norm_eps": "small"}, Reason.CONFIG_INVALID, "rms_norm_eps is 'small'"),
+    "a base that is a list": (rope(rope_type="default", rope_theta=[1e4]), Reason.CONFIG_INVALID, "rope_theta is ["),
     "a context that its rope depends on": (
-        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}, "max_position_embeddings": 2048},
+        rope(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]) | {"max_position_embeddings": 2048},
         Reason.CONTEXT_TOO_SHORT,
         "is 2048, the served context 4096",
     ),
@@ -212,6 +244,8 @@ MENDED: dict[str, tuple[dict[str, Any], Level, str]] = {
     "a null": ({"target_hidden_size": None}, Level.MENDED, "target_hidden_size is null"),
     "no draft_vocab_size": ({"draft_vocab_size": None}, Level.MENDED, "draft_vocab_size is null"),
     "another's architecture": ({"architectures": ["Eagle3LlamaForCausalLM"]}, Level.MENDED, "becomes"),
+    "an epsilon in quotes": ({"rms_norm_eps": "1e-5"}, Level.MENDED, "rms_norm_eps '1e-5' becomes a number"),
+    "a base in quotes": (rope(rope_type="default", rope_theta="1e6"), Level.MENDED, "rope_theta '1e6' becomes"),
     "a short context": (
         {"max_position_embeddings": 2048},
         Level.WARNING,
@@ -353,7 +387,11 @@ def test_a_draft_narrower_than_its_target_needs_an_embedding_of_its_own(tmp_path
 def test_a_draft_of_the_newer_kind_is_for_the_sglang_that_knows_it(tmp_path: Path) -> None:
     norms = {f"fc_norm.{i}.weight": Tensor("BF16", (256,)) for i in range(3)}
     newer = GOOD | {"fc_norm": True, "norm_output": True}
-    assert look(draft(tmp_path, newer, shapes.tensors(GOOD) | norms)) == []
+    (doubt,) = look(draft(tmp_path, newer, shapes.tensors(GOOD) | norms))
+    assert (doubt.rule.id, doubt.level) == ("meaning", Level.WARNING)
+    assert "If SpecForge trained it, write norm_output false" in doubt.message
+    assert look(draft(tmp_path, newer | {"norm_output": False}, shapes.tensors(GOOD) | norms)) == []
+    draft(tmp_path, newer, shapes.tensors(GOOD) | norms)
     old = Served(Version(0, 5, 11), LLAMA, (2, 30, 58), 4096)
     found = report.refusal(look(tmp_path, old))
     assert found is not None
@@ -471,3 +509,23 @@ def test_the_table_names_the_worst_and_how_to_mend_it(tmp_path: Path) -> None:
 
 def test_warnings_have_an_exit_code_of_their_own(tmp_path: Path) -> None:
     assert report.exit_code(look(draft(tmp_path, {"eagle_config": None}))) == 1
+
+
+def test_numbers_in_quotes_are_read_as_the_numbers_that_they_are(tmp_path: Path) -> None:
+    quoted = {"rms_norm_eps": "1e-5", "rope_parameters": ..., "rope_theta": "5e5"}
+    form = read_form(read_folder(draft(tmp_path, quoted)))
+    assert (form.rms_norm_eps, form.rope["rope_theta"]) == (1e-5, 5e5)
+
+
+ROPES_OF_SGLANG: list[dict[str, Any]] = [
+    {"rope_type": "linear", "factor": 2.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"rope_type": "yarn", "factor": 4, "mscale": 1.0, "mscale_all_dim": 0, "original_max_position_embeddings": 4096},
+    {"rope_type": "mrope", "mrope_section": [8, 4, 4]},
+    {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16},
+]
+
+
+@pytest.mark.parametrize("fields", ROPES_OF_SGLANG)
+def test_a_rope_that_says_what_its_kind_needs_passes(tmp_path: Path, fields: dict[str, Any]) -> None:
+    assert look(draft(tmp_path, rope(**fields))) == []

@@ -13,6 +13,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from eagle3_api.checkpoints import Served, UnreadableError, check, read_folder, read_form
-from eagle3_api.checkpoints.files import TENSORS_LIMIT, Stored
+from eagle3_api.checkpoints import Served, Target, UnreadableError, check, read_folder, read_form, report
+from eagle3_api.checkpoints.files import SIDE_FILES, TENSORS_LIMIT, Stored
+from eagle3_api.checkpoints.form import LATENT_SIZES
 from eagle3_api.checkpoints.pickled import DIRECTORY_LIMIT, PickleError, read_tensors
 from eagle3_api.checkpoints.safetensors import DRAFT_HEADER_LIMIT, HeaderError, Tensor, read_header
 from eagle3_api.sglang import Version
@@ -204,7 +206,7 @@ def test_a_configuration_without_end_is_not_read(folder: Path) -> None:
     refused(folder, "no JSON")
 
 
-WRONG_TYPES: list[Any] = [None, True, -1, 0, 1.5, 2**70, "text", [], {}, [[]], [1, 2, "a"], {"a": None}]
+WRONG_TYPES: list[Any] = [None, True, -1, 0, 1.5, 2**70, "text", "1e-5", [], {}, [[]], [1, 2, "a"], {"a": None}]
 
 
 FIELDS = (
@@ -215,24 +217,195 @@ FIELDS = (
     "rope_scaling",
     "rope_parameters",
     "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
     "rms_norm_eps",
     "hidden_act",
+    "model_type",
     "layer_types",
     "sliding_window",
+    "use_sliding_window",
+    "tie_word_embeddings",
     "quantization_config",
     "eagle_config",
     "eagle_aux_hidden_state_layer_ids",
     "target_layer_ids",
     "transformer_layer_config",
     "speculators_model_type",
+    "norm_before_residual",
+    "norm_before_fc",
+    "norm_output",
+    "fc_norm",
+    "use_aux_norm",
+    "parallel_drafting",
+    "rope_interleave",
+    *LATENT_SIZES,
 )
+
+NESTED = {
+    "rope_parameters": (
+        *("rope_type", "type", "rope_theta", "factor", "partial_rotary_factor", "mrope_section", "short_factor"),
+        *("low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "full_attention"),
+    ),
+    "eagle_config": (
+        *("eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "fc_norm", "norm_before_fc", "norm_output"),
+        "use_last_layernorm",
+    ),
+    "transformer_layer_config": FIELDS,
+}
+
+wrong = st.sampled_from(WRONG_TYPES)
+wrong_configs = st.builds(
+    lambda top, nested: top | nested,
+    st.dictionaries(st.sampled_from(FIELDS), wrong),
+    st.fixed_dictionaries(
+        {}, optional={name: st.dictionaries(st.sampled_from(inner), wrong) for name, inner in NESTED.items()}
+    ),
+)
+
+LLAMA = Target("LlamaForCausalLM", num_layers=36, hidden_size=16, vocabulary_size=64, context_length=4096)
+KIMI = replace(LLAMA, architecture="KimiK25ForConditionalGeneration")
+serving = st.builds(
+    Served,
+    st.sampled_from([Version(0, 4, 1), Version(0, 5, 11), Version(0, 5, 17), Version(0, 5, 23)]),
+    st.sampled_from([None, LLAMA, KIMI]),
+    st.sampled_from([None, (), (-1, 2, 30), (1, 17, 32), (5, 4), (10**9,), (-7,)]),
+    st.sampled_from([None, 1, 4096, 2**40]),
+)
+
+#: What makes each reader recognise a folder: fields of the configuration, and the kind of its weights.
+RECOGNISED: dict[str, tuple[dict[str, Any], str]] = {
+    "SpecForge or SGLang": ({}, "safetensors"),
+    "SpecForge training state": ({}, "pt"),
+    "EAGLE": ({}, "bin"),
+    "speculators": ({"architectures": ["Eagle3Speculator"]}, "safetensors"),
+    "TorchSpec": ({"_torchspec_version": "1"}, "safetensors"),
+    "NeMo Automodel": ({"architectures": ["LlamaEagle3DraftModel"]}, "pt"),
+    "AngelSlim": ({"architectures": ["Eagle3LlamaForCausalLM"]}, "safetensors"),
+    "ModelOpt": ({"eagle_config": {"use_last_layernorm": True}}, "safetensors"),
+    "latent attention": ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "safetensors"),
+    "P-EAGLE": ({"architectures": ["PEagleDraftModel"]}, "safetensors"),
+    "unknown": ({"architectures": ["Qwen3ForCausalLM"]}, "safetensors"),
+}
+
+
+def published(folder: Path, family: str) -> dict[str, Any]:
+    """Weights as a family keeps them, and its configuration."""
+    changes, kind = RECOGNISED[family]
+    if kind != "safetensors":
+        (folder / "model.safetensors").unlink(missing_ok=True)
+        weights = {name: torch.zeros(shape) for name, shape in shapes.shapes(CONFIG).items()}
+        torch.save(weights, folder / f"weights.{kind}")
+    return CONFIG | changes
+
+
+@pytest.mark.parametrize("family", RECOGNISED)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(changes=wrong_configs, served=serving)
+def test_any_value_in_any_field_of_any_family_ends_in_findings(
+    folder: Path, family: str, changes: dict[str, Any], served: Served
+) -> None:
+    config = published(folder, family)
+    eagle = {**config.get("eagle_config", {}), **changes["eagle_config"]} if _is_object(changes) else None
+    (folder / "config.json").write_text(json.dumps(config | changes | ({"eagle_config": eagle} if eagle else {})))
+    findings = check(read_form(read_folder(folder)), served)
+    assert report.table(findings)
+    assert json.dumps(report.to_json(findings))
+
+
+def _is_object(changes: dict[str, Any]) -> bool:
+    return isinstance(changes.get("eagle_config"), dict)
+
+
+@pytest.mark.parametrize("family", RECOGNISED)
+def test_every_reader_is_among_those_that_are_tried(folder: Path, family: str) -> None:
+    config = published(folder, family)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert read_form(read_folder(folder)).family == family
+
+
+# Parts of names that mean something to a reader, in any order
+name_parts = st.sampled_from(
+    (
+        *(
+            "midlayer.",
+            "layers.",
+            "0.",
+            "1.",
+            "99999.",
+            "\u0661.",
+            "model.",
+            "draft_model.",
+            "eagle_module.",
+            "verifier_",
+        ),
+        *("fc.weight", "fc_norm.0.weight", "lm_head.weight", "norm.weight", "embed_tokens.weight", "d2t", "t2d", ""),
+        *("self_attn.", "q_proj.weight", "kv_a_proj_with_mqa.weight", "hidden_norm.weight", "mask_hidden"),
+        "parallel_draft_heads.",
+    )
+)
+names = st.lists(name_parts, max_size=5).map("".join) | st.text(max_size=12)
+small = st.builds(
+    Tensor, st.sampled_from(["BF16", "I64", "BOOL", "U8"]), st.lists(st.integers(0, 3), max_size=3).map(tuple)
+)
+contents = st.dictionaries(names.filter(lambda name: name != "__metadata__"), small, max_size=6)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(tensors=contents, served=serving, family=st.sampled_from(list(RECOGNISED)))
+def test_tensors_of_any_name_and_shape_end_in_findings(
+    folder: Path, tensors: dict[str, Tensor], served: Served, family: str
+) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | RECOGNISED[family][0]))
+    files.write(folder / "model.safetensors", tensors)
+    assert check(read_form(read_folder(folder)), served)
+
+
+shards = st.sampled_from(["a.safetensors", "b.safetensors", "c.safetensors"])
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    index=st.dictionaries(names, shards | st.text(max_size=6) | wrong, max_size=5) | wrong,
+    spread=st.dictionaries(shards, contents, max_size=3),
+)
+def test_any_index_over_any_shards_is_read_or_refused(
+    folder: Path, index: object, spread: dict[str, dict[str, Tensor]]
+) -> None:
+    for old in folder.glob("*.safetensors"):
+        old.unlink()
+    for name, tensors in spread.items():
+        files.write(folder / name, tensors)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    try:
+        found = read_folder(folder)
+    except UnreadableError as error:
+        assert str(folder) in str(error) or "stands in" in str(error)
+        return
+    assert {path.name for path in found.files} <= {"config.json", *spread}
+    assert check(read_form(found), Served(Version(0, 5, 21), LLAMA))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(WRONG_TYPES)))
-def test_any_value_in_any_field_ends_in_findings(folder: Path, changes: dict[str, Any]) -> None:
-    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
-    assert check(read_form(read_folder(folder)), Served(Version(0, 5, 21)))
+@given(
+    side=st.sampled_from(SIDE_FILES),
+    key=st.none() | st.sampled_from(["selected_token_ids", "d2t", "x"]),
+    values=st.lists(st.integers(-(2**40), 2**40) | st.integers(0, 63), max_size=70),
+    spoil=st.none() | st.binary(max_size=30),
+)
+def test_any_side_file_ends_in_findings_or_is_refused(
+    folder: Path, side: str, key: str | None, values: list[int], spoil: bytes | None
+) -> None:
+    for old in SIDE_FILES:
+        (folder / old).unlink(missing_ok=True)
+    ids = torch.tensor(values, dtype=torch.int64)
+    (folder / side).write_bytes(saved(ids if key is None else {key: ids}) if spoil is None else spoil)
+    try:
+        form = read_form(read_folder(folder))
+    except UnreadableError as error:
+        assert side in str(error)
+        return
+    assert check(form, Served(Version(0, 5, 21), LLAMA))
 
 
 # ------------------------------------------------------------------------------------------------- pickles

@@ -12,7 +12,7 @@ LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 _SIZE_LIMIT = 2**31
 _LAYERS_LIMIT = 64
-_DEFAULT_THETA = 10000.0
+_DEFAULT_THETA, _DEFAULT_EPS = 10000.0, 1e-6
 
 
 def read_llama(
@@ -68,7 +68,7 @@ def read_llama(
         vocabulary_size=vocabulary_size,
         draft_vocabulary_size=stated or _rows(tensors, known) or vocabulary_size,
         max_position_embeddings=size(given, "max_position_embeddings"),
-        rms_norm_eps=_float(given.get("rms_norm_eps"), 1e-6),
+        rms_norm_eps=positive(given.get("rms_norm_eps"), _DEFAULT_EPS) or _DEFAULT_EPS,
         activation=str(given.get("hidden_act") or "silu"),
         rope=rope_of(given),
         layers=layers or nested_layers(given, notation),
@@ -85,6 +85,7 @@ def read_llama(
         output_bias=any(name.endswith("self_attn.o_proj.bias") for name in tensors),
         window=_window(given),
         unsupported=(*unsupported, *_unsupported(given, folder.tensors)),
+        invalid=_no_numbers(given),
         mended=_mended(folder, given, names, tensors, architecture),
     )
 
@@ -136,12 +137,34 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
     rope.pop("type", None)
-    theta = _float(rope.pop("rope_theta", None) or config.get("rope_theta"), _DEFAULT_THETA)
-    return {"rope_type": kind, **rope, "rope_theta": theta}
+    theta = positive(rope.pop("rope_theta", None) or config.get("rope_theta"), _DEFAULT_THETA)
+    return {"rope_type": kind, **rope, "rope_theta": theta or _DEFAULT_THETA}
 
 
-def _float(value: object, default: float) -> float:
-    return float(value) if isinstance(value, int | float) and 0 < value < 1e30 else default
+def positive(value: object, default: float) -> float | None:
+    """A positive number, also one in quotes (``1e-5`` is a string in YAML); the default for a null, None for all else."""
+    if value is None:
+        return default
+    try:
+        read = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else 0.0
+    except (ValueError, OverflowError):
+        return None
+    return read if 0 < read < 1e30 else None
+
+
+def _fractions(config: Mapping[str, Any]) -> dict[str, object]:
+    """What config.json must say as positive numbers, by the field."""
+    ropes = {name: config.get(name) for name in ("rope_parameters", "rope_scaling")}
+    nested = {f"{name}.rope_theta": rope.get("rope_theta") for name, rope in ropes.items() if isinstance(rope, Mapping)}
+    return {name: config.get(name) for name in ("rms_norm_eps", "rope_theta")} | nested
+
+
+def _no_numbers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} is {value!r:.40}, not a positive number"
+        for name, value in _fractions(config).items()
+        if positive(value, 1.0) is None
+    )
 
 
 def _flag(config: Mapping[str, Any], name: str) -> object:
@@ -184,9 +207,9 @@ def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> li
     if config.get("quantization_config"):
         found.append("it is quantised (quantization_config): only drafts in floating point are converted")
     ropes = [config, *(config.get(name) for name in ("rope_parameters", "rope_scaling"))]
-    parts = {rope.get("partial_rotary_factor") for rope in ropes if isinstance(rope, Mapping)} - {None, 1}
-    if parts:
-        found.append(f"partial_rotary_factor is {parts.pop()!r:.40}: only heads that turn as a whole are converted")
+    parts = [rope.get("partial_rotary_factor") for rope in ropes if isinstance(rope, Mapping)]
+    if cut := [part for part in parts if part not in (None, 1)]:
+        found.append(f"partial_rotary_factor is {cut[0]!r:.40}: only heads that turn as a whole are converted")
     eagle = config.get("eagle_config")
     if isinstance(eagle, Mapping) and eagle.get("use_aux_hidden_state") is False:
         found.append("use_aux_hidden_state is false: an EAGLE draft of an older kind, which reads one state only")
@@ -211,6 +234,11 @@ def _mended(
     nulls = [name for name in ("target_hidden_size", "draft_vocab_size", "head_dim") if config.get(name, "") is None]
     if nulls:
         found.append(f"{', '.join(nulls)} {'is' if len(nulls) == 1 else 'are'} null, and left out or written out")
+    found += [
+        f"{name} {value!r:.40} becomes a number"
+        for name, value in _fractions(config).items()
+        if isinstance(value, str) and positive(value, 1.0)
+    ]
     if config.get("tie_word_embeddings", False) and "lm_head.weight" in tensors:
         found.append("tie_word_embeddings becomes false: it has a head of its own")
     return tuple(found)

@@ -7,6 +7,7 @@ from eagle3_api.checkpoints.files import Folder
 from eagle3_api.checkpoints.form import Form
 from eagle3_api.checkpoints.readers.llama import read_llama
 from eagle3_api.checkpoints.readers.names import understand
+from eagle3_api.checkpoints.readers.specforge import with_doubts
 from eagle3_api.sglang import LLAMA_DRAFT
 
 FAMILY = "SpecForge training state"
@@ -21,4 +22,4 @@ def read(folder: Folder) -> Form:
     """The draft in the folder; optimiser states and the like stay behind."""
     prefix = understand(folder.tensors).prefix
     other = [name for name in folder.tensors if not name.startswith(prefix)] if prefix else []
-    return read_llama(folder, FAMILY, ignore=other)
+    return with_doubts(read_llama(folder, FAMILY, ignore=other))

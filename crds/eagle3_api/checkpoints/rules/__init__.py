@@ -8,7 +8,7 @@ Source: SGLang 0.5.16 to 0.5.23, ``models/llama_eagle3.py``, ``models/kimi_k25_e
 """
 
 from eagle3_api.checkpoints.form import Form
-from eagle3_api.checkpoints.rules.kind import KIND, LAYOUT, SIZES, VERSION
+from eagle3_api.checkpoints.rules.kind import KIND, LAYOUT, MEANING, SIZES, VERSION
 from eagle3_api.checkpoints.rules.layers import LAYERS, resolve_layers
 from eagle3_api.checkpoints.rules.positions import CONTEXT, ROPE, WINDOW
 from eagle3_api.checkpoints.rules.rule import Finding, HeaderRule, Level, Rule, Served
@@ -21,6 +21,7 @@ __all__ = ["RULES", "Finding", "HeaderRule", "Level", "Rule", "Served", "check",
 RULES = (
     KIND,
     LAYOUT,
+    MEANING,
     VERSION,
     SIZES,
     TARGET,

@@ -73,6 +73,20 @@ def _version(form: Form, served: Served) -> Iterator[Found]:
             )
 
 
+def _meaning(form: Form, _: Served) -> Iterator[Found]:
+    for what in form.doubts:
+        yield Found(Level.WARNING, what)
+
+
+MEANING = HeaderRule(
+    "meaning",
+    "fields that mean one thing to the trainer and another to the server",
+    "what was trained one way and is served the other is accepted less, step by step",
+    "Follow the message, and compare the accept lengths that asking the draft tells (eagle3-draft adopt --ask).",
+    _meaning,
+)
+
+
 VERSION = HeaderRule(
     "version",
     "parts that only newer SGLang versions know",
@@ -88,6 +102,8 @@ def sizes_known(form: Form) -> bool:
 
 
 def _wrong_sizes(form: Form) -> Iterator[Found]:
+    for what in form.invalid:
+        yield refused(Reason.CONFIG_INVALID, f"config.json: {what}")
     for name, value in (
         ("hidden_size", form.hidden_size),
         ("intermediate_size", form.intermediate_size),

@@ -10,11 +10,68 @@ from eagle3_api.conditions import Reason
 ROPES = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
 
 
+#: Kinds that SGLang's ``get_rope`` builds, each with the fields without which it and turns positions otherwise than in
+#: training, or does not start. Its defaults for the rest are the published ones. Source: SGLang 0.5.21, rotary_embedding/factory.py.
+_REQUIRED = {
+    "default": (),
+    "mrope": ("mrope_section",),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+    "deepseek_yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+    "proportional": (),
+}
+
+_LISTS = frozenset({"mrope_section", "short_factor", "long_factor"})
+_NUMBERS = frozenset(
+    {
+        "factor",
+        "alpha",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "attn_factor",
+        "extrapolation_factor",
+        "mscale",
+        "mscale_all_dim",
+        "attention_factor",
+    }
+)
+
+
 def _rope(form: Form, _: Served) -> Iterator[Found]:
+    kind = form.rope.get("rope_type")
     if not form.rope:
         yield refused(Reason.CONFIG_INVALID, "rope_parameters (or rope_scaling) is no object")
-    elif not isinstance(form.rope.get("rope_type"), str):
-        yield refused(Reason.CONFIG_INVALID, f"rope_type is {form.rope.get('rope_type')!r:.40}")
+        return
+    if not isinstance(kind, str) or kind not in _REQUIRED:
+        yield refused(
+            Reason.CONFIG_INVALID,
+            f"rope_type is {kind!r:.40}, and SGLang refuses to start with what is none of {', '.join(_REQUIRED)}",
+        )
+        return
+    if missing := [name for name in _REQUIRED[kind] if name not in form.rope]:
+        yield refused(
+            Reason.CONFIG_INVALID,
+            f"a rotary embedding of type {kind} needs {', '.join(missing)}: without a factor SGLang takes 1.0, and positions turn "
+            "otherwise than in training",
+        )
+    for name, value in form.rope.items():
+        if (name in _NUMBERS and not _is_number(value)) or (
+            name in _LISTS and not (isinstance(value, list) and value and all(map(_is_number, value)))
+        ):
+            yield refused(
+                Reason.CONFIG_INVALID,
+                f"{name} of its rotary embedding is {value!r:.40}, not {'numbers' if name in _LISTS else 'a number'}",
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30
 
 
 ROPE = HeaderRule(
@@ -34,7 +91,7 @@ def _context(form: Form, served: Served) -> Iterator[Found]:
     if reach >= served.context_length:
         return
     kind = form.rope.get("rope_type")
-    if kind not in ROPES:
+    if not isinstance(kind, str) or kind not in ROPES:
         yield refused(
             Reason.CONTEXT_TOO_SHORT,
             f"max_position_embeddings is {form.max_position_embeddings}, the served context {served.context_length}: SGLang "
