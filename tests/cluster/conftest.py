@@ -5,20 +5,11 @@ from pathlib import Path
 import pytest
 
 from eagle3_api import API_VERSION, GROUP, PLURAL
-from operating import Controller
+from operating import JOBSET, Controller
 from testcluster import AnyCluster, wait_for
 from testcluster.provide import choice
 
 DEFINITION = Path(__file__).parents[2] / "helm/eagle3-operator/files/crd.yaml"
-
-
-JOBSET = {
-    "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
-    "kind": "Configuration",
-    "leaderElection": {"leaderElect": False},
-    "internalCertManagement": {"enable": False},
-    "metrics": {"bindAddress": "0"},
-}
 
 
 @pytest.fixture(scope="session")

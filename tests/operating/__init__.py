@@ -1,7 +1,7 @@
 """The operator at work in tests: its process, a namespace for it, a stand-in for the nodes, and controllers of others."""
 
 from operating.client import client_of
-from operating.controller import Controller
+from operating.controller import JOBSET, KUEUE, Controller
 from operating.counting import CountingServer, counting, serving_http
 from operating.kubelet import StandInKubelet
 from operating.process import OperatorProcess
@@ -9,6 +9,8 @@ from operating.rights import kubeconfig_of_the_chart
 from operating.site import NotYetError, Site, condition
 
 __all__ = [
+    "JOBSET",
+    "KUEUE",
     "Controller",
     "CountingServer",
     "NotYetError",

@@ -25,6 +25,37 @@ WEBHOOKS = {
     "ValidatingWebhookConfiguration": f"{HOOKS}/validatingwebhookconfigurations",
 }
 
+#: JobSet's own configuration.
+JOBSET = {
+    "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+    "kind": "Configuration",
+    "leaderElection": {"leaderElect": False},
+    "internalCertManagement": {"enable": False},
+    "metrics": {"bindAddress": "0"},
+}
+
+#: Kueue's, with the integrations that docs/serving.md asks for.
+KUEUE = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+    "kind": "Configuration",
+    "leaderElection": {"leaderElect": False},
+    "internalCertManagement": {"enable": False},
+    "metrics": {"bindAddress": "0"},
+    "featureGates": {"VisibilityOnDemand": False},
+    "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "pod", "deployment"]},
+}
+
+#: Lays the certificate of the folder $1 at $2 in an /etc that only the program which follows sees.
+_OWN_ETC = """
+mount -t tmpfs tmpfs "$1/etc"
+mkdir "$1/etc/upper" "$1/etc/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/etc/upper,workdir=$1/etc/work" /etc
+mkdir -p "$2"
+cp "$1/tls.crt" "$1/tls.key" "$2"
+shift 2
+exec "$@"
+"""
+
 
 class Controller:
     """A controller and its kinds. The API server reaches its webhooks on this machine, instead of through a Service.
@@ -34,13 +65,24 @@ class Controller:
         folder: for its certificate, configuration and log.
         program: of ``testcluster.build``, which keeps its manifests beside it.
         configuration: its own, in its own words, but for ports and certificates.
+        certificate_at: a folder below /etc, the only one in which it looks for the certificate of its metrics. It is not this
+            machine's: the controller sees an /etc of its own, which needs root.
     """
 
-    def __init__(self, cluster: AnyCluster, folder: Path, program: str, configuration: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        cluster: AnyCluster,
+        folder: Path,
+        program: str,
+        configuration: Mapping[str, Any],
+        *,
+        certificate_at: str | None = None,
+    ) -> None:
         self._cluster = cluster
         self._folder = folder
         self._program = binary(program)
         self._configuration = configuration
+        self._certificate_at = certificate_at
         manifests = [
             made for file in self._program.parent.glob("*.yaml") for made in yaml.safe_load_all(file.read_text())
         ]
@@ -73,7 +115,8 @@ class Controller:
         config.write_text(yaml.safe_dump({**self._configuration, **reached}))
         processes = Processes(self._folder, self._folder, tied=True)
         name = self._program.name
-        processes.start(name, [self._program, "--config", config, "--kubeconfig", self._cluster.kubeconfig])
+        command: list[str | Path] = [self._program, "--config", config, "--kubeconfig", self._cluster.kubeconfig]
+        processes.start(name, [*self._seeing_its_certificate(), *command])
 
         def ready() -> bool:
             processes.check()
@@ -87,12 +130,19 @@ class Controller:
             print(processes.log_end(name, lines=100))
             processes.end()
 
+    def _seeing_its_certificate(self) -> list[str | Path]:
+        if self._certificate_at is None:
+            return []
+        (self._folder / "etc").mkdir(exist_ok=True)
+        return ["unshare", "--mount", "sh", "-ec", _OWN_ETC, "sh", self._folder, self._certificate_at]
+
     @contextlib.contextmanager
     def _in_force(self, port: int) -> Iterator[None]:
         """Its webhooks, which take pods of every namespace, and are gone before it is."""
         authority = base64.b64encode((self._folder / "tls.crt").read_bytes()).decode()
         made_here = copy.deepcopy(self._webhooks)
         for made in made_here:
+            made["metadata"]["name"] = f"{self._program.name}-{made['metadata']['name']}"
             for webhook in made["webhooks"]:
                 path = webhook["clientConfig"]["service"]["path"]
                 webhook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": authority}

@@ -32,6 +32,17 @@ JOBSET_MANIFESTS = (
     "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
     "config/components/webhook/manifests.yaml",
 )
+KUEUE = "sigs.k8s.io/kueue/cmd/kueue"
+KUEUE_MANIFESTS = (
+    *(
+        f"config/components/crd/bases/kueue.x-k8s.io_{kind}.yaml"
+        for kind in (
+            *("admissionchecks", "clusterqueues", "cohorts", "localqueues", "multikueueclusters", "multikueueconfigs"),
+            *("provisioningrequestconfigs", "resourceflavors", "topologies", "workloadpriorityclasses", "workloads"),
+        )
+    ),
+    "config/components/webhook/manifests.yaml",
+)
 SMALL = ("-s", "-w")  # no symbol table, no debugging information
 
 
@@ -69,6 +80,15 @@ PROGRAMS = {
         Program("jobset", "jobset", (1, 25), "JobSet's controller", package=JOBSET, manifests=JOBSET_MANIFESTS),
         Program("kube", "kube", (1, 24), "etcd, Kubernetes and kubectl in one; cold 7 to 20 minutes", ("kubectl",)),
         Program("oras", ORAS, (1, 26), "what others pull artifacts with; cold 2 minutes", in_advance=False),
+        Program(
+            "kueue",
+            "kueue",
+            (1, 25),
+            "Kueue's controller; cold 6 minutes",
+            in_advance=False,
+            package=KUEUE,
+            manifests=KUEUE_MANIFESTS,
+        ),
         Program("cosign", COSIGN, (1, 25), "what others sign artifacts with; cold 10 minutes", in_advance=False),
     )
 }
