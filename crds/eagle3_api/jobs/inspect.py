@@ -30,6 +30,9 @@ class InspectConfig(Model):
     feature_dtype: FeatureDtype = "bf16"
     feature_teacher: TeacherKind = "LastState"
     sglang_version: str
+    engine: list[str] | None = Field(
+        None, description="What of serve.arguments changes the target's states, by which features are known."
+    )
     context_length: int | None = None
     object_store: ObjectStoreConfig | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")

@@ -21,6 +21,7 @@ from eagle3_api.sglang import (
     default_layers,
     flag_values,
     log_ids,
+    numeric_arguments,
     supports_target,
 )
 
@@ -191,3 +192,21 @@ def test_the_more_requests_are_decoded_together_the_fewer_steps_there_are_to_cho
         "32": {"candidate_steps": [1]},
     }
     assert [adaptive_tier(requests) for requests in (0.2, 1, 7.9, 8, 31, 32, 400)] == [1, 1, 1, 8, 8, 32, 32]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--kv-cache-dtype", "fp8_e4m3", "--dtype=float16"], ["--dtype float16", "--kv-cache-dtype fp8_e4m3"]),
+        (["--enable-fp32-lm-head", "--log-level", "info"], ["--enable-fp32-lm-head"]),
+        (["--json-model-override-args", '{"a": "b=c"}'], ['--json-model-override-args {"a": "b=c"}']),
+        (['--json-model-override-args={"a": "b=c"}'], ['--json-model-override-args {"a": "b=c"}']),
+        (["--dtype", "half", "--dtype", "bfloat16"], ["--dtype bfloat16"]),
+        (["--dtype", "auto", "--load-format=auto"], []),
+        (["--attention-backend", "fa3", "--tp", "8"], []),
+    ],
+)
+def test_the_flags_that_change_what_a_target_computes_are_told_from_the_others_in_one_spelling(
+    arguments: list[str], expected: list[str]
+) -> None:
+    assert numeric_arguments(arguments) == expected

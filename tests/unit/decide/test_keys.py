@@ -96,6 +96,18 @@ def test_an_edit_changes_its_stage_and_what_follows() -> None:
     assert changed(serve={"maxRunningRequests": 8}) == {"plain", "draft"}
 
 
+def test_flags_of_the_server_that_change_what_the_target_computes_make_other_features() -> None:
+    chain = {"inspect", "extract", "train", "convert"}
+    serving = {"plain", "draft"}
+    for flags in (["--quantization", "fp8"], ["--kv-cache-dtype=fp8_e4m3"], ["--json-model-override-args", '{"a": 1}']):
+        assert changed(serve={"arguments": flags}) == chain | serving
+    assert changed(serve={"arguments": ["--attention-backend", "fa3", "--mem-fraction-static=0.8"]}) == serving
+    assert changed(serve={"arguments": ["--dtype", "auto", "--kv-cache-dtype=auto"]}) == serving
+    one = keys(World().edit(serve={"arguments": ["--dtype", "float16", "--quantization=fp8", "--log-level", "info"]}))
+    same = keys(World().edit(serve={"arguments": ["--quantization", "fp8", "--dtype=float16"]}))
+    assert {name: one[name] for name in chain} == {name: same[name] for name in chain}
+
+
 def test_answers_of_the_targets_own_are_other_data() -> None:
     asking = {"inspect", "extract", "train", "convert"}
     assert changed(data={"regenerate": {}}) == asking

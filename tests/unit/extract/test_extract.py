@@ -251,7 +251,16 @@ def test_the_manifest_says_what_the_features_are_and_were_made_from(world: World
     assert features.train[0].hidden.dtype == torch.bfloat16
     made_from = features.manifest.made_from
     assert (made_from["target"], made_from["data"]) == (config.target_digest, config.data_digest)
+    assert "engine" not in made_from
     assert features.manifest.provenance["engine"].startswith("transformers ")
+
+
+def test_the_manifest_says_by_which_settings_of_the_engine_the_states_were_computed(world: World) -> None:
+    run(world.config(arguments=["--kv-cache-dtype=fp8_e4m3", "--dtype", "float32", "--log-level", "info"]))
+    assert json.loads(world.features().manifest.made_from["engine"]) == [
+        "--dtype float32",
+        "--kv-cache-dtype fp8_e4m3",
+    ]
 
 
 def test_prompts_are_held_out_conversations_up_to_the_assistants_last_turn(world: World) -> None:

@@ -30,8 +30,13 @@ def extraction_inputs(
     dtype: FeatureDtype,
     teacher: TeacherKind,
     end_tokens: Sequence[int] = (),
+    engine: Sequence[str] = (),
 ) -> dict[str, str]:
-    """By name, as text; two extractions with the same inputs have the same output."""
+    """By name, as text; two extractions with the same inputs have the same output.
+
+    Args:
+        engine: the server's flags that change what the target computes (``numeric_arguments``).
+    """
     answering = {} if data.regenerate is None else data.regenerate.to_json() | {"endTokens": list(end_tokens)}
     return {
         "target": target_digest,
@@ -44,4 +49,5 @@ def extraction_inputs(
         "maxSamples": str(data.max_samples),
         "holdout": str(data.holdout),
         **({"regenerate": json.dumps(answering, sort_keys=True)} if answering else {}),
+        **({"engine": json.dumps(list(engine))} if engine else {}),
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractConfig
+from eagle3_api.sglang import numeric_arguments
 from eagle3_draft.data import prompts
 from eagle3_draft.data.conversations import Conversation, Conversations
 from eagle3_draft.data.inputs import extraction_inputs
@@ -96,6 +97,7 @@ class Inputs:
             dtype=config.dtype,
             end_tokens=config.end_tokens or (),
             teacher=config.teacher,
+            engine=numeric_arguments(config.arguments),
         )
 
     def _asked(self) -> Iterator[Conversation]:

@@ -226,6 +226,7 @@ def _space(
         dtype=dtype,
         end_tokens=data.end_tokens or (),
         teacher=teacher,
+        engine=config.engine or (),
     )
     return check_space(
         tokens=data.expected_tokens,

@@ -3,7 +3,7 @@
 from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import DataConfig, FetchResult, ObjectReference, ObjectStoreConfig
 from eagle3_api.quantity import quantity
-from eagle3_api.sglang import Version
+from eagle3_api.sglang import Version, numeric_arguments
 from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec
 
 
@@ -19,6 +19,11 @@ def owner(obj: Eagle3Draft) -> ObjectReference:
 def engine_arguments(spec: Eagle3DraftSpec) -> list[str]:
     """The server's own flags, by which an engine in a Job computes what the server will."""
     return list(spec.serve.arguments or []) if spec.serve else []
+
+
+def engine_numerics(spec: Eagle3DraftSpec) -> list[str] | None:
+    """What of them changes the states that it computes; None where nothing does, as in keys that are older than this."""
+    return numeric_arguments(engine_arguments(spec)) or None
 
 
 def checkpoint(spec: Eagle3DraftSpec, fetched: FetchResult | None) -> str | None:

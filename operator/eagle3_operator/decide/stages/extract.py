@@ -7,6 +7,7 @@ from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import (
     data_config,
     engine_arguments,
+    engine_numerics,
     given,
     object_store,
     owner,
@@ -30,6 +31,7 @@ def _inputs(context: Context) -> dict[str, Any]:
         "regenerate": changed(data.regeneration),
         "endTokens": facts.end_tokens,
         "teacher": unusual(context.spec.extract.teacher),
+        "engine": engine_numerics(context.spec),
     }
 
 

@@ -7,6 +7,7 @@ from eagle3_operator.decide.keys import changed, key_of
 from eagle3_operator.decide.stages.configuration import (
     checkpoint,
     data_config,
+    engine_numerics,
     object_store,
     owner,
     sglang_version,
@@ -36,6 +37,7 @@ def inspect(
         "dtype": spec.extract.dtype,
         "teacher": unusual(spec.extract.teacher),
         "version": sglang_version(spec),
+        "engine": engine_numerics(spec),
         "contextLength": spec.serve.context_length if spec.serve else None,
         "storage": changed(spec.storage),
         "volumes": [v.to_json() for v in spec.placement.volumes or []],
@@ -58,6 +60,7 @@ def inspect(
         feature_dtype=spec.extract.dtype,
         feature_teacher=spec.extract.teacher,
         sglang_version=sglang_version(spec),
+        engine=engine_numerics(spec),
         context_length=spec.serve.context_length if spec.serve else None,
         object_store=object_store(spec),
         features_capacity=features_capacity,
