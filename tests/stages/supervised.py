@@ -46,6 +46,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process has, be its parent aware of it or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)

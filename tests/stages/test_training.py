@@ -1,6 +1,7 @@
 """Training on one process and on several, interrupted and not, ends at the same draft."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -26,7 +27,7 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
-from stages.supervised import PATIENCE, descendants, kill, supervised
+from stages.supervised import PATIENCE, descendants, has_ended, kill, supervised
 from unit.train import corpus
 
 EPOCHS = 6
@@ -215,6 +216,28 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
         assert losses(two) == pytest.approx(losses(whole), abs=1e-3)
         for of_two, of_one in zip(report(two)["heldOut"], report(whole)["heldOut"], strict=True):
             assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)
+
+
+def test_two_ranks_in_one_pod_are_evicted_in_time_and_the_kill_of_one_may_be_tried_again(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    config = short(made, tmp_path, processes=2, epochs=500)
+    with supervised(config, tmp_path / "evicted") as process:
+        wait_for_step(process, config, 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(config.grace_seconds) == ExitCode.INTERRUPTED
+    assert "interrupted after step" in said(tmp_path / "evicted").message
+
+    with supervised(config, tmp_path / "killed") as process:
+        wait_for_progress(process, tmp_path / "killed")
+        launcher, *_, first, second = descendants(process.pid)
+        # The launcher looks again once both have ended, the second by the kill and the first of the second's silence
+        os.kill(launcher, signal.SIGSTOP)
+        kill(second)
+        wait_for(process, lambda: has_ended(first) and has_ended(second), "the end of both ranks")
+        os.kill(launcher, signal.SIGCONT)
+        assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
+    assert "rank 1 of the training died and said nothing" in said(tmp_path / "killed").message
 
 
 @pytest.mark.timeout(900)  # ten processes that import torch

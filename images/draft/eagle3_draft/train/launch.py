@@ -12,16 +12,15 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig, TrainResult
 from eagle3_draft import artifacts
-from eagle3_draft.child import Outcome
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
-from eagle3_draft.train import foreign
+from eagle3_draft.train import endings, foreign
 from eagle3_draft.train.begin import prepare
 from eagle3_draft.train.checks import check_devices, check_features
 from eagle3_draft.train.telemetry import check_libraries
-from eagle3_draft.train.worker import outcome_file, work
+from eagle3_draft.train.worker import work
 
 #: The ranks get this much less than the pod's grace to write a checkpoint before they are killed.
 MARGIN_SECONDS = 5
@@ -66,18 +65,17 @@ def run(config: TrainConfig) -> TrainResult:
 
 def _launch(config: TrainConfig, index: int) -> TrainResult:
     """Run this pod's processes, one per GPU, to the end, together with those of the other pods; rank 0 publishes."""
-    folder = Path(config.folder)
     if index == 0:
-        for said in folder.glob(outcome_file(folder, "*").name):
-            said.unlink()
+        endings.forget(config)
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, config.grace_seconds - MARGIN_SECONDS))
     try:
         results: dict[int, TrainResult] = elastic_launch(_meeting(config, index), work)(config)
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        raise _said_by(folder, rank, f"exit code {failure.exitcode}") from None
+        first, _ = error.get_first_failure()
+        here = range(index * config.processes, (index + 1) * config.processes)
+        raise endings.of_failure(config, here, first) from None
     except SignalException:
-        raise _said_by_any(config) from None
+        raise endings.of_interruption(config) from None
     except RendezvousError as error:
         raise StageError(
             ExitCode.ENGINE_CRASHED,
@@ -108,29 +106,4 @@ def _meeting(config: TrainConfig, index: int) -> LaunchConfig:
         # Ranks follow the order of these names: the first pod has rank 0
         local_addr=config.hosts[index] if config.hosts else "127.0.0.1",
         max_restarts=0,
-    )
-
-
-def _said_by(folder: Path, rank: int, otherwise: str) -> StageError:
-    """The failure that a rank left in its outcome file."""
-    try:
-        outcome = Outcome.model_validate_json(outcome_file(folder, rank).read_bytes())
-    except FileNotFoundError:
-        return StageError(
-            ExitCode.ENGINE_CRASHED,
-            Reason.JOB_FAILED,
-            f"rank {rank} of the training died ({otherwise}) and said nothing; a lack of memory looks like this. The next "
-            "try goes on from the last checkpoint",
-        )
-    return StageError(outcome.code, outcome.report.reason or Reason.INTERNAL_ERROR, outcome.report.message)
-
-
-def _said_by_any(config: TrainConfig) -> StageError:
-    """What the ranks said after the pod was told to end."""
-    for rank in range(config.processes * max(1, len(config.hosts))):
-        said = _said_by(Path(config.folder), rank, "")
-        if said.code == ExitCode.INTERRUPTED:
-            return said
-    return StageError(
-        ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted; the next try goes on from the last checkpoint"
     )

@@ -1,0 +1,99 @@
+"""How the ranks of a training ended, and what of it the stage says.
+
+A rank that fails leaves its outcome in a file, because the elastic launcher hands on an exit code at best. One that is killed
+leaves nothing, and all others then fail too, of its silence. The launcher names the lowest rank that it finds ended, whichever
+was the first: what they said is therefore put together here.
+"""
+
+from pathlib import Path
+
+import torch.distributed as dist
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, StageName, TrainConfig
+from eagle3_draft import child
+from eagle3_draft.artifacts import write_atomic
+from eagle3_draft.child import Outcome
+from eagle3_draft.stage import StageError
+
+#: What gloo, which raises no error of its own kind, says of a rank that is gone.
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+
+
+def leave(config: TrainConfig, rank: int, error: BaseException) -> ExitCode:
+    """Leave the outcome of a rank that failed; returns its exit code."""
+    outcome = child.failure(StageName.TRAIN, config.key, _left_alone(error) or error)
+    write_atomic(_file(config, rank), outcome.model_dump_json(by_alias=True).encode())
+    return outcome.code
+
+
+def forget(config: TrainConfig) -> None:
+    """Remove what the ranks of an earlier try left."""
+    for said in Path(config.folder).glob(".outcome-*.json"):
+        said.unlink()
+
+
+def of_failure(config: TrainConfig, here: range, first: int) -> StageError:
+    """What the stage ends with when a rank failed.
+
+    A rank that knows why it ended is believed before one that was left alone, and a rank that died without a word is named
+    before those that only noticed: for a kill as for a lost pod another try may go better.
+
+    Args:
+        config: of the stage.
+        here: the ranks of this pod. Those of another may not have written yet.
+        first: the one that the launcher found ended.
+    """
+    said = _said(config)
+    for rank in sorted(said, key=lambda rank: rank != first):
+        if said[rank].code != ExitCode.ENGINE_CRASHED:
+            return said[rank]
+    if silent := [rank for rank in here if rank not in said]:
+        return StageError(
+            ExitCode.ENGINE_CRASHED,
+            Reason.JOB_FAILED,
+            f"rank {', '.join(map(str, silent))} of the training died and said nothing; a lack of memory looks like this. "
+            "The next try goes on from the last checkpoint",
+        )
+    return said[first]
+
+
+def of_interruption(config: TrainConfig) -> StageError:
+    """What the stage ends with when the pod was told to end."""
+    for told in _said(config).values():
+        if told.code == ExitCode.INTERRUPTED:
+            return told
+    return StageError(
+        ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted; the next try goes on from the last checkpoint"
+    )
+
+
+def _left_alone(error: BaseException) -> StageError | None:
+    """What an error means if it came of the end of another rank: it may be tried again, whatever ended that one."""
+    said = str(error)
+    if isinstance(error, StageError):
+        return None
+    if not (isinstance(error, dist.DistError) or any(words in said for words in _LOST)):
+        return None
+    return StageError(
+        ExitCode.ENGINE_CRASHED,
+        Reason.JOB_FAILED,
+        f"another process of this training ended ({said.splitlines()[0][:200]}); the next try goes on from the last checkpoint",
+    )
+
+
+def _said(config: TrainConfig) -> dict[int, StageError]:
+    """The outcome that each rank left, by rank, ascending."""
+    found = {}
+    for rank in range(config.processes * max(1, len(config.hosts))):
+        try:
+            outcome = Outcome.model_validate_json(_file(config, rank).read_bytes())
+        except FileNotFoundError:
+            continue
+        report = outcome.report
+        found[rank] = StageError(outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message)
+    return found
+
+
+def _file(config: TrainConfig, rank: int) -> Path:
+    return Path(config.folder) / f".outcome-{rank}.json"

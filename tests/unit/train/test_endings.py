@@ -1,0 +1,59 @@
+"""Of several ranks that ended, the one that knows why is believed, and a kill may be tried again."""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.stage import StageError
+from eagle3_draft.train import endings
+from unit.train.test_telemetry import config
+
+LOST = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711\nand more")
+NAN = StageError(ExitCode.NON_FINITE, Reason.NON_FINITE, "step 3: loss nan")
+
+
+def ended(folder: Path, errors: dict[int, BaseException], *, hosts: int = 0) -> tuple[TrainConfig, StageError]:
+    """The end of a pod of three ranks (of several pods the first), of which the launcher found the lowest ended."""
+    of = config(folder, processes=3, hosts=[f"pod-{number}" for number in range(hosts)])
+    for rank, error in errors.items():
+        assert endings.leave(of, rank, error) != ExitCode.DONE
+    return of, endings.of_failure(of, range(3), first=0)
+
+
+@pytest.mark.parametrize("error", [LOST, dist.DistBackendError("NCCL error"), dist.DistNetworkError("reset")], ids=type)
+def test_a_rank_that_was_killed_is_named_and_not_those_that_it_left_alone(error: Exception, tmp_path: Path) -> None:
+    _, told = ended(tmp_path, {0: error, 1: error})
+    assert (told.code, told.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
+    assert told.message.startswith("rank 2 of the training died")
+
+
+@pytest.mark.parametrize(("error", "code"), [(NAN, ExitCode.NON_FINITE), (KeyError("w"), ExitCode.INTERNAL_ERROR)])
+def test_a_rank_that_knows_why_it_ended_is_believed_before_those_that_it_left_alone(
+    error: Exception, code: ExitCode, tmp_path: Path
+) -> None:
+    _, told = ended(tmp_path, {0: LOST, 1: LOST, 2: error})
+    assert told.code == code
+
+
+def test_a_pod_that_another_left_alone_says_so(tmp_path: Path) -> None:
+    _, told = ended(tmp_path, {0: LOST, 1: LOST, 2: LOST}, hosts=2)
+    assert told.code == ExitCode.ENGINE_CRASHED
+    assert "another process of this training ended ([gloo/transport" in told.message
+
+
+def test_what_ranks_said_before_is_forgotten_when_they_begin_again(tmp_path: Path) -> None:
+    of, _ = ended(tmp_path, {0: NAN})
+    endings.forget(of)
+    assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0).message
+
+
+def test_an_eviction_is_an_interruption_whatever_the_ranks_died_of(tmp_path: Path) -> None:
+    of, _ = ended(
+        tmp_path, {0: LOST, 1: StageError(ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted after step 4")}
+    )
+    assert endings.of_interruption(of).message == "interrupted after step 4"
+    endings.forget(of)
+    assert endings.of_interruption(of).code == ExitCode.INTERRUPTED
