@@ -47,11 +47,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has, be its parent aware of it or not."""
+    """Whether a process has, with all its threads, be its parent aware of it or not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return True
+    state, threads = fields[0], int(fields[17])
+    return state == "Z" and threads <= 1
 
 
 def kill(pid: int) -> None:

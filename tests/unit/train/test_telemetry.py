@@ -104,8 +104,19 @@ def test_a_port_that_is_taken_keeps_nobody_from_training(
     second.step(STEP, "words")
     first.close()
     captured = capsys.readouterr()
-    assert f"no metrics on port {port}" in captured.err
+    assert f"no /metrics on port {port} for this training: " in captured.err
     assert Progress.last(captured.out) is not None
+
+
+def test_a_listener_that_cannot_be_reached_when_a_training_begins_keeps_nobody_from_training(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / TENSORBOARD).write_text("where its folder would be")
+    telemetry = Telemetry(config(tmp_path, tensor_board=True, metrics_port=port), steps=100)
+    telemetry.step(STEP, "words")
+    assert scraped(port)["eagle3_train_loss"] == 2.5
+    telemetry.close()
+    assert "no TensorBoard for this training: " in capsys.readouterr().err
 
 
 def test_tensorboard_has_every_step_and_evaluation(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """What a training tells while it runs: progress lines, Prometheus, TensorBoard, Weights & Biases.
 
-None of it decides anything: a listener that fails in the midst of a training costs a line in the log, not the training.
-One that was asked for and cannot exist (no such library in the image) is refused before the first step.
+None of it decides anything: a listener that fails, at the beginning or in the midst of a training, costs a line in the log,
+not the training. One that was asked for and cannot exist (no such library in the image) is refused before the first step.
 """
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
@@ -97,15 +97,19 @@ def check_libraries(config: TrainConfig) -> None:
                 )
 
 
-def _listeners(config: TrainConfig, steps: int) -> Sequence[Listener]:
-    found: list[Listener] = []
-    if config.metrics_port is not None:
-        try:
-            found.append(Prometheus(config.metrics_port, steps))
-        except OSError as error:
-            sys.stderr.write(f"no metrics on port {config.metrics_port}: {error}\n")
+def _listeners(config: TrainConfig, steps: int) -> Iterator[Listener]:
+    """Those that were asked for and can be reached. A training that is tried again must not end of an outage elsewhere."""
+    asked: dict[str, Callable[[], Listener]] = {}
+    if (port := config.metrics_port) is not None:
+        asked[f"/metrics on port {port}"] = lambda: Prometheus(port, steps)
     if config.tensor_board:
-        found.append(TensorBoard(Path(config.folder) / TENSORBOARD))
-    if config.weights_and_biases:
-        found.append(WeightsAndBiases(config, config.weights_and_biases))
-    return found
+        asked["TensorBoard"] = lambda: TensorBoard(Path(config.folder) / TENSORBOARD)
+    if (project := config.weights_and_biases) is not None:
+        asked["Weights & Biases"] = lambda: WeightsAndBiases(config, project)
+    for name, made in asked.items():
+        try:
+            listener = made()
+        except Exception as error:  # whatever a library raises
+            sys.stderr.write(f"no {name} for this training: {error}\n")
+        else:
+            yield listener
