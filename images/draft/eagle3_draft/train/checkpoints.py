@@ -47,7 +47,7 @@ class TrainingState:
     step: int = 0  # steps that are done
     tokens: int = 0
     seconds: float = 0.0  # spent in steps
-    waited: float = 0.0  # of them, for batches
+    waited: float = 0.0  # of them, the device for batches
     peak_bytes: int = 0  # of memory, on the rank that took most
     resumed: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)  # loss and accuracy in training

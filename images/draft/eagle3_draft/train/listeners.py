@@ -23,7 +23,7 @@ class StepMeasures:
     learning_rate: float
     tokens: int  # of all steps so far
     tokens_per_second: float  # since the beginning
-    waiting: float  # share of the time that went by waiting for batches
+    waiting: float  # share of the time that the device stood still for want of a batch
 
 
 class Listener(Protocol):
@@ -61,7 +61,9 @@ class Prometheus:
         self._norm = self._gauge("gradient_norm", "Norm of the last step's gradient, before it was cut.")
         self._rate = self._gauge("learning_rate", "Learning rate of the last step.")
         self._speed = self._gauge("tokens_per_second", "Tokens a second, of all steps.")
-        self._waiting = self._gauge("waiting_share", "Share of the time of all steps that went by waiting for batches.")
+        self._waiting = self._gauge(
+            "waiting_share", "Share of the time of all steps in which the device had no batch to compute."
+        )
         self._held_out_loss = self._gauge("held_out_loss", "Loss on the held-out conversations.")
         self._accept_length = self._gauge(
             "expected_accept_length",

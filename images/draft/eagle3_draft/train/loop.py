@@ -4,7 +4,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -40,6 +40,7 @@ from eagle3_draft.train.prefetch import prefetched
 from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.telemetry import Telemetry
 from eagle3_draft.train.vocabulary import Vocabulary
+from eagle3_draft.train.waiting import Waiting, clock_of
 
 #: The replay answers for servers that draft so many steps, or as many as are unrolled in training if those are more.
 REPLAY_STEPS = 8
@@ -110,6 +111,7 @@ class Training:
         speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
         self.telemetry = Telemetry(config, len(self.plan.steps), heard=self.rank == 0) if speaks else None
         self.launched: _Launched | None = None
+        self.waiting = Waiting(clock_of(device))
         self.to_stop = self.to_save = False  # what the ranks agreed on
         self.saved = self.clock = time.monotonic()
 
@@ -141,7 +143,7 @@ class Training:
             return
         held: list[Batch] = []
         with closing(prefetched(self._batch, self.plan.passes(state.step), self.device, self._expect)) as batches:
-            for part, batch in self._waited_for(batches, state):
+            for part, batch in self._waited_for(batches):
                 held.append(batch)
                 if not part.is_last:
                     continue
@@ -182,18 +184,14 @@ class Training:
     def _expect(self, part: Pass) -> None:
         self.train.expect(self.plan.part(part))
 
-    def _waited_for(
-        self, batches: Generator[tuple[Pass, Batch], None, None], state: TrainingState
-    ) -> Generator[tuple[Pass, Batch], None, None]:
-        """The batches, and note how long each kept the training waiting."""
+    def _waited_for(self, batches: Iterator[tuple[Pass, Batch]]) -> Iterator[tuple[Pass, Batch]]:
+        """The batches, and note how long each kept the device waiting."""
         self.clock = time.monotonic()
-        while True:
-            begin = time.monotonic()
-            following = next(batches, None)
-            state.waited += time.monotonic() - begin
-            if following is None:
-                return
+        self.waiting.begin()
+        for following in batches:
+            self.waiting.came()
             yield following
+            self.waiting.begin()
 
     def _step(self, state: TrainingState, step: Step, batches: Sequence[Batch]) -> None:
         """Launch one optimizer step, and read what the one before measured."""
@@ -210,6 +208,7 @@ class Training:
         state.step += 1
         state.tokens += step.tokens
         state.seconds += now - self.clock
+        state.waited += self.waiting.take()
         self.clock = now
         self.launched = _Launched(
             step=state.step,
