@@ -85,6 +85,9 @@ LATENT_DRAFT = "Eagle3DeepseekV2ForCausalLM"
 FC_NORM_SINCE = Version(0, 5, 16)
 NORM_BEFORE_FC_SINCE = Version(0, 5, 17)
 
+#: From here on a draft may have several decoder layers; 0.5.11 raises an error.
+DEEPER_SINCE = Version(0, 5, 16)
+
 #: Since 0.5.16 these read the ids raw unless the first is 1 (SGLang PR 25454); before, they too added one.
 RAW_UNLESS_FIRST_IS_ONE = frozenset(
     {

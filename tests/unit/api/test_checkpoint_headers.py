@@ -18,7 +18,7 @@ from eagle3_api.checkpoints.safetensors import Tensor
 from eagle3_api.checkpoints.vocabulary import understand_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_api.sglang import Version
+from eagle3_api.sglang import OLDEST, Version
 from published import files, shapes
 
 LLAMA = Target("LlamaForCausalLM", num_layers=64, hidden_size=256, vocabulary_size=1024)
@@ -398,6 +398,34 @@ def test_a_draft_of_the_newer_kind_is_for_the_sglang_that_knows_it(tmp_path: Pat
     assert found[0] == Reason.VERSION_UNSUPPORTED
     # A norm that the configuration does not turn on is dropped
     assert report.refusal(look(draft(tmp_path, GOOD, shapes.tensors(GOOD) | norms))) is not None
+
+
+@pytest.mark.parametrize("version", [Version(0, 4, 1), Version(0, 5, 11), Version(0, 5, 16)])
+def test_any_draft_is_refused_for_an_sglang_that_is_older_than_the_oldest(tmp_path: Path, version: Version) -> None:
+    found = report.refusal(look(draft(tmp_path), replace(SERVED, version=version)))
+    assert found == (
+        Reason.VERSION_UNSUPPORTED,
+        f"SGLang {version} is older than 0.5.17, the oldest whose loader, flags and counters are known here",
+    )
+    assert look(tmp_path, replace(SERVED, version=OLDEST)) == []
+
+
+def test_a_draft_of_two_layers_is_for_the_sglang_that_knows_several(tmp_path: Path) -> None:
+    wide = {
+        name.replace("midlayer.", "layers.1."): t for name, t in shapes.tensors(GOOD).items() if "midlayer." in name
+    }
+    queries = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+    second = {
+        name: replace(t, shape=(t.shape[0], t.shape[1] // 2)) if name.endswith(queries) else t
+        for name, t in wide.items()
+        if not name.endswith("input_layernorm.weight")
+    }
+    draft(tmp_path, {"num_hidden_layers": 2}, shapes.tensors(GOOD) | second)
+    assert look(tmp_path) == []
+    found = report.refusal(look(tmp_path, replace(SERVED, version=Version(0, 5, 11))))
+    assert found is not None
+    assert found[0] == Reason.VERSION_UNSUPPORTED
+    assert "2 decoder layers are known to SGLang from 0.5.16 on; 0.5.11 refuses to start" in found[1]
 
 
 # ------------------------------------------------------------------------------------------------------- layers

@@ -195,3 +195,10 @@ def test_a_draft_of_another_target_is_not_adopted(
     )
     assert "trained for another model" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layers", ["", ",", "one"])
+def test_no_layers_at_all_are_told_from_layers(draft: Path, capsys: pytest.CaptureFixture[str], layers: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", str(draft), f"--layers={layers}"])
+    assert "is no list of layers such as 1,15,28" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form
 from eagle3_api.checkpoints.rules.rule import Found, HeaderRule, Level, Served, refused
 from eagle3_api.conditions import Reason
-from eagle3_api.sglang import FC_NORM_SINCE, LATENT_ATTENTION, LATENT_DRAFT, NORM_BEFORE_FC_SINCE
+from eagle3_api.sglang import DEEPER_SINCE, FC_NORM_SINCE, LATENT_ATTENTION, LATENT_DRAFT, NORM_BEFORE_FC_SINCE, OLDEST
 
 #: Decoder layers that a draft may have.
 DEEPEST = 16
@@ -61,6 +61,11 @@ LAYOUT = HeaderRule(
 
 
 def _version(form: Form, served: Served) -> Iterator[Found]:
+    if served.version < OLDEST:
+        yield refused(
+            Reason.VERSION_UNSUPPORTED,
+            f"SGLang {served.version} is older than {OLDEST}, the oldest whose loader, flags and counters are known here",
+        )
     for wanted, since, what in (
         (form.fc_norm, FC_NORM_SINCE, "fc_norm"),
         (form.norm_output, FC_NORM_SINCE, "norm_output"),
@@ -71,6 +76,11 @@ def _version(form: Form, served: Served) -> Iterator[Found]:
                 Reason.VERSION_UNSUPPORTED,
                 f"{what} (EAGLE-3.1) is known to SGLang from {since} on; {served.version} would leave it out",
             )
+    if form.depth > 1 and served.version < DEEPER_SINCE:
+        yield refused(
+            Reason.VERSION_UNSUPPORTED,
+            f"{form.depth} decoder layers are known to SGLang from {DEEPER_SINCE} on; {served.version} refuses to start with more than one",
+        )
 
 
 def _meaning(form: Form, _: Served) -> Iterator[Found]:
@@ -89,8 +99,8 @@ MEANING = HeaderRule(
 
 VERSION = HeaderRule(
     "version",
-    "parts that only newer SGLang versions know",
-    "older ones leave them out without a word",
+    "that this SGLang knows the draft's parts, and is known itself",
+    "older ones leave parts out without a word",
     "Serve with the version in the message, or a newer one.",
     _version,
 )
