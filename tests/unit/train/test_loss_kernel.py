@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle3_api.features import TeacherKind
 from eagle3_api.spec import Loss
-from eagle3_draft.features import LastState, Sample
+from eagle3_draft.features import LastState, Sample, Teaching, TopK
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.train import loss_kernel
 from eagle3_draft.train.batches import Batch, idle, pack
@@ -26,13 +27,14 @@ def exact_numbers() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def conversation(mask: list[int]) -> Sample:
+def conversation(mask: list[int], kind: TeacherKind = "LastState") -> Sample:
     last = torch.randn(len(mask), HIDDEN) * 2
+    logits = last @ TARGET.T
     return Sample(
         input_ids=torch.randint(0, VOCABULARY, (len(mask),), dtype=torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=torch.randn(len(mask), 3 * HIDDEN),
-        teaching=LastState.of(last, last @ TARGET.T),
+        teaching=LastState.of(last, logits) if kind == "LastState" else TopK.of(logits, 8),
     )
 
 
@@ -49,15 +51,17 @@ def plainly(
     return total_loss(marks.losses, known_rows(lesson, batch.teachers), loss), marks
 
 
+@pytest.mark.parametrize("kind", ["LastState", "TopK"])
 @pytest.mark.parametrize("chunk", [1, 5, 100])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_loss_gradient_and_marks_are_those_of_the_plain_loss(
-    chunk: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
+    chunk: int, kind: TeacherKind, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_kernel, "CHUNK", chunk)
     torch.manual_seed(1)
     head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
-    batch = pack([conversation([0, 0, 1, 1, 1, 0, 0] + [1] * 9), conversation([0, 1, 1, 0]), conversation([1])], STEPS)
+    masks = ([0, 0, 1, 1, 1, 0, 0] + [1] * 9, [0, 1, 1, 0], [1])
+    batch = pack([conversation(mask, kind) for mask in masks], STEPS)
     lesson = Teacher(TARGET, IDS).teach(batch.teaching)
     assert 0 < lesson.known.sum() < len(lesson.known)
     states = states_of(batch)
@@ -73,6 +77,46 @@ def test_loss_gradient_and_marks_are_those_of_the_plain_loss(
     found = torch.autograd.grad(3 * judged.loss, [head, *states])
     for one, other in zip(found, gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("gradient", [True, False], ids=["training", "evaluation"])
+def test_the_logits_that_exist_at_a_time_are_bounded_also_for_a_draft_that_knows_all_tokens(
+    gradient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_kernel, "LOGITS", 4 * VOCABULARY)
+    shapes: list[tuple[int, ...]] = []
+    of_teacher, of_draft = Teacher.logits, Factor.forward
+
+    def taught(teacher: Teacher, teaching: Teaching) -> Tensor:
+        logits = of_teacher(teacher, teaching)
+        shapes.append(tuple(logits.shape))
+        return logits
+
+    def proposed(head: Factor, x: Tensor) -> Tensor:
+        logits = of_draft(head, x)
+        shapes.append(tuple(logits.shape))
+        return logits
+
+    monkeypatch.setattr(Teacher, "logits", taught)
+    monkeypatch.setattr(Factor, "forward", proposed)
+    torch.manual_seed(4)
+    head = torch.randn(VOCABULARY, HIDDEN, requires_grad=True)
+    teacher = Teacher(TARGET, torch.arange(VOCABULARY))
+    batch = pack([conversation([0] + [1] * 20)], STEPS)
+    with torch.set_grad_enabled(gradient):
+        judged = loss_kernel.judge(
+            states_of(batch), Factor(head), batch, teacher.answer(batch.teaching), teacher, torch.ones(STEPS)
+        )
+    assert judged.marks.counted.tolist() == [len(rows) for rows in batch.teachers]
+    assert len(batch.taught) == 20
+    assert {vocabulary for _, vocabulary in shapes} == {VOCABULARY}
+    assert max(rows for rows, _ in shapes) == 4
+
+
+def test_a_chunk_has_fewer_rows_where_the_draft_knows_more_tokens() -> None:
+    assert loss_kernel.chunk_rows(64) == loss_kernel.chunk_rows(32_000) == 8192
+    assert loss_kernel.chunk_rows(128_256) * 128_256 <= 8192 * 32_000 < (loss_kernel.chunk_rows(128_256) + 1) * 128_256
+    assert loss_kernel.chunk_rows(10**12) == 1
 
 
 def test_without_gradient_it_measures_the_same() -> None:

@@ -28,8 +28,12 @@ try:
 except ImportError:  # a machine without a GPU
     triton = tl = None
 
-#: Taught positions whose logits exist at a time.
+#: Taught positions whose logits exist at a time, at most.
 CHUNK = 8192
+
+#: Logits that exist at a time, of each of the two, at most: those of as many positions at a draft vocabulary of 32,000. A draft
+#: that knows all of its target's tokens has fewer positions in a chunk, not more logits.
+LOGITS = CHUNK * 32_000
 
 #: Logits that a program of the kernels has at a time.
 BLOCK = 4096
@@ -94,14 +98,15 @@ class _Judge(torch.autograd.Function):
         losses = [[weights.new_zeros(())] for _ in states]
         best: list[list[Tensor]] = [[rows[:0]] for rows in batch.teachers]
         mass = weights.new_zeros(())
-        for first in range(0, len(known), CHUNK):
-            teaching = mapped(batch.teaching, itemgetter(slice(first, first + CHUNK)))
+        size = chunk_rows(len(weight))
+        for first in range(0, len(known), size):
+            teaching = mapped(batch.teaching, itemgetter(slice(first, first + size)))
             logits = teacher.logits(teaching)
             normaliser = log_sum_exp(logits)
             said = Said(logits, normaliser, known_mass(normaliser, teaching))
             mass += said.mass.sum()
             for step, state in enumerate(states):
-                part = batch.between(step, first, first + CHUNK)
+                part = batch.between(step, first, first + size)
                 rows, spots = batch.teachers[step][part], batch.rows.spots[step][part]
                 if not len(rows):
                     continue
@@ -129,6 +134,11 @@ class _Judge(torch.autograd.Function):
             scale(gradient, gradients[0])
         del ctx.of_head, ctx.of_states
         return computed[0], None, None, None, None, None, None, *computed[1:]
+
+
+def chunk_rows(vocabulary: int) -> int:
+    """Taught positions of a chunk, for a draft of so many tokens."""
+    return max(1, min(CHUNK, LOGITS // vocabulary))
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
