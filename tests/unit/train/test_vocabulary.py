@@ -110,3 +110,9 @@ def test_the_map_is_one_that_sglang_reads_and_survives_a_file(tmp_path: Path) ->
     assert again.members.dtype == torch.bool
     read = understand_map(again.offsets.tolist(), MapKind.EITHER, 300, again.members.tolist())
     assert read.ids == vocabulary.ids.tolist()
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 100, 32_001])
+def test_a_size_that_no_server_takes_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a vocabulary of {size} cannot be served: it must be a multiple of 64"):
+        choose(torch.ones(200, dtype=torch.int64), size, always=[])

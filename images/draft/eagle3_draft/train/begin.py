@@ -125,7 +125,7 @@ def _chosen(config: TrainConfig, usage: Usage, target: Target) -> Vocabulary:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.INVALID_CONFIGURATION,
-            f"draft.vocabularySize: the special tokens of the target's chat template and of the data are always in, and {error}",
+            f"draft.vocabularySize: {error}",
         ) from None
 
 

@@ -115,12 +115,17 @@ def choose(counts: Tensor, size: int, always: Collection[int]) -> Vocabulary:
         always: ids that are in whatever their count; those that are no tokens of the target are left out.
 
     Raises:
-        ValueError: more are to be in than there is room for.
+        ValueError: the size is no multiple of 64, or more are to be in than there is room for.
     """
+    if size < MULTIPLE or size % MULTIPLE:
+        raise ValueError(f"a vocabulary of {size} cannot be served: it must be a multiple of {MULTIPLE}")
     size = min(size, len(counts) // MULTIPLE * MULTIPLE)
     known = sorted(token for token in always if token < len(counts))
     if len(known) > size:
-        raise ValueError(f"{len(known)} tokens cannot all be in a vocabulary of {size}")
+        raise ValueError(
+            "the special tokens of the target's chat template and of the data are always in, and "
+            f"{len(known)} tokens cannot all be in a vocabulary of {size}"
+        )
     ranks = counts.clone()
     ranks[known] = torch.iinfo(ranks.dtype).max
     order = torch.sort(ranks, descending=True, stable=True).indices
