@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +35,28 @@ def supervised(config: TrainConfig, folder: Path, *, index: int = 0) -> Iterator
             for pid in [*descendants(process.pid), process.pid]:
                 kill(pid)
             process.wait(PATIENCE)
+
+
+def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool], what: str) -> None:
+    """Wait until something is so, as long as the process runs."""
+    for _ in range(PATIENCE * 20):
+        if reached():
+            return
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise AssertionError(f"{what} was not reached; exit code {process.poll()}")
+
+
+def wait_for_step(process: subprocess.Popen[str], config: TrainConfig, step: int) -> None:
+    """Wait until a checkpoint of this step or a later one is published."""
+
+    def reached() -> bool:
+        return any(int(path.name[6:]) >= step for path in Path(config.scratch).glob(".step-*[0-9]"))
+
+    wait_for(process, reached, f"step {step}")
 
 
 def descendants(pid: int) -> list[int]:

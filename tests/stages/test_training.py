@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,13 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
-from stages.supervised import PATIENCE, descendants, has_ended, kill, supervised
+from stages.supervised import PATIENCE, descendants, has_ended, kill, supervised, wait_for, wait_for_step
 from unit.train import corpus
 
 EPOCHS = 6
+
+#: Steps of a training that is killed after each of them: one early, one in a later epoch.
+KILLED = (2, 12)
 
 
 @pytest.fixture(scope="module")
@@ -66,28 +68,6 @@ def losses(folder: Path) -> list[float]:
     return [point["loss"] for point in report(folder)["training"]]
 
 
-def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool], what: str) -> None:
-    """Wait until something is so, as long as the process runs."""
-    for _ in range(PATIENCE * 20):
-        if reached():
-            return
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    raise AssertionError(f"{what} was not reached; exit code {process.poll()}")
-
-
-def wait_for_step(process: subprocess.Popen[str], config: TrainConfig, step: int) -> None:
-    """Wait until a checkpoint of this step or a later one is published."""
-
-    def reached() -> bool:
-        return any(int(path.name[6:]) >= step for path in Path(config.scratch).glob(".step-*[0-9]"))
-
-    wait_for(process, reached, f"step {step}")
-
-
 def wait_for_progress(process: subprocess.Popen[str], pod: Path) -> None:
     """Wait for the first progress line."""
     wait_for(process, lambda: Progress.last((pod / "log").read_text()) is not None, "the first step")
@@ -98,6 +78,15 @@ def said(pod: Path) -> Report:
     read = Report.parse((pod / "termination-log").read_text())
     assert read is not None
     return read
+
+
+def killed_at(step: int, config: TrainConfig, pod: Path) -> None:
+    """Train up to this step or one of the next, and lose a rank there, which can say nothing."""
+    with supervised(config, pod) as process:
+        wait_for_step(process, config, step)
+        kill(descendants(process.pid)[-1])
+        assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
+    assert said(pod).reason == Reason.JOB_FAILED
 
 
 def test_the_draft_learns(whole: Path) -> None:
@@ -186,11 +175,8 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
     made: corpus.Corpus, whole: Path, tmp_path: Path
 ) -> None:
     config = short(made, tmp_path)
-    with supervised(config, tmp_path / "killed") as process:
-        wait_for_step(process, config, 4)
-        kill(descendants(process.pid)[-1])  # the rank, which can say nothing
-        assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
-    assert said(tmp_path / "killed").reason == Reason.JOB_FAILED
+    for step in KILLED:
+        killed_at(step, config, tmp_path / f"killed at {step}")
 
     rare = config.model_copy(update={"checkpoint_interval": 3600.0})
     with supervised(rare, tmp_path / "evicted") as process:
@@ -205,13 +191,13 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
     for sharding in shardings:
         shutil.copytree(tmp_path / "scratch", tmp_path / sharding / "scratch")
     result = run(rare)
-    assert result.resumed == 2
+    assert result.resumed == len(KILLED) + 1
     assert losses(tmp_path / "draft") == losses(whole)
     assert (tmp_path / "draft" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
 
     for sharding in shardings:
         result = run(short(made, tmp_path / sharding, processes=2, sharding=sharding))
-        assert result.resumed == 2
+        assert result.resumed == len(KILLED) + 1
         two = tmp_path / sharding / "draft"
         assert losses(two) == pytest.approx(losses(whole), abs=1e-3)
         for of_two, of_one in zip(report(two)["heldOut"], report(whole)["heldOut"], strict=True):
@@ -238,6 +224,15 @@ def test_two_ranks_in_one_pod_are_evicted_in_time_and_the_kill_of_one_may_be_tri
         os.kill(launcher, signal.SIGCONT)
         assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
     assert "rank 1 of the training died and said nothing" in said(tmp_path / "killed").message
+
+
+def test_two_processes_survive_a_kill_to_the_same_bits(made: corpus.Corpus, tmp_path: Path) -> None:
+    whole, config = (short(made, tmp_path / name, processes=2, epochs=2) for name in ("whole", "killed"))
+    run(whole)
+    killed_at(5, config, tmp_path / "pod")
+    assert run(config).resumed == 1
+    assert losses(Path(config.folder)) == losses(Path(whole.folder))
+    assert (Path(config.folder) / WEIGHTS).read_bytes() == (Path(whole.folder) / WEIGHTS).read_bytes()
 
 
 @pytest.mark.timeout(900)  # ten processes that import torch
