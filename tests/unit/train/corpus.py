@@ -3,7 +3,7 @@
 Untrained, it runs into loops, which a draft learns in a few steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from eagle3_api.artifacts import PROMPTS
 from eagle3_api.jobs import ObjectReference, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
-from eagle3_draft.features import FeatureWriter, Header, LastState, Sample, Split
+from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split
 from eagle3_draft.inspect.target import target_digest
 
 VOCABULARY, HIDDEN, END = 150, 32, 2
@@ -63,6 +63,17 @@ def make(folder: Path, *, train: int = 12, held_out: int = 4, seed: int = 0, spo
     corpus = Corpus(folder / "target", folder / "features")
     write_features(corpus, samples[:train], samples[train:])
     return corpus
+
+
+def of_one_layer(corpus: Corpus, folder: Path) -> Corpus:
+    """The same corpus with the states of its first layer alone."""
+    whole, narrow = Features.open(corpus.features), Corpus(corpus.target, folder)
+    train, held_out = (
+        [replace(samples[i], hidden=samples[i].hidden[:, :HIDDEN].clone()) for i in range(len(samples))]
+        for samples in (whole.train, whole.held_out)
+    )
+    write_features(narrow, train, held_out, layers=LAYERS[:1])
+    return narrow
 
 
 def new_target() -> Any:

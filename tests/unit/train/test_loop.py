@@ -60,7 +60,7 @@ def prepared(made: corpus.Corpus, out: Path, **changes: Any) -> TrainConfig:
     folder = Path(config.folder)
     folder.mkdir(exist_ok=True)
     choose(torch.ones(corpus.VOCABULARY, dtype=torch.int64), 64, always=[]).save(folder / VOCABULARY)
-    sizes = draft_config(Target(made.target).config, layers=corpus.LAYERS, draft_vocabulary_size=64)
+    sizes = draft_config(Target(made.target).config, layers=config.layers, draft_vocabulary_size=64)
     (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
     return config
 
@@ -136,6 +136,20 @@ def test_an_early_end_is_the_same_for_a_training_that_was_interrupted(made: corp
     assert (state.step, state.resumed) == (whole.step, 3)
     assert state.curve == whole.curve
     assert state.evaluations == whole.evaluations
+
+
+def test_a_draft_on_one_layer_which_has_no_use_for_fc_goes_on_from_its_checkpoint(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    one = corpus.of_one_layer(made, tmp_path / "features")
+    (tmp_path / "whole").mkdir()
+    whole = trained(prepared(one, tmp_path / "whole", layers=corpus.LAYERS[:1]))
+    config = prepared(one, tmp_path, layers=corpus.LAYERS[:1])
+    with pytest.raises(StageError, match="interrupted"):
+        trained(config, looks=3)
+    state = trained(config)
+    assert (state.step, state.resumed) == (whole.step, 1)
+    assert state.curve == whole.curve
 
 
 @pytest.mark.parametrize(("split", "spoil"), [("train", 2), ("held-out", 5)])

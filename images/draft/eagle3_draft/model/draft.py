@@ -109,6 +109,11 @@ class Draft(nn.Module):
         norms = [nn.RMSNorm(width, config.rms_norm_eps) for _ in range(states if config.fc_norm else 0)]
         self.fc_norm = nn.ModuleList(norms)
         self.fc = nn.Linear(states * width, config.hidden_size, bias=config.fc_bias)
+        if self._bypasses_fc(states * width):
+            # They get no gradient, hence no optimizer state, which a checkpoint would then be asked for in vain
+            for bypassed in (self.input_norm, self.fc_norm, self.fc):
+                if bypassed is not None:
+                    bypassed.requires_grad_(False)
         self.midlayer = Layer(config, first=True)
         # SGLang's names: the first layer is "midlayer" in all of its versions, others go by their number
         self.layers = nn.ModuleDict({str(number): Layer(config, first=False) for number in range(1, config.depth)})
@@ -163,8 +168,7 @@ class Draft(nn.Module):
 
     def reduce(self, features: Tensor) -> Tensor:
         """The state that the first step reads: (tokens, layers x target hidden) -> (tokens, hidden)."""
-        # SGLang takes states that are as wide as the draft for the draft's own, and leaves fc and its norms out
-        if features.shape[-1] == self.config.hidden_size:
+        if self._bypasses_fc(features.shape[-1]):
             return features
         if self.input_norm is not None:
             features = self.input_norm(features)
@@ -173,3 +177,7 @@ class Draft(nn.Module):
             features = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
         reduced: Tensor = self.fc(features)
         return reduced
+
+    def _bypasses_fc(self, width: int) -> bool:
+        """SGLang takes states that are as wide as the draft for the draft's own, and leaves fc and its norms out."""
+        return width == self.config.hidden_size

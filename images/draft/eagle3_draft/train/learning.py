@@ -84,7 +84,8 @@ class Learning:
         self.sharded = shard(self.model)
         register_fsdp_forward_method(self.model.lm_head, "judged")
         register_fsdp_forward_method(self.model, "taught")
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
+        learnt = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(learnt, lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
 
     def step(self, batch: Batch, rate: float, notes: Tensor, further: Sequence[Batch] = ()) -> Tensor:
         """One optimizer step.
