@@ -165,6 +165,16 @@ def test_numbers_that_are_not_finite_are_found_down_to_conversation_and_shard(
     assert (stopped.value.code, stopped.value.reason) == (ExitCode.NON_FINITE, Reason.NON_FINITE)
 
 
+def test_a_training_that_diverges_names_the_step_and_what_it_was_made_of(made: corpus.Corpus, tmp_path: Path) -> None:
+    config = prepared(made, tmp_path, learning_rate=1e30, tokens_per_step=200)
+    with pytest.raises(
+        StageError,
+        match=r"step \d+ of \d+.*finite: lower train.learningRate. They are \d+ \(number \d+ of .*00000\S*\)(, \d+ \(number|$)",
+    ) as stopped:
+        trained(config)
+    assert (stopped.value.code, stopped.value.reason) == (ExitCode.NON_FINITE, Reason.NON_FINITE)
+
+
 def test_it_knows_its_speed_its_waiting_and_its_memory(made: corpus.Corpus, tmp_path: Path) -> None:
     state = trained(prepared(made, tmp_path))
     assert state.tokens == 2 * int(Features.open(made.features).train.lengths.sum())
