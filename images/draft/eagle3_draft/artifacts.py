@@ -80,7 +80,7 @@ def publish(
     )
     for parent in {path.parent for path in own} | {folder}:
         _set_mode(parent, _FOLDER_MODE)
-        _sync_folder(parent)
+        sync_folder(parent)
     write_atomic(folder / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1).encode())
     remove_working_files(folder)
     return manifest
@@ -252,7 +252,7 @@ def _appearing(path: Path) -> Iterator[BufferedWriter]:
         partial.unlink(missing_ok=True)
         raise
     partial.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def remove_partials(folder: Path) -> None:
@@ -300,7 +300,8 @@ def _set_mode(path: Path, mode: int) -> None:
         path.chmod(mode)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make a folder's entries durable: what was created and renamed in it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,11 @@
 """The weights of the best draft so far, until the artifact takes them.
 
 Each is a working file of the artifact's folder, named by its step. A checkpoint may be older than the last evaluation and
-then speaks of the best draft before it, so a few of them are kept: as many as there are checkpoints, and one.
+then speaks of the best draft before it, so a few of them are kept: as many as there are checkpoints, and one. A checkpoint
+that speaks of weights is written after they are, and they are on the disk before it: it outlives a node that loses power.
 """
 
+import os
 from pathlib import Path
 
 import torch.distributed as dist
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from eagle3_api.artifacts import WEIGHTS
+from eagle3_draft.artifacts import sync_folder
 from eagle3_draft.train.checkpoints import KEPT
 
 
@@ -32,7 +35,10 @@ class BestWeights:
             path = self._of(step)
             partial = path.with_suffix(".partial")
             save_file({name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}, partial)
+            with partial.open("rb") as written:
+                os.fsync(written.fileno())
             partial.replace(path)
+            sync_folder(self._folder)
             for old in self._kept()[: -(KEPT + 1)]:
                 self._of(old).unlink()
         dist.barrier()

@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, asy
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.artifacts import sync_folder
 from eagle3_draft.stage import StageError
 
 #: Checkpoints that are kept. The older one is there for the day on which the newer cannot be read.
@@ -116,11 +117,11 @@ class Checkpoints:
             file.write(state)
             file.flush()
             os.fsync(file.fileno())
-        _sync(partial)
+        sync_folder(partial)
         final = partial.with_suffix("")
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
-        _sync(self._folder)
+        sync_folder(self._folder)
         for old in self._published()[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -171,12 +172,3 @@ class Checkpoints:
             return []
         found = {int(name[1]): path for path in self._folder.iterdir() if (name := _NAME.fullmatch(path.name))}
         return [found[step] for step in sorted(found, reverse=True)]
-
-
-def _sync(folder: Path) -> None:
-    """Make the folder's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

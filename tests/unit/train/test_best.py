@@ -1,0 +1,48 @@
+"""The weights that were measured best outlive whatever the checkpoint that speaks of them does."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from eagle3_api.artifacts import WEIGHTS
+from eagle3_draft.train.best import BestWeights
+from eagle3_draft.train.checkpoints import KEPT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def test_kept_weights_are_on_the_disk_before_and_after_they_get_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes the power away here: the order of what is made durable is looked at instead."""
+    synced, sync = [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        names = {path.name for path in tmp_path.iterdir()}
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, ".best-3.safetensors" in names))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    BestWeights(tmp_path).keep(torch.nn.Linear(3, 2), 3)
+    assert synced == [(".best-3.partial", False), (tmp_path.name, True)]
+
+
+def test_as_many_are_kept_as_checkpoints_can_speak_of(tmp_path: Path) -> None:
+    best, model = BestWeights(tmp_path), torch.nn.Linear(3, 2)
+    for step in range(1, 6):
+        best.keep(model, step)
+    assert {path.name for path in tmp_path.iterdir()} == {f".best-{step}.safetensors" for step in (3, 4, 5)}
+    assert KEPT + 1 == 3
+    best.take(4)
+    best.take(4)  # publishing may begin a second time
+    assert torch.equal(load_file(tmp_path / WEIGHTS)["weight"], model.weight)
