@@ -1,11 +1,14 @@
 """A checkpoint is there as a whole or not at all."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.fsdp import fully_shard
 
 from eagle3_api.conditions import Reason
@@ -55,6 +58,28 @@ def test_what_is_loaded_goes_on_to_the_bit(tmp_path: Path) -> None:
     state = again.checkpoints.load()
     assert state == TrainingState(step=3, tokens=30)
     assert [again.step() for _ in range(3)] == [training.step() for _ in range(3)]
+
+
+def test_a_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, write = threading.Event(), FileSystemWriter.write_data
+
+    def slow(*given: Any) -> Any:
+        assert disk.wait(30), "the training waited for the disk"
+        return write(*given)
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", slow)
+    training = Training(tmp_path)
+    training.checkpoints.save(TrainingState(step=1))
+    following = [training.step() for _ in range(3)]
+    assert training.checkpoints.busy()
+    assert not list(tmp_path.glob(".step-*[0-9]"))
+    disk.set()
+    training.checkpoints.wait()
+    again = Training(tmp_path)
+    assert again.checkpoints.load() == TrainingState(step=1)
+    assert [again.step() for _ in range(3)] == following
 
 
 def test_only_the_last_two_are_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.factor import Factor, Fp8Factor
 from eagle3_draft.train.batches import Batch, pack
-from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.learning import CLIP, Learning, precision_policy
 from eagle3_draft.train.loss import CROSS_ENTROPY
 from unit.model.test_draft import SWITCHES, config
 from unit.train.test_loss import LOSSES
@@ -93,6 +93,31 @@ def test_normalised_weights_leave_the_size_of_a_step_as_it_is_whatever_its_unrol
         losses(new_learning(loss=Loss(decay=0.8, normalised=flag)), batch, 1)[0] for flag in (False, True)
     )
     assert plain == pytest.approx(normalised * (1 + 0.8 + 0.64))
+
+
+def test_the_gradient_that_the_optimizer_takes_is_never_longer_than_the_bound_over_all_weights() -> None:
+    learning = new_learning()
+    taken: list[float] = []
+
+    def measure(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        gradients = [weight.grad.full_tensor().norm() for group in optimizer.param_groups for weight in group["params"]]
+        taken.append(torch.stack(gradients).norm().item())
+
+    learning.optimizer.register_step_pre_hook(measure)
+    told = [learning.step(new_batch(60), 3e-3, torch.zeros(0))[1].item() for _ in range(3)]
+    assert min(told) > CLIP  # what is told is the norm before
+    assert taken == pytest.approx([CLIP] * 3, rel=1e-4)
+
+
+def test_gradients_are_added_up_in_float32_where_there_is_more_than_one_rank_to_add_up() -> None:
+    for ranks in (2, 8):
+        policy = precision_policy(True, ranks)
+        assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
+    assert precision_policy(True, 1).reduce_dtype == torch.bfloat16
+    for ranks in (1, 2):  # a CPU computes in the masters' own
+        policy = precision_policy(False, ranks)
+        assert (policy.param_dtype, policy.reduce_dtype) == (None, None)
+    assert {weight.dtype for weight in new_learning().model.parameters()} == {torch.float32}
 
 
 def test_in_fp8_it_learns_as_much() -> None:

@@ -70,15 +70,13 @@ class Learning:
         else:
             self.model.load_state_dict(weights)
         self.model.to(device)
-        policy = MixedPrecisionPolicy()
-        if on_gpu:  # with one rank there is nothing to add up, and float32 would only be copied
-            policy = MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16, reduce_dtype=torch.float32 if self.ranks > 1 else torch.bfloat16
-            )
         # Two units. The layers run in every unroll step and would otherwise be gathered for each; the head's gradient is
         # complete when the backward begins, and is added up over the ranks beside it
         shard = partial(
-            fully_shard, mesh=mesh_of(device, shards or self.ranks), mp_policy=policy, reshard_after_forward=False
+            fully_shard,
+            mesh=mesh_of(device, shards or self.ranks),
+            mp_policy=precision_policy(on_gpu, self.ranks),
+            reshard_after_forward=False,
         )
         shard(self.model.lm_head)
         self.sharded = shard(self.model)
@@ -145,6 +143,16 @@ class Learning:
             self.factor if self.model.training else Factor,
         )
         return judged
+
+
+def precision_policy(on_gpu: bool, ranks: int) -> MixedPrecisionPolicy:
+    """In what a draft with float32 masters computes, and in what its gradients are added up over the ranks.
+
+    A GPU computes in bfloat16 and adds up in float32. One rank has nothing to add up, and float32 would only be copied.
+    """
+    if not on_gpu:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32 if ranks > 1 else torch.bfloat16)
 
 
 def _whole(norm: Tensor) -> Tensor:
