@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import PROMPTS
+from eagle3_api.features import TeacherKind
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import FeatureWriter, Header, Sample, Split, Teaching, mapped, plan_shards, teach
 from eagle3_draft.model import DraftConfig
@@ -44,7 +45,15 @@ class Target:
     teaching: Teaching  # (alphabet, ...)
 
 
-def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Sequence[int], alphabet: int) -> Corpus:
+def make(
+    folder: Path,
+    draft: DraftConfig,
+    *,
+    train: Sequence[int],
+    held_out: Sequence[int],
+    alphabet: int,
+    teacher: TeacherKind = "LastState",
+) -> Corpus:
     """Write a target for a draft's sizes, and its features in bf16.
 
     Args:
@@ -52,6 +61,7 @@ def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Se
         draft: whose target it is.
         train, held_out: tokens of each conversation.
         alphabet: how many of the target's tokens are used.
+        teacher: in which form what the target says is stored.
     """
     torch.manual_seed(0)
     sizes = (draft.vocabulary_size, draft.target_hidden_size)
@@ -61,7 +71,7 @@ def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Se
         embedding=torch.randn(sizes, dtype=torch.bfloat16),
         head=head,
         states=torch.randn(alphabet, len(draft.layers) * draft.target_hidden_size, dtype=torch.bfloat16),
-        teaching=teach("LastState", head[following] * CERTAINTY, lambda rows: rows @ head.T, len(head)),
+        teaching=teach(teacher, head[following] * CERTAINTY, lambda rows: rows @ head.T, len(head)),
     )
     corpus = Corpus(folder / "target", folder / "features")
     _write_target(corpus.target, draft, target)
@@ -69,7 +79,7 @@ def make(folder: Path, draft: DraftConfig, *, train: Sequence[int], held_out: Se
         layers=draft.layers,
         hidden_size=draft.target_hidden_size,
         dtype="bf16",
-        teacher="LastState",
+        teacher=teacher,
         vocabulary_size=draft.vocabulary_size,
         tokenizer_digest=tokenizer_digest(corpus.target),
         chat_template_digest="c" * 64,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.spec import Loss
-from eagle3_draft.features import LastState, Sample
+from eagle3_draft.features import LastState, Sample, TopK, mapped
 from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
@@ -17,7 +17,7 @@ from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.model.rows import needed
 from eagle3_draft.train.batches import Batch, pack
-from eagle3_draft.train.loss import Teacher, distance, known_rows, mark, total_loss
+from eagle3_draft.train.loss import Teacher, distance, known_mass, known_rows, mark, total_loss
 from eagle3_draft.train.loss_kernel import Said, compare, judge, log_sum_exp
 
 GPU = torch.device("cuda", 0)
@@ -155,6 +155,27 @@ def test_the_loss_kernel_is_its_formula(vocabulary: int, kind: Any) -> None:
     losses = distance(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
     far, best = compare(logits, Said(teacher, normaliser, mass), rows, weights, loss, gradient=True)
+    assert torch.equal(best, expected.argmax(-1))
+    assert away(far, losses) < 1e-5
+    assert away(logits, gradient) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["CrossEntropy", "KL", "LKAlpha", "LKLambda"])
+def test_the_loss_kernel_is_its_formula_for_stored_probabilities(kind: Any) -> None:
+    """In float16, where a token that was not stored has a logit that leaves it no probability."""
+    torch.manual_seed(6)
+    teacher = Teacher(HEAD, IDS).to(GPU, torch.float32)
+    stored = mapped(TopK.of(torch.randn(4, VOCABULARY) * 3, 64), lambda tensor: tensor.to(GPU))
+    told = teacher.logits(stored)
+    assert told.dtype == torch.float16
+    logits, rows = torch.randn(6, len(IDS), device=GPU) * 3, torch.tensor([0, 1, 1, 2, 3, 3], device=GPU)
+    weights, normaliser = torch.rand(6, device=GPU), log_sum_exp(told)
+    mass, loss = known_mass(normaliser, stored), Loss(kind=kind, eta=2.0)
+    expected = logits.clone().requires_grad_()
+    losses = distance(expected, told[rows], mass[rows], loss)
+    (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
+    far, best = compare(logits, Said(told, normaliser, mass), rows, weights, loss, gradient=True)
+    assert far.isfinite().all()
     assert torch.equal(best, expected.argmax(-1))
     assert away(far, losses) < 1e-5
     assert away(logits, gradient) < 1e-4

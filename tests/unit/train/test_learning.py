@@ -1,5 +1,6 @@
 """One rank's draft as it learns, on the CPU."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from eagle3_api.spec import Loss
-from eagle3_draft.features import LastState, Sample
+from eagle3_draft.features import LastState, Sample, TopK
 from eagle3_draft.model.factor import Factor, Fp8Factor
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import CLIP, Learning, precision_policy
@@ -48,14 +49,15 @@ def new_learning(
     )
 
 
-def new_batch(tokens: int = 120) -> Batch:
+def new_batch(tokens: int = 120, *, stored: int | None = None) -> Batch:
     """A conversation whose states follow from its tokens, so that there is something to learn."""
     torch.manual_seed(1)
     ids = torch.randint(0, 12, (tokens,), dtype=torch.int32)
     of_token = torch.randn(12, 4 * 32)[ids]
     mask = torch.ones(tokens, dtype=torch.uint8)
     last = 3 * of_token[:, 96:]
-    told = LastState.of(last, last @ HEAD.T)
+    logits = last @ HEAD.T
+    told = LastState.of(last, logits) if stored is None else TopK.of(logits, stored)
     return pack([Sample(input_ids=ids, loss_mask=mask, hidden=of_token[:, :96], teaching=told)], STEPS)
 
 
@@ -67,6 +69,18 @@ def losses(learning: Learning, batch: Batch, steps: int) -> list[float]:
 def test_drafts_of_every_kind_learn(switches: str) -> None:
     found = losses(new_learning(switches=switches), new_batch(60), 15)
     assert found[-1] < 0.9 * found[0]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
+def test_drafts_learn_from_stored_probabilities(loss: Loss) -> None:
+    found = losses(new_learning(loss=loss), new_batch(60, stored=16), 15)
+    assert all(map(math.isfinite, found))
+    assert found[-1] < 0.9 * found[0]
+
+
+def test_all_probabilities_teach_what_the_last_state_does() -> None:
+    whole, stored = (losses(new_learning(), new_batch(60, stored=kept), 5) for kept in (None, VOCABULARY))
+    assert stored == pytest.approx(whole, rel=2e-3)  # stored in float16
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
