@@ -1,5 +1,6 @@
 """What is wrong with an object, its data or its volumes is said once, in words, and costs nothing that was made before."""
 
+import re
 from typing import Any
 
 import pytest
@@ -61,7 +62,12 @@ def test_a_volume_that_is_too_small_is_refused_with_the_bytes_that_are_missing(b
     bed.cluster.claim(bed.namespace, "narrow")
     draft = inspected(bed, "too-small", storage={"features": {"claim": "narrow"}})
     assert draft.says("Ready", "False", "StorageTooSmall")
-    assert "MiB" in str(draft.condition("Accepted"))
+    said = re.search(
+        r"need ([\d.]+) MiB; .* has ([\d.]+) (MiB|KiB) free and lacks ([\d.]+) MiB", str(draft.condition("Accepted"))
+    )
+    assert said is not None
+    free = float(said[2]) / (1024 if said[3] == "KiB" else 1)
+    assert float(said[4]) == pytest.approx(float(said[1]) - free, abs=0.02)
 
 
 def test_a_claim_that_is_missing_is_waited_for_without_a_job(bed: Testbed) -> None:

@@ -99,7 +99,7 @@ def check_space(
         Bytes of a token's features, and of all of them.
 
     Raises:
-        StageError: they do not fit; the message says what would (StorageTooSmall).
+        StageError: they do not fit; the message names the missing bytes, and says what would (StorageTooSmall).
     """
     per_token = bytes_per_token(hidden_size, layers, dtype, teacher)
     needed = tokens * per_token
@@ -120,6 +120,7 @@ def check_space(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
         f"at most {readable_count(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
-        f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free. Use "
+        f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free "
+        f"and lacks {readable_bytes(needed - free)}. Use "
         f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}{hint}",
     )
