@@ -31,6 +31,7 @@ class ExtractConfig(Model):
     arguments: list[str] = Field(default_factory=list, description="serve.arguments, which reach the engine too.")
     tensor_parallel_size: int = 1
     shards: int = Field(1, description="Pods that share the parts of the data; which one a pod is, its index says.")
+    features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
     end_tokens: list[int] | None = Field(None, description="With which the target ends an answer of its own.")
 
 

@@ -32,7 +32,8 @@ def advance_chain(
         fetched = FetchResult.model_validate(step.status.result)
         begun.append(fetch)
     claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
-    first = stages.inspect(view.obj, before.handled, claim.capacity if claim else None, fetched)
+    capacity = claim.capacity if claim else None
+    first = stages.inspect(view.obj, before.handled, capacity, fetched)
     begun.append(first)
     step = advance(first, former.get(StageName.INSPECT), view)
     actions.add(step)
@@ -40,7 +41,7 @@ def advance_chain(
         return _not_yet_known(view, before, former | chain | {StageName.INSPECT: step.status}, step, begun, actions)
     facts = Facts.model_validate(step.status.result)
     chain[StageName.INSPECT] = step.status
-    links = stages.after_inspection(view.obj, facts, attempts)
+    links = stages.after_inspection(view.obj, facts, attempts, capacity)
     former = retention.remembered(links, former, (before.artifact, *before.former_artifacts))
     former, view = retention.restored(links, former, view, actions)
     room = Room()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_api.jobs import StageName
+from eagle3_api.jobs import ExtractConfig, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.stages import Attempts, after_inspection, inspect
@@ -78,6 +78,14 @@ def test_the_draft_that_a_training_goes_on_from_is_in_its_key_by_content() -> No
     assert [link.key for link in after_inspection(elsewhere, facts, Attempts())] == [
         link.key for link in after_inspection(obj, facts, Attempts())
     ]
+
+
+def test_the_size_of_the_features_claim_is_told_to_extract_and_is_in_no_key() -> None:
+    obj = World().obj
+    of_size = after_inspection(obj, FACTS, Attempts(), 10**9)
+    assert [link.key for link in of_size] == [link.key for link in after_inspection(obj, FACTS, Attempts())]
+    (extract,) = (link.config for link in of_size if isinstance(link.config, ExtractConfig))
+    assert extract.features_capacity == 10**9
 
 
 def test_an_edit_changes_its_stage_and_what_follows() -> None:

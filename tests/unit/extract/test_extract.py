@@ -422,6 +422,46 @@ def test_the_first_conversations_tell_whether_the_others_fit(world: World) -> No
     assert stored == pytest.approx(float(needed) * 2**20, rel=0.2)
 
 
+def with_last(world: World, words: int) -> None:
+    """Fifty short conversations, and in their order behind them one whose answer has so many words."""
+    short = [[{"role": "user", "content": f"w{i}"}, {"role": "assistant", "content": "w0"}] for i in range(50)]
+    for number in range(1000):
+        said = " ".join(f"w{(number + i * i) % 50}" for i in range(words))
+        odd = [{"role": "user", "content": f"w{number % 50} w{number // 50}"}, {"role": "assistant", "content": said}]
+        world.write([*short, odd])
+        if Conversations.read(world.data)[50].messages == odd:
+            return
+    raise AssertionError("no such order was found")
+
+
+def test_a_pod_with_one_conversation_does_not_speak_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_last(world, 40)
+    token_bytes = 4 * (3 + 1) * 32 + 13
+    with pytest.raises(StageError, match=r"1 conversations of 4\d tokens each, by the first 1, need .* lacks"):
+        extract(world, 6, 5, monkeypatch, load=no_engine, free_bytes=lambda _: 20 * token_bytes)
+    result = extract(world, 6, 5, monkeypatch, free_bytes=lambda _: 60 * token_bytes)
+    assert (result.parts, result.conversations) == (1, 1)
+
+
+def test_the_first_conversations_are_taken_of_several_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is of ten."""
+    world.write(talks(150))
+    with pytest.raises(StageError, match=r"150 conversations of .* by the first 64, need .* lacks"):
+        extract(world, 2, 1, monkeypatch, load=no_engine, free_bytes=lambda _: 100_000)
+
+
+def test_what_the_claim_leaves_counts_though_its_file_system_has_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inspect saw it for bytes of the data; these are the tokens that there are."""
+    root = world.folder / "volume"
+    root.mkdir()
+    (root / "of another object").write_bytes(bytes(500_000))
+    with pytest.raises(StageError, match=r"has 48[0-9].* KiB free and lacks"):
+        run(world.config(features_capacity=1_000_000), load=no_engine, features_root=root)
+    assert run(world.config(features_capacity=3_000_000), features_root=root).whole
+
+
 def spoken(messages: Sequence[dict[str, str]]) -> str:
     return " ".join(message["content"] for message in messages)
 

@@ -282,10 +282,18 @@ class AnswersOnly(Counting):
         raise AssertionError("states were computed")
 
 
-def test_answers_that_will_not_fit_are_missed_when_the_first_ones_are_there(world: Asking) -> None:
+@pytest.mark.parametrize("part_conversations", [512, 10])
+def test_answers_that_will_not_fit_are_missed_when_the_first_ones_are_there(
+    world: Asking, part_conversations: int
+) -> None:
     world.write(talks(120))
     counting = AnswersOnly(engine(world.asking()))
     with pytest.raises(StageError, match="by the first 64, need") as raised:
-        run(world.asking(), load=lambda _: counting, free_bytes=lambda _: 100_000)
+        run(
+            world.asking(),
+            load=lambda _: counting,
+            part_conversations=part_conversations,
+            free_bytes=lambda _: 100_000,
+        )
     assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
     assert counting.finished == 64

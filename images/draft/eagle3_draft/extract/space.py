@@ -36,7 +36,8 @@ def require_space(sampled: Sampled, *, left: int, token_bytes: int, stored: int,
         left: conversations whose features must have room.
         token_bytes: of the stored features.
         stored: bytes of these conversations that an earlier run has stored.
-        free: bytes.
+        free: bytes that the features volume still takes: by its file system, and by its claim, of which one that is shared knows
+            nothing.
 
     Raises:
         StageError: they do not fit; the message names the missing bytes (StorageTooSmall).

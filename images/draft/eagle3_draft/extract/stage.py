@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from eagle3_api.artifacts import REPORT
+from eagle3_api.artifacts import FEATURES_ROOT, REPORT
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName
 from eagle3_draft import artifacts
@@ -24,6 +24,7 @@ from eagle3_draft.extract.parts import Part
 from eagle3_draft.extract.space import SAMPLES, Sampled, require_space, stored_bytes
 from eagle3_draft.extract.texts import AsTheyStand, Regenerated, Texts
 from eagle3_draft.features import SHARD_BYTES, Split
+from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
 from eagle3_draft.places import Place, place_of
 from eagle3_draft.progress import Progress
@@ -57,6 +58,7 @@ def run(
     load: Callable[[ExtractConfig], Engine] = load_engine,
     shard_bytes: int = SHARD_BYTES,
     part_conversations: int = parts.PART_CONVERSATIONS,
+    features_root: Path = Path(FEATURES_ROOT),
     free_bytes: Callable[[Path], int] = _free_bytes,
 ) -> ExtractResult:
     """Extract the features of this pod's parts of the conversations, and publish all if none is missing.
@@ -66,6 +68,7 @@ def run(
         load: makes the engine.
         shard_bytes: of a shard, about.
         part_conversations: of a part.
+        features_root: where the volume is mounted; elsewhere in tests.
         free_bytes: of the file system of a folder.
 
     Returns:
@@ -97,7 +100,7 @@ def run(
             maker = Maker(inputs, folder, at, shard_bytes, attend=texts.attend, progress=progress)
             for part in to_make:
                 if found is None:
-                    found = _begin(inputs, texts, part, unfinished, folder, at, free_bytes)
+                    found = _begin(inputs, texts, to_make, unfinished, folder, at, features_root, free_bytes)
                 usable = texts.of(part)
                 if part.count == 1:
                     whole.require_train(inputs, len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
@@ -172,25 +175,34 @@ def _texts(
 def _begin(
     inputs: Inputs,
     texts: Texts,
-    part: Part,
+    to_make: Sequence[Part],
     unfinished: Sequence[Part],
     folder: Path,
     at: Place,
+    features_root: Path,
     free_bytes: Callable[[Path], int],
 ) -> list[Prompt]:
     """What must hold before hours are spent, told by the first conversations that this pod is to make; the probe's prompts."""
     config = inputs.config
-    looked_at, usable = texts.first(part, SAMPLES)
+    looked_at, usable = texts.first(to_make, SAMPLES)
     if looked_at == len(inputs.conversations):
         whole.require_train(inputs, len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
     found = inputs.prompts()
-    to_store = unfinished if at.keeps else [part]  # where parts go elsewhere, there need be room for one
+    if not at.keeps:  # where parts go elsewhere, there need be room for one
+        to_store = to_make[:1]
+    elif looked_at == sum(len(part.conversations) for part in to_make):  # too few to tell how long other pods' are
+        to_store = to_make
+    else:
+        to_store = unfinished
     folder.mkdir(parents=True, exist_ok=True)
+    free = free_bytes(folder)
+    if config.features_capacity is not None:
+        free = min(free, max(0, config.features_capacity - held_bytes(features_root)))
     require_space(
         Sampled(looked_at, sum(len(text.input_ids) for text in usable.all)),
         left=sum(len(one.conversations) for one in to_store),
         token_bytes=bytes_per_token(hidden_size(Path(config.target)), len(config.layers), config.dtype, config.teacher),
         stored=stored_bytes([folder / one.name for one in to_store]),
-        free=free_bytes(folder),
+        free=free,
     )
     return found

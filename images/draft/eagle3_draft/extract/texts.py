@@ -1,8 +1,9 @@
 """What is learned from: conversations as tokens, with the answers that stand in the data or the target's own."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -61,8 +62,8 @@ class Texts(Protocol):
     steps: int
     immediate: bool
 
-    def first(self, part: Part, count: int) -> tuple[int, Usable]:
-        """The texts of the first usable conversations of a part, so many at most, and how many were looked at for them."""
+    def first(self, parts: Sequence[Part], count: int) -> tuple[int, Usable]:
+        """The texts of the first usable conversations of these parts, so many at most, and how many were looked at for them."""
         ...
 
     def of(self, part: Part) -> Usable:
@@ -96,13 +97,14 @@ class AsTheyStand:
         self._progress = progress
         self.attend = attend
 
-    def first(self, part: Part, count: int) -> tuple[int, Usable]:
-        usable = Usable()
-        for looked_at, (index, text) in enumerate(self._rendered(part), start=1):
+    def first(self, parts: Sequence[Part], count: int) -> tuple[int, Usable]:
+        usable, looked_at = Usable(), 0
+        for index, text in chain.from_iterable(map(self._rendered, parts)):
             self._add(usable, index, text)
+            looked_at += 1
             if len(usable.all) == count:
-                return looked_at, usable
-        return len(part.conversations), usable
+                break
+        return looked_at, usable
 
     def of(self, part: Part) -> Usable:
         usable = Usable()
@@ -173,18 +175,17 @@ class Regenerated:
         self._open: dict[Dialogue, PartAnswers] = {}
         self._answering: Answering[Dialogue] | None = None
 
-    def first(self, part: Part, count: int) -> tuple[int, Usable]:
-        """The first in the part's order, for those that are finished first are the short ones. The others go on meanwhile."""
+    def first(self, parts: Sequence[Part], count: int) -> tuple[int, Usable]:
+        """The first in the parts' order, for those that are finished first are the short ones. The others go on meanwhile."""
         self._ask()
-        begun = self._begun[part]
         found: dict[int, Dialogue] = {}
         usable = 0
-        for index, dialogue in begun.dialogues.items():
+        for index, dialogue in self._dialogues(parts):
+            found[index] = dialogue
+            usable += dialogue in self._open or bool(dialogue.answers)
             if usable == count:
                 break
-            found[index] = dialogue
-            usable += dialogue in begun.open or bool(dialogue.answers)
-        while not begun.open.isdisjoint(found.values()):
+        while not self._open.keys().isdisjoint(found.values()):
             self._hear(WAIT_SECONDS)
         return len(found), self._usable(found)
 
@@ -215,6 +216,13 @@ class Regenerated:
             self._progress.advance(1)
         self._check()
         self._ask()
+
+    def _dialogues(self, parts: Sequence[Part]) -> Iterator[tuple[int, Dialogue]]:
+        """Those of these parts, which are begun where they are not yet."""
+        for part in parts:
+            while part not in self._begun:
+                self._begin(self._waiting.popleft())
+            yield from self._begun[part].dialogues.items()
 
     def _ask(self) -> None:
         """Begin further parts, as far as that goes ahead."""

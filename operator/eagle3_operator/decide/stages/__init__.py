@@ -23,10 +23,19 @@ from eagle3_operator.decide.stages.train import TRAIN
 __all__ = ["Attempts", "Link", "after_inspection", "clean", "fetch", "hook", "inspect", "publish", "sglang_version"]
 
 
-def after_inspection(obj: Eagle3Draft, facts: Facts, attempts: Attempts) -> list[Link]:
-    """The stages that follow, in order: all three, or Convert alone for an adopted checkpoint."""
+def after_inspection(
+    obj: Eagle3Draft, facts: Facts, attempts: Attempts, features_capacity: int | None = None
+) -> list[Link]:
+    """The stages that follow, in order: all three, or Convert alone for an adopted checkpoint.
+
+    Args:
+        obj: the object.
+        facts: what Inspect saw.
+        attempts: what was asked for again.
+        features_capacity: bytes of the features claim; in no key, as it changes no output.
+    """
     stages = [CONVERT] if obj.spec.draft.checkpoint else [EXTRACT, TRAIN, CONVERT]
     links: dict[StageName, Link] = {}
     for stage in stages:
-        links[stage.name] = attempts.link(partial(stage.link, Context(obj, facts, dict(links))))
+        links[stage.name] = attempts.link(partial(stage.link, Context(obj, facts, dict(links), features_capacity)))
     return list(links.values())

@@ -54,6 +54,7 @@ def _config(context: Context, key: str) -> ExtractConfig:
         arguments=engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,
         shards=spec.extract.shards,
+        features_capacity=context.features_capacity,
         end_tokens=facts.end_tokens,
     )
 

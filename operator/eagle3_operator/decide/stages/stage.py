@@ -30,6 +30,8 @@ class Context:
     facts: Facts
     #: Keys and folders of the stages before, by name.
     before: Mapping[StageName, Link]
+    #: Bytes of the features claim.
+    features_capacity: int | None = None
 
     @property
     def spec(self) -> Eagle3DraftSpec:
