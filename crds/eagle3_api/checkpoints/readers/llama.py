@@ -234,6 +234,8 @@ def _mended(
     nulls = [name for name in ("target_hidden_size", "draft_vocab_size", "head_dim") if config.get(name, "") is None]
     if nulls:
         found.append(f"{', '.join(nulls)} {'is' if len(nulls) == 1 else 'are'} null, and left out or written out")
+    if "draft_vocab_size" not in config and "d2t" in names.found:
+        found.append("draft_vocab_size is missing, and written out: SGLang fails without it")
     found += [
         f"{name} {value!r:.40} becomes a number"
         for name, value in _fractions(config).items()
