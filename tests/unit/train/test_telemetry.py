@@ -1,5 +1,6 @@
 """What a training tells while it runs reaches whoever was named, and a listener that fails harms nobody."""
 
+import json
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ STEP = StepMeasures(
     tokens=7000,
     tokens_per_second=1234.0,
     waiting=0.03,
+    seconds_left=930.0,
+    peak_bytes=2**30,
 )
 EVALUATION = Evaluation(loss=2.0, accuracy=[0.6, 0.5], prefix_survival=[0.6, 0.4], accept_length=[1.6, 1.9, 2.0])
 
@@ -87,6 +90,7 @@ def test_prometheus_reads_the_last_step_and_the_last_evaluation(tmp_path: Path, 
         "learning_rate": 1e-4,
         "tokens_per_second": 1234,
         "waiting_share": 0.03,
+        "peak_memory_bytes": 2**30,
         "held_out_loss": 2.0,
         "expected_accept_length[1]": 1.6,
         "expected_accept_length[2]": 1.9,
@@ -94,6 +98,29 @@ def test_prometheus_reads_the_last_step_and_the_last_evaluation(tmp_path: Path, 
         "prefix_survival[1]": 0.6,
         "prefix_survival[2]": 0.4,
     }
+
+
+def progress(port: int) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=30) as answer:
+        assert answer.headers["Content-Type"] == "application/json"
+        return json.load(answer)
+
+
+def test_a_draft_of_another_trainer_is_all_done_but_for_its_measure(tmp_path: Path, port: int) -> None:
+    telemetry = Telemetry(config(tmp_path, metrics_port=port), steps=0)
+    found = progress(port)
+    telemetry.close()
+    assert (found["done"], found["steps"]) == (1, 0)
+
+
+def test_anybody_can_ask_how_far_it_is(tmp_path: Path, port: int) -> None:
+    telemetry = Telemetry(config(tmp_path, metrics_port=port), steps=100)
+    before = progress(port)
+    telemetry.step(STEP, "words")
+    after = progress(port)
+    telemetry.close()
+    assert before == {"done": 0, "secondsLeft": None, "step": 0, "steps": 100, "loss": None}
+    assert after == {"done": 0.07, "secondsLeft": 930, "step": 7, "steps": 100, "loss": 2.5}
 
 
 def test_a_port_that_is_taken_keeps_nobody_from_training(

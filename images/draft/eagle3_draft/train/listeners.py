@@ -1,15 +1,20 @@
 """Who is told how a training goes: Prometheus, TensorBoard, Weights & Biases."""
 
+import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import prometheus_client
 
 from eagle3_api.jobs import TrainConfig
 from eagle3_api.spec import WeightsAndBiases as Project
 from eagle3_draft.train.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,8 @@ class StepMeasures:
     tokens: int  # of all steps so far
     tokens_per_second: float  # since the beginning
     waiting: float  # share of the time that the device stood still for want of a batch
+    seconds_left: float  # to the last step, at the speed of those that are done; measures come on top
+    peak_bytes: int  # of memory, on this rank in this try: the GPU's, or the process's on a CPU
 
 
 class Listener(Protocol):
@@ -40,7 +47,7 @@ class Listener(Protocol):
 
 
 class Prometheus:
-    """``/metrics`` of the pod, each with the prefix ``eagle3_train_``. Stands as long as the process.
+    """``/metrics`` of the pod, each with the prefix ``eagle3_train_``, and ``/progress`` as JSON. Stands as long as the process.
 
     Args:
         port: to listen on.
@@ -64,6 +71,7 @@ class Prometheus:
         self._waiting = self._gauge(
             "waiting_share", "Share of the time of all steps in which the device had no batch to compute."
         )
+        self._peak = self._gauge("peak_memory_bytes", "Memory that the first process took at most since it began.")
         self._held_out_loss = self._gauge("held_out_loss", "Loss on the held-out conversations.")
         self._accept_length = self._gauge(
             "expected_accept_length",
@@ -75,7 +83,11 @@ class Prometheus:
             "Share of chains on the held-out conversations that are right up to a step.",
             "unroll_step",
         )
+        self._all_steps = steps
+        self._progress = self._progress_at(0, None, None)
         self._server, _ = prometheus_client.start_http_server(port, registry=self.registry)
+        self._metrics: WSGIApplication = prometheus_client.make_wsgi_app(self.registry)
+        self._server.set_app(self._answer)
 
     def step(self, measures: StepMeasures) -> None:
         self._step.set(measures.step)
@@ -86,6 +98,8 @@ class Prometheus:
         self._rate.set(measures.learning_rate)
         self._speed.set(measures.tokens_per_second)
         self._waiting.set(measures.waiting)
+        self._peak.set(measures.peak_bytes)
+        self._progress = self._progress_at(measures.step, measures.seconds_left, measures.loss)
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         self._held_out_loss.set(evaluation.loss)
@@ -97,6 +111,21 @@ class Prometheus:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def _answer(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/progress":
+            return self._metrics(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(self._progress).encode()]
+
+    def _progress_at(self, step: int, seconds_left: float | None, loss: float | None) -> dict[str, float | None]:
+        return {
+            "done": step / self._all_steps if self._all_steps else 1.0,  # none where another trainer did them
+            "secondsLeft": seconds_left,
+            "step": step,
+            "steps": self._all_steps,
+            "loss": loss,
+        }
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> prometheus_client.Gauge:
         return prometheus_client.Gauge(f"eagle3_train_{name}", meaning, labels, registry=self.registry)

@@ -68,6 +68,7 @@ class _Launched:
     tokens: int
     tokens_per_second: float
     waiting: float
+    seconds_left: float
     values: Tensor  # of ``Learning.step``, on the CPU once the device is done
     done: torch.cuda.Event | None
 
@@ -218,6 +219,7 @@ class Training:
             tokens=state.tokens,
             tokens_per_second=state.tokens / state.seconds,
             waiting=state.waited / state.seconds,
+            seconds_left=(len(self.plan.steps) - state.step) * state.seconds / state.step,
             values=values,
             done=done,
         )
@@ -260,6 +262,8 @@ class Training:
                     tokens=launched.tokens,
                     tokens_per_second=launched.tokens_per_second,
                     waiting=launched.waiting,
+                    seconds_left=launched.seconds_left,
+                    peak_bytes=self._own_peak_bytes(),
                 ),
                 f"epoch {launched.epoch + 1}/{self.config.epochs}, loss {loss:.2f}, accuracy {accuracy:.2f}, "
                 f"{launched.tokens_per_second:,.0f} tokens/s",
@@ -279,13 +283,16 @@ class Training:
             )
 
     def _peak_bytes(self) -> int:
-        """Of memory, on the rank that took most so far: the GPU's, or the process's on a CPU."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.device)
-        peaks = torch.tensor([peak], dtype=torch.int64)
+        """Of memory, on the rank that took most so far."""
+        peaks = torch.tensor([self._own_peak_bytes()], dtype=torch.int64)
         dist.all_reduce(peaks, dist.ReduceOp.MAX)
         return int(peaks.item())
+
+    def _own_peak_bytes(self) -> int:
+        """The GPU's, or the process's on a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     # -------------------------------------------------------------------------------------------------- a measure
 
