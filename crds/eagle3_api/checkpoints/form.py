@@ -102,6 +102,7 @@ class Form:
             and the normalised state fed back.
         fc_bias, output_bias: fc, and attention's output projection, have a bias.
         latent: its attention is latent (DeepSeek's); head_dim is then that of queries and keys.
+        embedding_trained: its training moved the embedding too.
         window: positions that its attention was trained to see; None where all.
         unsupported: why this kind of draft cannot be served; empty where it can.
         invalid: what config.json says that nothing can be made of.
@@ -136,6 +137,7 @@ class Form:
     fc_bias: bool = False
     output_bias: bool = False
     latent: Latent | None = None
+    embedding_trained: bool = False
     window: int | None = None
     unsupported: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()

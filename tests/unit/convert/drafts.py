@@ -171,6 +171,19 @@ def copy(made: Made, folder: Path) -> Made:
     return Made(made.target, folder)
 
 
+def say(trained: Path, **numbers: Any) -> None:
+    """Change what Train's artifact says of itself, as its trainer would have published it."""
+    manifest = artifacts.read(trained)
+    artifacts.publish(
+        trained,
+        stage="train",
+        key=manifest.key,
+        made_from=manifest.made_from,
+        numbers=manifest.numbers | numbers,
+        provenance=manifest.provenance,
+    )
+
+
 def original_of(made: Made) -> Original:
     """The trained draft, in neutral terms."""
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())

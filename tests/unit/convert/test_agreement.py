@@ -230,13 +230,27 @@ def test_what_lies_between_chance_and_always_decides(
 # ----------------------------------------------------------------------------------------- against the trainer
 
 
-@pytest.mark.parametrize(("said", "held_out", "level"), [(0.9, 3, Level.REFUSED), (0.9, 500, Level.WARNING)])
-def test_a_draft_that_is_not_as_good_as_its_trainer_said_is_noticed(
-    made: drafts.Made, said: float, held_out: int, level: Level
+@pytest.mark.parametrize(
+    ("said", "held_out", "conversations", "level"),
+    [
+        (0.07, 3, 3, Level.PASSED),
+        (0.1, 3, 3, Level.REFUSED),
+        (0.9, 3, 3, Level.REFUSED),
+        (0.747, 500, 64, Level.REFUSED),
+        (0.3, 500, 64, Level.REFUSED),
+        (0.15, 500, 64, Level.PASSED),
+        (0.3, 500, 3, Level.PASSED),
+    ],
+)
+def test_a_draft_that_is_not_as_good_as_its_trainer_said_is_noticed_beyond_what_a_part_of_the_measured_set_explains(
+    made: drafts.Made, said: float, held_out: int, conversations: int, level: Level
 ) -> None:
     numbers = artifacts.read(made.trained).numbers
     result = TrainResult.model_validate(numbers | {"accuracy": [said] * 2, "heldOut": held_out})
     here = Agreement([0.05] * 8, [1.0] * 8, 0.0, 100)
-    found: list[Finding] = list(proof._against_the_trainer(here, result, read_held_out(made.trained)))
+    samples = (read_held_out(made.trained) * conversations)[:conversations]
+    found: list[Finding] = list(proof._against_the_trainer(here, result, samples))
     assert [finding.level for finding in found] == [level]
-    assert "right in 5.0% of 100 held-out positions, of the trained one they were in 90.0%" in found[0].message
+    words = f"right in 5.0% of 100 held-out positions, of the trained one they were in {said:.1%}"
+    assert words in found[0].message
+    assert ("on 64 of the conversations" in found[0].message) == (conversations == 64)

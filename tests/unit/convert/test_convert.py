@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, PROVENANCE, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, PROVENANCE, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import Folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
@@ -216,6 +216,22 @@ def test_weights_that_were_changed_after_training_are_noticed(made: drafts.Made,
     with pytest.raises(StageError) as no:
         run(drafts.convert_config(spoiled, tmp_path / "out"))
     assert no.value.reason == Reason.CORRUPT_ARTIFACT
+
+
+def test_a_trained_draft_whose_accuracy_is_not_what_its_trainer_said_is_refused(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    """Row 20: accuracies of a training that measured another draft, or other features."""
+    spoiled = drafts.copy(made, tmp_path / "trained")
+    drafts.say(spoiled.trained, accuracy=[0.9, 0.9])
+    with pytest.raises(StageError, match=r"of the trained one they were in 90\.0%") as no:
+        run(drafts.convert_config(spoiled, tmp_path / "out"))
+    assert (no.value.code, no.value.reason) == (ExitCode.REFUSED, Reason.PARITY_MISMATCH)
+    assert artifacts.finished(tmp_path / "out", drafts.KEY) is None
+    checks = json.loads((converted[0] / REPORT).read_text())["checks"]
+    (said,) = [check for check in checks if check["rule"] == "accuracy"]
+    assert said["verdict"] == "ok"
+    assert "over 2 steps they are at most 0.0% apart" in said["message"]
 
 
 def test_a_conversion_that_mixes_up_tensors_is_noticed_injected(

@@ -168,6 +168,55 @@ def test_weights_that_were_saved_transposed_are_read_in_order(
     assert torch.allclose(logits(tmp_path / "out", made), reference, atol=1e-5, rtol=0)
 
 
+def with_embedding(original: Original, embedding: Tensor) -> Original:
+    return Original(original.weights, original.ids, original.sizes, original.layers, embedding)
+
+
+def test_rows_of_an_embedding_that_are_not_the_targets_are_counted_and_said_to_be_lost(
+    made: drafts.Made, original: Original, tmp_path: Path
+) -> None:
+    assert original.embedding is not None
+    trained = original.embedding.clone()
+    trained[[3, 140]] += 0.05
+    checkpoint = tmp_path / "published"
+    checkpoint.mkdir()
+    LAYOUTS["SpecForge"](with_embedding(original, trained), checkpoint)
+    (warning,) = convert(made, checkpoint, tmp_path / "out").warnings
+    assert "2 of 150 rows of embed_tokens.weight are not the target's, and are lost" in warning
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda table: table.bfloat16(),
+        lambda table: table.half(),
+        torch.zeros_like,
+        lambda table: torch.cat([table] * 2),
+    ],
+    ids=["in bfloat16", "in float16", "never filled", "with more rows"],
+)
+def test_a_copy_of_the_targets_embedding_loses_nothing(
+    made: drafts.Made, original: Original, tmp_path: Path, copied: Callable[[Tensor], Tensor]
+) -> None:
+    assert original.embedding is not None
+    checkpoint = tmp_path / "published"
+    checkpoint.mkdir()
+    LAYOUTS["SpecForge"](with_embedding(original, copied(original.embedding)), checkpoint)
+    assert convert(made, checkpoint, tmp_path / "out").warnings == []
+
+
+def test_a_speculators_draft_that_says_its_embedding_was_trained_is_warned_of(
+    made: drafts.Made, original: Original, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "published"
+    checkpoint.mkdir()
+    LAYOUTS["speculators"](original, checkpoint)
+    config = json.loads((checkpoint / CONFIG).read_text())
+    (checkpoint / CONFIG).write_text(json.dumps(config | {"embed_requires_grad": True}))
+    (warning,) = convert(made, checkpoint, tmp_path / "out").warnings
+    assert "embed_requires_grad is true" in warning
+
+
 # ------------------------------------------------------------------------------------------------- refused
 
 

@@ -28,10 +28,12 @@ SERVED = Served(NEWEST, TARGET, tuple(LAYERS), 256)
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """As much of a target as conversion reads where the draft has a head of its own."""
+    """As much of a target as conversion reads where the draft has a head of its own: an embedding."""
     folder = tmp_path / "target"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
+    (folder / "config.json").write_text(
+        json.dumps({"vocab_size": 80, "hidden_size": 16, "bos_token_id": 1, "eos_token_id": 2})
+    )
     save_file({"model.embed_tokens.weight": torch.zeros(80, 16)}, folder / "model.safetensors")
     return folder
 

@@ -83,6 +83,7 @@ def read_llama(
         norm_output=bool(_flag(given, "norm_output")),
         fc_bias="fc.bias" in tensors,
         output_bias=any(name.endswith("self_attn.o_proj.bias") for name in tensors),
+        embedding_trained=given.get("embed_requires_grad") is True,
         window=_window(given),
         unsupported=(*unsupported, *_unsupported(given, folder.tensors)),
         invalid=_no_numbers(given),

@@ -12,6 +12,7 @@ from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
+from eagle3_draft.convert import embedding
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.values import judge
 from eagle3_draft.convert.weights import Source, write
@@ -41,7 +42,7 @@ def emit(
         folder: receives config.json and model.safetensors.
 
     Returns:
-        What the values showed, none of it a reason to refuse.
+        What the values showed, and what of them is lost, none of it a reason to refuse.
 
     Raises:
         StageError: values that no trained draft has (NonFinite, CheckpointIncomplete); the target cannot be read.
@@ -55,7 +56,7 @@ def emit(
         if written.values is not None:
             seen[written.name] = (written.values, len(sources[written.name].shape))
         progress.update(number)
-    findings = list(judge(seen))
+    findings = [*judge(seen), *embedding.compare(form, model)]
     refuse(findings, f"the draft in {form.path} is refused")
     text = language_config(model.config)
     config = checkpoint_config(

@@ -5,6 +5,7 @@ is asked on the target's own answers: it must agree with them more often than by
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +34,9 @@ from eagle3_draft.train.publish import SAMPLE_CONVERSATIONS, SAMPLE_TOKENS
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
 AGREED = {torch.float32: 1.0, torch.bfloat16: 0.9}
 
-#: How far accuracies may be apart: on what the trainer measured itself, where rounding alone is between them; and on a part
-#: of it, where conversations differ too.
-APART, APART_ON_A_PART = 0.03, 0.15
+#: How far accuracies may be apart on what the trainer measured itself, where rounding alone is between them; and how many
+#: standard errors more on a part of it, where conversations differ too.
+APART, ERRORS_ON_A_PART = 0.03, 3
 
 ACCURACY = Rule(
     "accuracy",
@@ -124,17 +125,33 @@ def _not_run_here(form: Form, layers: Sequence[int]) -> str | None:
 
 def _against_the_trainer(agreement: Agreement, result: TrainResult, samples: Sequence[Sample]) -> Iterator[Finding]:
     """The accuracies of the converted draft here and of the trained one there."""
+    if not agreement.positions:
+        yield Finding(
+            ACCURACY, Level.UNKNOWN, "the held-out sample has no position of an answer to compare accuracies at"
+        )
+        return
     whole = result.held_out <= SAMPLE_CONVERSATIONS and all(len(sample) < SAMPLE_TOKENS for sample in samples)
     here, there = agreement.accuracy[0], result.accuracy[0]
-    steps = min(len(agreement.accuracy), len(result.accuracy))
-    apart = max(abs(a - b) for a, b in zip(agreement.accuracy[:steps], result.accuracy[:steps], strict=True))
+    pairs = list(zip(agreement.accuracy, result.accuracy, strict=False))
+    steps, apart = len(pairs), max(abs(a - b) for a, b in pairs)
+    wrong = any(abs(a - b) > APART + (0 if whole else _sampling(b, len(samples))) for a, b in pairs)
     said = (
         f"the first proposals of the converted draft are right in {here:.1%} of {agreement.positions:,} held-out positions, of the "
         f"trained one they were in {there:.1%}; over {steps} steps they are at most {apart:.1%} apart"
     )
-    if apart <= (APART if whole else APART_ON_A_PART) or not agreement.positions:
-        yield Finding(ACCURACY, Level.PASSED, said)
-    elif whole:
+    said += "" if whole else f", on {len(samples)} of the conversations that it was measured on"
+    if wrong:
         yield Finding(ACCURACY, Level.REFUSED, said, Reason.PARITY_MISMATCH)
     else:
-        yield Finding(ACCURACY, Level.WARNING, f"{said}, though on a part of what it was measured on")
+        yield Finding(ACCURACY, Level.PASSED, said)
+
+
+def _sampling(accuracy: float, conversations: int) -> float:
+    """How far a part of what was measured may be from the whole by chance.
+
+    Binomial, with a conversation as one draw: its positions are alike, and at worst all right or all wrong. Two right and
+    two wrong ones are added (Agresti and Coull 1998), else an accuracy of one would have no error.
+    """
+    draws = conversations + 4
+    share = (accuracy * conversations + 2) / draws
+    return ERRORS_ON_A_PART * math.sqrt(share * (1 - share) / draws)

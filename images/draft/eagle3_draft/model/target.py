@@ -22,6 +22,10 @@ class Target:
         """(vocabulary, hidden), as stored."""
         return self._tensor(self._vocabulary.embedding)
 
+    def embedding_rows(self, start: int, end: int) -> Tensor:
+        """(end - start, hidden), as stored; fewer where the table ends."""
+        return self._tensor(self._vocabulary.embedding, slice(start, end))
+
     def head(self) -> Tensor:
         """(vocabulary, hidden), as stored: what the final-normed hidden state is multiplied with."""
         return self._tensor(self._vocabulary.head)
@@ -40,11 +44,11 @@ class Target:
     def _vocabulary(self) -> Vocabulary:
         return find_vocabulary(self.folder, self.config)
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str, rows: slice | None = None) -> Tensor:
         path = self._vocabulary.files[name]
         try:
             with safe_open(path, framework="pt") as file:
-                tensor: Tensor = file.get_tensor(name)
+                tensor: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
         except (OSError, SafetensorError) as error:
             raise unreadable(self.folder, f"{path.name}: {error}") from error
         return tensor
