@@ -1,5 +1,7 @@
 """However another trainer ends, the stage ends as the contract says."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, TrainConfig
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import foreign
+from testcluster.wait import wait_for
 from unit.train.test_telemetry import config
 
 
@@ -68,3 +71,33 @@ def test_it_finds_a_place_that_is_kept_between_tries(tmp_path: Path) -> None:
         ran(tmp_path, "open(os.environ['EAGLE3_WORK'] + '/step', 'w').write('7'); sys.exit(1)")
     with pytest.raises(StageError, match="step 7"):
         ran(tmp_path, "print('step', open(os.environ['EAGLE3_WORK'] + '/step').read()); sys.exit(1)")
+
+
+LEFT = "import subprocess; left = subprocess.Popen(['sleep', '120'], start_new_session={}); print(left.pid, flush=True)"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("session", [False, True])
+def test_a_process_that_it_leaves_behind_is_ended_or_no_longer_waited_for(session: bool, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="code 1") as failed:
+        ran(tmp_path, f"{LEFT.format(session)}; sys.exit(1)")
+    left = int(failed.value.message.splitlines()[-1])
+    if session:
+        os.kill(left, signal.SIGKILL)
+    else:
+        wait_for("its end", 10, lambda: not is_running(left))
+
+
+@pytest.mark.timeout(60)
+def test_it_is_told_that_the_pod_is_to_end(tmp_path: Path) -> None:
+    tell = "import signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    with pytest.raises(StageError) as failed:
+        ran(tmp_path, tell)
+    assert failed.value.code == ExitCode.INTERRUPTED
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +28,9 @@ WORK_VARIABLE = "EAGLE3_WORK"
 
 #: Its last lines, which a failure quotes.
 LAST_LINES = 12
+
+#: The trainer has ended; how long its output may still be drained, should a process in a group of its own hold it open.
+DRAIN_SECONDS = 2.0
 
 #: Characters of a line that becomes a progress message.
 _SHOWN = 120
@@ -65,10 +70,16 @@ def train(config: TrainConfig, command: Sequence[str]) -> TrainConfig:
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> None:
-    stop = _Remembered()
+    stop = _Stop()
     try:
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            process_group=0,
         )
     except OSError as error:
         raise StageError(
@@ -76,8 +87,12 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> None:
             Reason.INVALID_CONFIGURATION,
             f"train.trainer.command: {command[0]!r} cannot be started in its image: {error.strerror}",
         ) from None
-    last = _relay(process)
-    code = process.wait()
+    relay = _Relay(process)
+    with stop.passed_on_to(process.pid):
+        code = process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it left running: a logger's service, workers
+    last = relay.end()
     if code == 0:
         return
     if stop.received:
@@ -90,32 +105,65 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> None:
     raise StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, message)
 
 
-def _relay(process: "subprocess.Popen[str]") -> Sequence[str]:
-    """Pass its output on until it ends; returns the last lines.
+class _Relay:
+    """Passes a trainer's output on, in a thread: a process that it left may hold the output open for ever.
 
     It need not print progress lines: a line of any kind shows that it is alive, and becomes a progress line now and then.
     """
-    progress = Progress(1, "of the training")
-    last: deque[str] = deque(maxlen=LAST_LINES)
-    own = False
-    for line in process.stdout or ():
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        own |= PROGRESS_MARK in line
-        if (text := line.strip()) and PROGRESS_MARK not in line:
-            last.append(text)
-            if not own:
-                progress.update(0, text[:_SHOWN])
-    return last
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="trainer's output", daemon=True)
+        self._thread.start()
+
+    def end(self) -> Sequence[str]:
+        """The trainer has ended: its last lines, once they were passed on."""
+        self._thread.join(DRAIN_SECONDS)
+        self._over = True
+        return list(self._last)
+
+    def _run(self) -> None:
+        progress = Progress(1, "of the training")
+        own = False
+        for line in self._process.stdout or ():
+            if self._over:
+                return
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            own |= PROGRESS_MARK in line
+            if (text := line.strip()) and PROGRESS_MARK not in line:
+                self._last.append(text)
+                if not own:
+                    progress.update(0, text[:_SHOWN])
 
 
-class _Remembered:
-    """Whether the pod is to end. The trainer is told by the container's first process, which tells the whole group."""
+class _Stop:
+    """Whether the pod is to end, of which the trainer is told: its process group is not the one that the pod's signal reaches."""
 
     def __init__(self) -> None:
-        self.received = False
+        self.received: int | None = None
+        self._group: int | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._receive)
 
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True
+    @contextmanager
+    def passed_on_to(self, group: int) -> Iterator[None]:
+        """Pass on what is received meanwhile, and what came before."""
+        self._group = group
+        if self.received is not None:
+            self._send(self.received)
+        try:
+            yield
+        finally:
+            self._group = None
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self.received = number
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._group is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._group, number)
