@@ -106,6 +106,16 @@ def test_precision_reaches_the_products_and_changes_little(made: corpus.Corpus, 
     assert found == pytest.approx(losses(whole)[: len(found)], rel=0.05)
 
 
+def test_stored_probabilities_teach_what_the_last_state_does(whole: Path, tmp_path: Path) -> None:
+    made = corpus.make(tmp_path / "corpus", train=48, held_out=6, teacher="TopK")  # the same conversations
+    run(short(made, tmp_path, epochs=1))
+    found = losses(tmp_path / "draft")
+    assert found == pytest.approx(losses(whole)[: len(found)], rel=0.1)
+    assert report(tmp_path / "draft")["heldOut"][0]["vocabulary_mass"] == pytest.approx(
+        report(whole)["heldOut"][0]["vocabulary_mass"], abs=0.05
+    )
+
+
 def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Corpus, whole: Path) -> None:
     manifest = artifacts.finished(whole, "4e" * 32)
     assert manifest is not None

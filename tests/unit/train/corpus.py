@@ -12,9 +12,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eagle3_api.artifacts import PROMPTS
+from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import ObjectReference, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
-from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split
+from eagle3_draft.features import Features, FeatureWriter, Header, Sample, Split, teach
 from eagle3_draft.inspect.target import target_digest
 
 VOCABULARY, HIDDEN, END = 150, 32, 2
@@ -43,7 +44,15 @@ class Unnoticed(Sample):
         return True
 
 
-def make(folder: Path, *, train: int = 12, held_out: int = 4, seed: int = 0, spoil: int | None = None) -> Corpus:
+def make(
+    folder: Path,
+    *,
+    train: int = 12,
+    held_out: int = 4,
+    seed: int = 0,
+    spoil: int | None = None,
+    teacher: TeacherKind = "LastState",
+) -> Corpus:
     """Write a target and its features.
 
     Args:
@@ -51,17 +60,18 @@ def make(folder: Path, *, train: int = 12, held_out: int = 4, seed: int = 0, spo
         train, held_out: conversations.
         seed: of the weights and of the questions.
         spoil: a train conversation whose hidden states get a NaN.
+        teacher: in which form what the target says is stored.
     """
     torch.manual_seed(seed)
     model = new_target()
     model.save_pretrained(folder / "target")
     new_tokenizer().save_pretrained(folder / "target")
-    samples = [converse(model, turns=1 + number % 2) for number in range(train + held_out)]
+    samples = [converse(model, turns=1 + number % 2, teacher=teacher) for number in range(train + held_out)]
     if spoil is not None:
         samples[spoil].hidden[3, 5] = float("nan")
         samples[spoil] = Unnoticed(**vars(samples[spoil]))
     corpus = Corpus(folder / "target", folder / "features")
-    write_features(corpus, samples[:train], samples[train:])
+    write_features(corpus, samples[:train], samples[train:], teacher=teacher)
     return corpus
 
 
@@ -113,7 +123,7 @@ def new_tokenizer() -> Any:
 
 
 @torch.no_grad()
-def converse(model: Any, *, turns: int = 1, answer: int = 12) -> Sample:
+def converse(model: Any, *, turns: int = 1, answer: int = 12, teacher: TeacherKind = "LastState") -> Sample:
     """A conversation: random questions, greedy answers, and the target's states over all of it."""
     tokens, mask = [1], [0]
     for _ in range(turns):
@@ -127,7 +137,7 @@ def converse(model: Any, *, turns: int = 1, answer: int = 12) -> Sample:
         input_ids=torch.tensor(tokens, dtype=torch.int32),
         loss_mask=torch.tensor(mask, dtype=torch.uint8),
         hidden=torch.cat([states[layer + 1][0] for layer in LAYERS], -1),
-        teaching=LastState.of(states[-1][0].clone(), model.lm_head(states[-1][0])),
+        teaching=teach(teacher, states[-1][0].clone(), model.lm_head, VOCABULARY),
     )
 
 
