@@ -307,6 +307,18 @@ def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_p
     assert "last words" not in ending.report.message
 
 
+def test_sigterm_while_the_target_is_loaded_ends_it_resumably_at_once(tiny: Path, tmp_path: Path) -> None:
+    """The process that loads is halted, as one is that reads for half an hour."""
+    found = extraction(tmp_path, tiny)
+    process = found.start(found.config())
+    scheduler, *_ = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
+    os.kill(scheduler, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+    ending = found.end(process)
+    assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+
+
 def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_path: Path) -> None:
     """What SGLang answers inside the extraction: the same as its server, and the same as transformers.
 

@@ -11,12 +11,13 @@ import errno
 import functools
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -60,8 +61,8 @@ HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
 #: Tokens on which all is tried before the first conversation: kernels are compiled, and what SGLang cannot do is said.
 TRIED_TOKENS = 16
 
-#: Between two words of a start that takes long.
-WORD_SECONDS = 10.0
+#: Between two words of a start that takes long, and between two looks at whether it is to end.
+WORD_SECONDS, LOOK_SECONDS = 10.0, 0.5
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -71,13 +72,14 @@ class SGLangEngine:
 
     Args:
         config: of the stage.
+        check: called now and then while SGLang starts; what it raises ends SGLang.
 
     Raises:
         StageError: another SGLang than the object says (VersionUnsupported); flags that SGLang refuses
             (InvalidConfiguration); a target that it cannot capture (TargetUnsupported).
     """
 
-    def __init__(self, config: ExtractConfig) -> None:
+    def __init__(self, config: ExtractConfig, check: Callable[[], None] = lambda: None) -> None:
         version = _version(config)
         target = read_target(Path(config.target))
         ids = capture_ids(config.layers, target.architecture, target.num_layers, version)
@@ -98,7 +100,7 @@ class SGLangEngine:
         plan = Plan(capture_points(version), tuple(ids), config.dtype, config.teacher, self._folder)
         try:
             starting = self._serving.submit(_engine, plan, arguments)
-            self._engine = _awaited(starting, startup_seconds(target.weight_bytes))
+            self._engine = _awaited(starting, startup_seconds(target.weight_bytes), check)
             self._serving.submit(self._engine.loop.run_forever)
             self._raise_failure()
             for _ in self.states([[0] * TRIED_TOKENS]):
@@ -321,17 +323,31 @@ def _states(ids: Sequence[int], rows: dict[str, Tensor]) -> States:
     return States(rows["hidden"], teaching_of(rows), rows.get("hidden_scale"))
 
 
-def _awaited(starting: "Future[ServerEngine]", budget: float) -> ServerEngine:
+def _awaited(starting: "Future[ServerEngine]", budget: float, check: Callable[[], None]) -> ServerEngine:
     """The engine once it has started, with a word now and then: a slow start is no stall, until its budget is spent."""
     progress, began = Progress(1, ""), time.monotonic()
-    while True:
+    next_word = began + WORD_SECONDS
+    while not wait([starting], LOOK_SECONDS).done:
         try:
-            return starting.result(timeout=WORD_SECONDS)
-        except TimeoutError:
-            if starting.done():
-                raise
-            if time.monotonic() - began < budget:
-                progress.update(0, "SGLang loads the target")
+            check()
+        except BaseException:
+            _give_up(starting)
+            raise
+        now = time.monotonic()
+        if next_word <= now < began + budget:
+            progress.update(0, "SGLang loads the target")
+            next_word = now + WORD_SECONDS
+    return starting.result()
+
+
+def _give_up(starting: "Future[ServerEngine]") -> None:
+    """End the processes of an engine that starts, also those that it makes meanwhile, until it has failed for it.
+
+    They end at no signal but this, and the thread that makes the engine would wait until they have read the target.
+    """
+    while not wait([starting], LOOK_SECONDS).done:
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 def _answer(answer: dict[str, Any], prompt_tokens: int) -> Answer:

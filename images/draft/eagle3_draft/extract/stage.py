@@ -7,6 +7,7 @@ finds them all finished publishes the whole, which moves no byte.
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,13 +31,18 @@ from eagle3_draft.places import Place, place_of
 from eagle3_draft.progress import Progress
 
 
-def load_engine(config: ExtractConfig) -> Engine:
-    """What runs the target: SGLang where there is one, so that the states are those that are served."""
+def load_engine(config: ExtractConfig, check: Callable[[], None] = lambda: None) -> Engine:
+    """What runs the target: SGLang where there is one, so that the states are those that are served.
+
+    Args:
+        config: of the stage.
+        check: called now and then while SGLang starts; what it raises ends it.
+    """
     found = find_spec("sglang")
     if found is not None and found.origin is not None:  # and no mere folder of that name
         from eagle3_draft.extract.sglang_engine import SGLangEngine
 
-        return SGLangEngine(config)
+        return SGLangEngine(config, check)
     from eagle3_draft.extract.transformers_engine import TransformersEngine
 
     return TransformersEngine.load(
@@ -55,7 +61,7 @@ def _free_bytes(folder: Path) -> int:
 def run(
     config: ExtractConfig,
     *,
-    load: Callable[[ExtractConfig], Engine] = load_engine,
+    load: Callable[[ExtractConfig], Engine] | None = None,
     shard_bytes: int = SHARD_BYTES,
     part_conversations: int = parts.PART_CONVERSATIONS,
     features_root: Path = Path(FEATURES_ROOT),
@@ -65,7 +71,7 @@ def run(
 
     Args:
         config: of the stage.
-        load: makes the engine.
+        load: makes the engine; without, ``load_engine`` does.
         shard_bytes: of a shard, about.
         part_conversations: of a part.
         features_root: where the volume is mounted; elsewhere in tests.
@@ -86,7 +92,7 @@ def run(
         folder.parent.name == StageName.EXTRACT
     ):  # if not, it is not laid out as artifacts are: others' things may lie there
         _remove_abandoned(folder, at)
-    with interruptible() as interruption, closing(_Loaded(lambda: load(config))) as engine:
+    with interruptible() as interruption, closing(_Loaded(config, load, interruption)) as engine:
         inputs = Inputs.open(config)
         every = parts.cut(len(inputs.conversations), part_conversations)
         unfinished = [part for part in every if at.finished(folder / part.name, config.key) is None]
@@ -125,8 +131,10 @@ def _remove_abandoned(folder: Path, at: Place) -> None:
 class _Loaded:
     """The engine, loaded when it is first asked for."""
 
-    def __init__(self, load: Callable[[], Engine]) -> None:
-        self._load = load
+    def __init__(
+        self, config: ExtractConfig, load: Callable[[ExtractConfig], Engine] | None, interruption: Interruption
+    ) -> None:
+        self._load = partial(load or partial(load_engine, check=interruption.check), config)
         self._engine: Engine | None = None
 
     def __call__(self) -> Engine:
