@@ -17,6 +17,25 @@ from eagle3_api.jobs import ExitCode, JobConfig, JobEnvelope, Report, StageName
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.stage import StageError
 
+#: What a network file system says when its server is away, and a network when its other end is.
+_MOMENTARY = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ENETDOWN,
+        errno.EREMOTEIO,
+    }
+)
+
+#: Torch's errors of a GPU, or of a rank that went away.
+_OF_DEVICES = frozenset({"AcceleratorError", "DistError"})
+
 
 class Outcome(Model):
     """The result file."""
@@ -101,6 +120,13 @@ def _as_stage_error(error: BaseException) -> StageError:
                 f"out of memory: {_first_line(cause)} ({_place(cause)}). Give the pod more memory or more GPUs, or lower "
                 "data.maxLength",
             )
+        if _is_momentary(cause):
+            return StageError(
+                ExitCode.ENGINE_CRASHED,
+                Reason.JOB_FAILED,
+                f"{type(cause).__name__}: {_first_line(cause)} ({_place(cause)}). A volume, a network or a GPU failed; the next "
+                "try goes on from what was finished",
+            )
     return StageError(
         ExitCode.INTERNAL_ERROR, Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error} ({_place(error)})"
     )
@@ -123,6 +149,14 @@ def _is_out_of_memory(error: BaseException) -> bool:
         or any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__)
         or "DefaultCPUAllocator: can't allocate memory" in str(error)
     )
+
+
+def _is_momentary(error: BaseException) -> bool:
+    """Whether it says nothing about what the stage was given: it may not come again, and not on another node."""
+    if isinstance(error, OSError):
+        return isinstance(error, ConnectionError | TimeoutError) or error.errno in _MOMENTARY
+    # Torch's by name, as above. An error of CUDA in general is an AcceleratorError, one of NCCL a DistError
+    return any(base.__name__ in _OF_DEVICES for base in type(error).__mro__)
 
 
 def _first_line(error: BaseException) -> str:
