@@ -225,6 +225,13 @@ def test_weights_that_were_copied_in_part_are_noticed(world: World) -> None:
     world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "was cut")
 
 
+@pytest.mark.parametrize("text", ['{"files": ["model.safetensors"]}', "[1]", "no JSON", '{"format": "other/v1"}'])
+def test_a_manifest_that_another_tool_left_with_the_target_says_nothing(world: World, text: str) -> None:
+    before = world.inspect().target_digest
+    (world.target / "manifest.json").write_text(text)
+    assert world.inspect().target_digest == before
+
+
 EMBEDDING, HEAD = {"model.embed_tokens.weight": ("BF16", (1000, 64))}, {"lm_head.weight": ("BF16", (1000, 64))}
 
 
