@@ -14,11 +14,13 @@ from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.features import Features, Samples
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.begin import begin, first_weights, prepare
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary
-from published.layouts import LAYOUTS, Original
+from published.kinds import KINDS, Kind
+from published.layouts import LAYOUTS, Original, specforge
 from unit.convert import drafts
 from unit.train import corpus
 
@@ -59,6 +61,43 @@ def test_the_first_weights_are_the_drafts_own_row_by_row(
     for name, weight in original.weights.items():
         rows = weight[order] if name == "lm_head.weight" else weight
         torch.testing.assert_close(weights[name], rows, atol=2e-3 if layout.startswith("EAGLE official") else 0, rtol=0)
+
+
+#: Of other kinds, those that can be trained further: one with an embedding of its own is refused where it is inspected.
+TRAINABLE = {name: kind for name, kind in KINDS.items() if "hidden_size" not in kind.switches} | {
+    f"{scaling.rope_type} rope": Kind(specforge, {"rope_scaling": scaling})
+    for scaling in (
+        LinearScaling(rope_type="linear", factor=4.0),
+        Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
+        YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=16),
+    )
+}
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_the_first_weights_of_a_draft_of_another_kind_are_its_own(made: drafts.Made, tmp_path: Path, name: str) -> None:
+    kind = TRAINABLE[name]
+    original, draft = drafts.original_of_kind(made, kind)
+    there = tmp_path / "there"
+    there.mkdir()
+    kind.layout(original, there)
+    of = (
+        made
+        if kind.architecture == "LlamaForCausalLM"
+        else drafts.for_architecture(made, tmp_path / "of", kind.architecture)
+    )
+    config, target = stage(of, there, layers=list(original.layers)), Target(of.target)
+    beginning = begin(config, USAGE, target)
+    weights = first_weights(config, target)
+    assert weights is not None
+    Draft(beginning.config).load_state_dict(weights)
+    assert beginning.config.rope_scaling == draft.config.rope_scaling
+    assert beginning.config.latent == draft.config.latent
+    order = torch.searchsorted(original.ids, beginning.vocabulary.ids)
+    assert original.ids[order].tolist() == beginning.vocabulary.ids.tolist()
+    for tensor, weight in draft.state_dict().items():
+        rows = weight[order] if tensor == "lm_head.weight" else weight
+        torch.testing.assert_close(weights[tensor], rows, atol=0, rtol=0)
 
 
 def test_the_order_of_a_vocabulary_by_frequency_is_kept(made: drafts.Made, original: Original, tmp_path: Path) -> None:
