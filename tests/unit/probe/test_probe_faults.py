@@ -119,6 +119,23 @@ def test_an_aborted_answer_is_not_taken_for_a_short_one(server: FaultyServer, pr
     assert "out of memory" in error.message
 
 
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"error": {"message": "the scheduler is gone"}}, ExitCode.ENGINE_CRASHED),
+        ({"error": {"message": "overloaded", "code": 503}}, ExitCode.ENGINE_CRASHED),
+        ({"error": {"message": "too long", "code": 400}}, ExitCode.BAD_INPUT),
+    ],
+)
+def test_an_error_inside_a_stream_is_what_it_would_be_without_streaming(
+    server: FaultyServer, event: dict[str, Any], code: ExitCode
+) -> None:
+    server.fault = lambda method, path, body: (200, b"data: " + json.dumps(event).encode() + b"\n\n")
+    with pytest.raises(StageError, match=event["error"]["message"]) as failed:
+        Server(server.url).stream([1, 2], 4)
+    assert (failed.value.code, failed.value.reason) == (code, Reason.PROBE_ERROR)
+
+
 @pytest.mark.parametrize("answer", [(400, b'{"error": "too long"}'), (200, b"<html>a proxy</html>"), (200, b"{}")])
 def test_an_answer_that_trying_again_would_not_change_is_not_tried_again(
     server: FaultyServer, prompts: Path, answer: Answer

@@ -58,6 +58,16 @@ class _Completion(Model):
     usage: _Usage
 
 
+class _Error(Model):
+    #: That it would have without streaming. Who does not say answered the same prompt before: it failed since.
+    code: int = 500
+
+
+class _Failed(Model):
+    error: _Error
+
+
+_FAILED = TypeAdapter(_Failed)
 _INFO = TypeAdapter(dict[str, Any])
 _ANSWER = TypeAdapter(_Answer)
 _COMPLETION = TypeAdapter(_Completion)
@@ -244,7 +254,7 @@ class Server:
             for line in response:
                 at = time.perf_counter()
                 if line.startswith(b"data: {"):
-                    yield at, self._parsed(_ANSWER, path, line.removeprefix(b"data: "))
+                    yield at, self._event(path, line.removeprefix(b"data: "))
             response.close()
         except (OSError, http.client.HTTPException) as error:
             raise self._died(f"{path}: {str(error) or type(error).__name__}") from error
@@ -272,6 +282,14 @@ class Server:
             return shape.validate_json(text)
         except ValidationError:
             raise self._refused(path, 200, text) from None
+
+    def _event(self, path: str, text: bytes) -> _Answer:
+        """An event of a streamed answer, which begins with 200 whatever comes of it: an error has a status of its own, or none."""
+        try:
+            status = _FAILED.validate_json(text).error.code
+        except ValidationError:
+            return self._parsed(_ANSWER, path, text)
+        raise self._refused(path, status, text)
 
     def _refused(self, path: str, status: int, body: bytes) -> StageError:
         """An answer that is none. That of a failing server may be better next time; that of a healthy one may not."""
