@@ -522,7 +522,14 @@ def test_a_draft_to_go_on_from_brings_its_layers_and_its_vocabulary_and_data_is_
         ({"vocab_size": 999}, Reason.CONFIG_INVALID, "vocab_size is 999, the target's is 1000"),
         ({"target_hidden_size": 32}, Reason.FEATURE_MISMATCH, "states of 32 numbers, the target's have 64"),
         (
-            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "short_factor": [1.0],
+                    "long_factor": [2.0],
+                    "rope_theta": 1e4,
+                }
+            },
             Reason.UNSUPPORTED_DRAFT,
             "its rotary embedding is of type longrope",
         ),
