@@ -52,9 +52,10 @@ def prepare(target: str) -> Any:
 class Causal(torch.nn.Module):
     """Attention over one sequence without a cache, where SGLang's needs a batch and a pool."""
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, scale: float) -> None:
         super().__init__()
         self.shape = (heads, kv_heads, head_dim)
+        self.scale = scale
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object) -> torch.Tensor:
         """(tokens, heads x head_dim), as RadixAttention's."""
@@ -65,7 +66,7 @@ class Causal(torch.nn.Module):
             part.view(tokens, kv_heads, head_dim).transpose(0, 1).repeat_interleave(heads // kv_heads, 0)
             for part in (key, value)
         )
-        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale)
         return mixed.transpose(0, 1).reshape(tokens, heads * head_dim)
 
 
@@ -126,7 +127,8 @@ def ask(
             attention.attn_mqa = CausalLatent(attention.attn_mqa.scaling)
             attention.dispatch_attn_forward_method = lambda _: AttnForwardMethod.MLA
         else:
-            attention.attn = Causal(attention.num_heads, attention.num_kv_heads, attention.head_dim)
+            heads = (attention.num_heads, attention.num_kv_heads, attention.head_dim)
+            attention.attn = Causal(*heads, attention.attn.scaling)
     states = SimpleNamespace(hidden_states=features)
     batch = SimpleNamespace(spec_info=states, mm_input_embeds=None, attn_cp_metadata=None)
     normed, (fed_back,) = model.model(None, torch.arange(len(features)), batch, input_embeds=embeds)

@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "biases": {"fc_bias": True, "output_bias": True},
     "a bias of fc alone": {"fc_bias": True},
     "no groups, narrow heads": {"heads": 2, "head_dim": 24},
+    "groups, wide heads": {"heads": 4, "kv_heads": 2, "head_dim": 24},
     "linear rope": {"rope_scaling": LinearScaling(rope_type="linear", factor=4.0)},
     "llama3 rope": {
         "rope_scaling": Llama3Scaling(
