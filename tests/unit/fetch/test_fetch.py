@@ -338,6 +338,22 @@ def test_a_split_or_a_pattern_says_which_files_are_meant(
     assert sorted(one.messages[0]["content"] for one in Conversations.read(Path(fetched.path))) == expected
 
 
+@pytest.mark.parametrize(("split", "expected"), [("train", ["a"]), ("train_gen", ["b"]), ("test", ["c", "d"])])
+def test_a_split_whose_name_begins_another_ones_is_itself_where_it_is_there(
+    there: Hub, folder: Path, split: str, expected: list[str]
+) -> None:
+    files = {
+        "data/train-00000-of-00001.jsonl": lines("a"),
+        "data/train_gen-00000-of-00001.jsonl": lines("b"),
+        "data/test_sft-00000-of-00001.jsonl": lines("c"),
+        "data/test_gen-00000-of-00001.jsonl": lines("d"),
+    }
+    there.put("acme/talks", files, kind="datasets")
+    fetched = run(config(folder, split=split)).dataset
+    assert fetched is not None
+    assert sorted(one.messages[0]["content"] for one in Conversations.read(Path(fetched.path))) == expected
+
+
 def test_files_that_name_no_split_are_all_for_training(there: Hub, folder: Path) -> None:
     there.put("acme/talks", {"a.jsonl": lines("a"), "b.jsonl": lines("b")}, kind="datasets")
     fetched = run(config(folder, split="train")).dataset

@@ -67,7 +67,8 @@ def of_dataset(repository: Repository, split: str, pattern: str | None) -> list[
 
     Args:
         repository: of the data set.
-        split: told from the others by a word in a file's path. Where no path has such a word, all are ``train``.
+        split: its name in a file's path; where no path has just that name, a word of it (``train`` of ``train_sft``). Where
+            no path has a word that tells splits, all are ``train``.
         pattern: of the paths; decides alone where it is given.
 
     Raises:
@@ -79,7 +80,8 @@ def of_dataset(repository: Repository, split: str, pattern: str | None) -> list[
     elif split == "train" and not any(_names(file.path, word) for file in readable for word in _SPLITS):
         found = readable
     else:
-        found = [file for file in readable if _names(file.path, split)]
+        named = [file for file in readable if _names(file.path, split, within="-./")]
+        found = named or [file for file in readable if _names(file.path, split)]
     if not found:
         wanted = f"that fits {pattern!r}" if pattern is not None else f"of split {split!r}"
         raise StageError(
@@ -91,8 +93,9 @@ def of_dataset(repository: Repository, split: str, pattern: str | None) -> list[
     return found
 
 
-def _names(path: str, split: str) -> bool:
-    return re.search(rf"(?:^|[-_./]){re.escape(split)}(?:[-_./]|$)", path) is not None
+def _names(path: str, split: str, *, within: str = "-_./") -> bool:
+    """Whether a path has a split's name between two of these characters, or at an end."""
+    return re.search(rf"(?:^|[{within}]){re.escape(split)}(?:[{within}]|$)", path) is not None
 
 
 def _listed(repository: Repository) -> str:
