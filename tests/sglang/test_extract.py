@@ -6,7 +6,7 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from image import recipe
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Report
+from eagle3_api.sglang import Version, capture_points
 from eagle3_api.spec import Regenerate
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
@@ -200,6 +201,27 @@ def test_there_is_one_row_a_token_though_conversations_share_beginnings_and_are_
     manifest = made.features().manifest
     assert manifest.provenance["captureIds"] == "[0, 1, 2]"
     assert manifest.provenance["capture"] == "compared"
+    assert manifest.provenance["captureConvention"] == "output"
+
+
+def test_the_capture_points_are_names_in_the_sglang_that_runs_here(tmp_path: Path) -> None:
+    points = asdict(capture_points(Version(0, 5, 21)))
+    image = recipe()
+    found = subprocess.run(
+        [
+            environment.ensure() / "bin" / "python3",
+            "-c",
+            "import pkgutil, sys\nfor name in sys.argv[1:]: assert callable(pkgutil.resolve_name(name)), name",
+            *points.values(),
+        ],
+        env=os.environ | image.env,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert points
+    assert found.returncode == 0, found.stderr
 
 
 def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(

@@ -20,6 +20,7 @@ class ExtractConfig(Model):
     folder: str = Field(description="The artifact's folder, under the features root.")
     target: str
     target_digest: str
+    target_revision: str | None = Field(None, description="Commit that the target was fetched at, for the record.")
     trust_remote_code: bool = False
     data: DataConfig
     data_digest: str

@@ -85,6 +85,7 @@ def test_from_then_on_every_stage_and_server_reads_what_was_fetched() -> None:
     extract = links[0].config
     assert isinstance(extract, ExtractConfig)
     assert (extract.data.dataset, extract.data.conversations) == (dataset.path, None)
+    assert extract.target_revision == target.commit
     server = deployment(world.obj, Settings(), facts, number=0, key="k" * 16, replicas=1, draft=None, record={})
     pod = server["spec"]["template"]["spec"]
     command = pod["containers"][0]["command"]

@@ -34,6 +34,7 @@ from eagle3_api.jobs import (
 from eagle3_draft import artifacts
 from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.data.tokenizer_files import template_digest, tokenizer_digest
 from eagle3_draft.extract import run
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.extract.transformers_engine import TransformersEngine
@@ -241,7 +242,7 @@ def test_every_conversation_is_there_once_and_knows_which_tokens_are_the_assista
 
 
 def test_the_manifest_says_what_the_features_are_and_were_made_from(world: World) -> None:
-    config = world.config(dtype="bf16")
+    config = world.config(dtype="bf16", target_revision="c0ffee")
     run(config)
     features = world.features()
     numbers = features.manifest.numbers
@@ -252,6 +253,11 @@ def test_the_manifest_says_what_the_features_are_and_were_made_from(world: World
     made_from = features.manifest.made_from
     assert (made_from["target"], made_from["data"]) == (config.target_digest, config.data_digest)
     assert "engine" not in made_from
+    assert made_from["chatTemplate"] == template_digest(TEMPLATE) == numbers["chat_template_digest"]
+    assert numbers["tokenizer_digest"] == tokenizer_digest(world.target)
+    provenance = features.manifest.provenance
+    assert provenance["targetRevision"] == "c0ffee"
+    assert provenance["layerConvention"] == "output of the decoder layer, from 0; -1 is the embedding's"
     assert features.manifest.provenance["engine"].startswith("transformers ")
 
 

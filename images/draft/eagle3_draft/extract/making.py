@@ -31,6 +31,9 @@ WRITERS = 4
 #: Bytes of their states, which are in memory; a larger one is written alone.
 WRITING_BYTES = 512 * 1024 * 1024
 
+#: What the layers in a manifest count, in words.
+LAYER_CONVENTION = "output of the decoder layer, from 0; -1 is the embedding's"
+
 
 @dataclass(frozen=True)
 class _Shard:
@@ -146,7 +149,14 @@ class Maker:
             made_from=self._inputs.made_from(),
             numbers=numbers.model_dump(),
             provenance=begun.engine.provenance
-            | {"sglang": config.sglang_version, "node": node(), "started": self._started, "finished": _now()},
+            | ({"targetRevision": config.target_revision} if config.target_revision is not None else {})
+            | {
+                "layerConvention": LAYER_CONVENTION,
+                "sglang": config.sglang_version,
+                "node": node(),
+                "started": self._started,
+                "finished": _now(),
+            },
         )
         self._at.published(begun.writer.folder, manifest)
 

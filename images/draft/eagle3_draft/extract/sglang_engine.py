@@ -32,7 +32,7 @@ from torch import Tensor
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
-from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points
+from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points, convention
 from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.extract.handover import HandoverReader
@@ -112,6 +112,7 @@ class SGLangEngine:
             "engine": f"sglang {__version__}",
             "capture": CAPTURE_KNOWN.get(version, "unknown"),
             "captureIds": json.dumps(ids),
+            "captureConvention": convention(target.architecture, version),
             "torch": str(torch.__version__),
             "device": str(arguments.device),
             "dtype": str(arguments.dtype),

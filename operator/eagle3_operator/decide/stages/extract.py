@@ -43,6 +43,7 @@ def _config(context: Context, key: str) -> ExtractConfig:
         folder=context.folder(StageName.EXTRACT, key),
         target=context.target,
         target_digest=facts.target_digest,
+        target_revision=facts.fetched.target.commit if facts.fetched and facts.fetched.target else None,
         trust_remote_code=spec.target.trust_remote_code,
         data=data_config(given(spec.data), facts.fetched),
         data_digest=facts.data_digest or "",
