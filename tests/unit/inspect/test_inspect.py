@@ -466,7 +466,10 @@ def test_a_checkpoint_that_fits_is_adopted_without_space_for_features(world: Wor
     [
         ({"intermediate_size": None}, {}, Reason.CONFIG_INVALID),
         (
-            {"max_position_embeddings": 512, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}},
+            {
+                "max_position_embeddings": 512,
+                "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+            },
             {},
             Reason.CONTEXT_TOO_SHORT,
         ),
