@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
-from eagle3_draft.extract.handover import HandoverReader, HandoverWriter, Rows
+from eagle3_draft.extract.handover import HandoverReader, HandoverWriter, Rows, folder_on_disk
 from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
 
@@ -115,3 +115,10 @@ def test_no_file_follows_one_that_could_not_be_written_and_the_engine_is_told(tm
     wait_for("the error", 10, lambda: errors)
     assert isinstance(errors[0], OSError)
     assert not list(folder.glob("*.safetensors"))
+
+
+def test_what_a_killed_pod_left_on_the_disk_goes_when_it_starts_again_and_that_of_others_stays(tmp_path: Path) -> None:
+    left, others = folder_on_disk(tmp_path, 1), folder_on_disk(tmp_path, 11)
+    (left / "rows").write_bytes(b"x")
+    again = folder_on_disk(tmp_path, 1)
+    assert sorted(tmp_path.iterdir()) == sorted([again, others])

@@ -6,6 +6,8 @@ the file, while the next forward runs. A conversation that was computed in one f
 what was computed in several is joined here.
 """
 
+import shutil
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,6 +43,15 @@ class Rows(NamedTuple):
     conversation: int
     start: int
     tokens: int
+
+
+def folder_on_disk(artifact: Path, pod: int) -> Path:
+    """A new folder for the files beside an artifact, in place of those that killed pods of this number left there."""
+    artifact.mkdir(parents=True, exist_ok=True)
+    prefix = f".handover-{pod}-"
+    for left in artifact.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=artifact))
 
 
 class HandoverWriter:

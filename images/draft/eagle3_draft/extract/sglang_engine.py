@@ -34,8 +34,9 @@ from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points, convention
 from eagle3_draft.data.dialogue import Answer
+from eagle3_draft.extract import parts
 from eagle3_draft.extract.engine import AskerT, Sampling, States
-from eagle3_draft.extract.handover import HandoverReader
+from eagle3_draft.extract.handover import HandoverReader, folder_on_disk
 from eagle3_draft.extract.sglang_capture import (
     FAILURE,
     Plan,
@@ -402,8 +403,7 @@ def _handover(folder: Path, longest: int) -> Path:
     needed = 3 * max(WINDOW_BATCHES * BATCH_BYTES, longest)
     if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed:
         return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
-    folder.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=".handover-", dir=folder))
+    return folder_on_disk(folder, parts.index())
 
 
 def _let_nobody_wait(batches: "Sequence[_Batch]", done: "Future[None]") -> None:
