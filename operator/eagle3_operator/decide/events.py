@@ -54,7 +54,7 @@ def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Ev
 def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:
     if stage.name is StageName.EXTRACT and facts is not None and facts.feature_bytes is not None:
         size = readable_bytes(facts.feature_bytes)
-        return f": {_count(spec.extract.gpus, 'GPU')}, at most {size} at {spec.extract.dtype} ({readable_count(facts.expected_tokens or 0)} tokens)"
+        return f": {_count(spec.extract.gpus, 'GPU')}, about {size} at {spec.extract.dtype} ({readable_count(facts.expected_tokens or 0)} tokens)"
     if stage.name is StageName.TRAIN:
         return f": {_count(spec.train.gpus, 'GPU')}, {_count(spec.train.epochs, 'epoch')}"
     return ""

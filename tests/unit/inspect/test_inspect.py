@@ -362,7 +362,7 @@ def test_a_volume_that_is_too_small_says_what_would_fit(world: World) -> None:
         ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, feature_dtype="fp32", features_capacity=4_000_000
     )
     assert message == (
-        "at most 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.33 MiB; the features volume has "
+        "about 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.33 MiB; the features volume has "
         "3.81 MiB free and lacks 2.51 MiB. Use a claim of 6.65 MiB, extract.dtype bf16 (3.20 MiB), "
         "extract.dtype fp8 (1.74 MiB) or data.maxSamples 57 (about 3,857 tokens)"
     )

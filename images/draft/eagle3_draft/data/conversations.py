@@ -27,7 +27,8 @@ ROLES = ("system", "user", "assistant")
 #: Bytes of a line. The longest conversations of a million tokens are shorter.
 LINE_LIMIT = 64 * 1024 * 1024
 
-#: A low estimate of the UTF-8 bytes of a token: English has more than 4, code about 3, Chinese 3 to 5.
+#: A low estimate of the UTF-8 bytes of a token, and no bound: English has more than 4, code about 3, Chinese 3 to 5, and rare
+#: characters 1. Extract counts tokens before it stores any.
 BYTES_PER_TOKEN = 3
 
 #: Tokens that a chat template puts around a message, at most.

@@ -86,7 +86,7 @@ def check_space(
     """Set the features' size against the free space.
 
     Args:
-        tokens: of all conversations, at most.
+        tokens: of all conversations, as estimated: three bytes are taken for a token, which texts of rare characters go below.
         conversations: how many.
         layers: how many auxiliary layers.
         hidden_size: of the target.
@@ -119,7 +119,7 @@ def check_space(
     raise StageError(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
-        f"at most {readable_count(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
+        f"about {readable_count(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
         f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free "
         f"and lacks {readable_bytes(needed - free)}. Use "
         f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}{hint}",
