@@ -7,6 +7,7 @@ work; printing is bounded here.
 import sys
 import time
 from collections.abc import Callable
+from threading import Lock
 from typing import TextIO
 
 from eagle3_api import jobs
@@ -16,7 +17,7 @@ INTERVAL = 2.0
 
 
 class Progress:
-    """The progress of one piece of work.
+    """The progress of one piece of work. Several threads may tell of it.
 
     Args:
         total: the whole work, in units.
@@ -36,6 +37,7 @@ class Progress:
         self._done = 0.0
         self._printed: float | None = None
         self._complete = False
+        self._telling = Lock()
 
     def update(self, done: float, message: str = "") -> None:
         """Say how much is done. The first call and the one that completes the work always print a line.
@@ -45,6 +47,10 @@ class Progress:
                 reckoned from this run alone.
             message: a few words for people; by default how many units of how many.
         """
+        with self._telling:
+            self._update(done, message)
+
+    def _update(self, done: float, message: str) -> None:
         self._done = done
         now = self._clock()
         if self._first is None:
@@ -64,7 +70,8 @@ class Progress:
 
     def advance(self, more: float, message: str = "") -> None:
         """Say that so much more is done than was said last; nothing more means that it is still under way."""
-        self.update(self._done + more, message)
+        with self._telling:
+            self._update(self._done + more, message)
 
     def _seconds_left(self, now: float, done: float, since: tuple[float, float]) -> float | None:
         if done >= self._total:

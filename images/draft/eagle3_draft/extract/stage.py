@@ -163,7 +163,7 @@ def _texts(
     if to_make:
         progress.update(kind.steps * sum(len(part.conversations) for part in own if part not in to_make), "begins")
     if asked is None:
-        return AsTheyStand(inputs, interruption.check, progress), progress
+        return AsTheyStand(inputs, to_make, interruption.check, progress), progress
     end = inputs.renderer.end_token
     ends = {*(config.end_tokens or []), *([] if end is None else [end])}
     sampling = Sampling(asked.temperature, asked.top_p, asked.seed, tuple(sorted(ends)))

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -82,8 +83,12 @@ class Texts(Protocol):
 class AsTheyStand:
     """With the answers in the data. The target is not needed for them.
 
+    The next part is rendered by a thread while the states of one are taken: an engine that runs a small target is through
+    with all that it has been asked for in less time than a part takes to render.
+
     Args:
         inputs: of the extraction.
+        parts: to be made, in order.
         attend: called between two conversations; what it raises interrupts.
         progress: of the stage.
     """
@@ -92,9 +97,12 @@ class AsTheyStand:
     steps = 1
     immediate = True
 
-    def __init__(self, inputs: Inputs, attend: Callable[[], None], progress: Progress) -> None:
+    def __init__(self, inputs: Inputs, parts: Iterable[Part], attend: Callable[[], None], progress: Progress) -> None:
         self._inputs = inputs
+        self._waiting = deque(parts)
         self._progress = progress
+        self._thread = ThreadPoolExecutor(1, "rendering")
+        self._rendering: Future[Usable] | None = None
         self.attend = attend
 
     def first(self, parts: Sequence[Part], count: int) -> tuple[int, Usable]:
@@ -107,13 +115,23 @@ class AsTheyStand:
         return looked_at, usable
 
     def of(self, part: Part) -> Usable:
+        """Of the next part; they are taken in order."""
+        usable = (self._rendering or self._next()).result()
+        self._waiting.popleft()
+        self._rendering = self._next() if self._waiting else None
+        return usable
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _next(self) -> "Future[Usable]":
+        return self._thread.submit(self._usable, self._waiting[0])
+
+    def _usable(self, part: Part) -> Usable:
         usable = Usable()
         for index, text in self._rendered(part):
             self._add(usable, index, text)
         return usable
-
-    def close(self) -> None:
-        """There is nothing."""
 
     def _rendered(self, part: Part) -> Iterator[tuple[int, Rendered | UnusableError]]:
         for begin in range(0, len(part.conversations), RENDERED_TOGETHER):
