@@ -60,8 +60,11 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """The version in a text such as ``0.5.23`` or ``lmsysorg/sglang:v0.5.23-cu130``; ValueError if there is none."""
-        found = _VERSION.search(text.rpartition(":")[2])
+        """The version in a text such as ``0.5.23`` or ``lmsysorg/sglang:v0.5.23-cu130``; ValueError if there is none.
+
+        An image may be pinned by its digest besides: ``lmsysorg/sglang:v0.5.23@sha256:...``.
+        """
+        found = _VERSION.search(text.partition("@")[0].rpartition(":")[2])
         if found is None:
             raise ValueError(f"no SGLang version in {text!r}; set sglangVersion")
         return cls(*(int(found[part] or 0) for part in ("major", "minor", "patch", "post")))

@@ -24,6 +24,10 @@ from eagle3_api.spec.watch import Watch
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
+#: An image whose tag begins with SGLang's version, pinned by its digest or not: what ``sglang.Version.parse`` can read.
+VERSIONED_IMAGE = "^[^@]*:v?[0-9]+[.][0-9]+[.][0-9]+[^:@]*(@.*)?$"
+
+
 class DeletionPolicy(StrEnum):
     RETAIN = "Retain"
     DELETE = "Delete"
@@ -63,7 +67,7 @@ class Eagle3DraftSpec(Model):
             "publish.hook.volumes: one of them is no volume of placement.volumes; name those that are there",
         ),
         rule(
-            "has(self.sglangVersion) || self.image.matches(':v?[0-9]+[.][0-9]+[.][0-9]+')",
+            f"has(self.sglangVersion) || self.image.matches('{VERSIONED_IMAGE}')",
             "image: SGLang's version cannot be read from the tag; set sglangVersion (0.5.23)",
         ),
         rule(

@@ -4,6 +4,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.chain import Actions, View
 from eagle3_operator.decide.conditions import Said
+from eagle3_operator.decide.stages import sglang_version
 from eagle3_operator.decision import Manifest, Own
 from eagle3_operator.manifests import claims, names
 from eagle3_operator.observation import Claim
@@ -23,6 +24,10 @@ def refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
                 "lists them in the chart's values (allowedServiceAccounts)"
             )
             return Said("False", Reason.INVALID_CONFIGURATION, text)
+    try:
+        sglang_version(spec)
+    except ValueError as error:  # admitted before there was a rule against it
+        return Said("False", Reason.INVALID_CONFIGURATION, f"image: {error}")
     return None
 
 

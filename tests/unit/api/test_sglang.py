@@ -1,5 +1,6 @@
 """What the product knows of SGLang's versions, and how layers are named there."""
 
+import re
 from typing import Final
 
 import pytest
@@ -23,6 +24,7 @@ from eagle3_api.sglang import (
     numeric_arguments,
     supports_target,
 )
+from eagle3_api.spec.whole import VERSIONED_IMAGE
 
 KIMI: Final = "KimiK25ForConditionalGeneration"
 DEEPSEEK: Final = "DeepseekV3ForCausalLM"
@@ -119,25 +121,47 @@ def test_an_architecture_whose_convention_is_unknown_is_not_supported() -> None:
     assert not supports_target("GPT2LMHeadModel")
 
 
+DIGEST = "9f2c" * 16
+
+#: Images, and the version that each one's tag says.
+VERSIONED = {
+    "lmsysorg/sglang:v0.5.23": Version(0, 5, 23),
+    "registry.example.com:5000/sglang:v0.5.17-cu130": Version(0, 5, 17),
+    "lmsysorg/sglang:v0.5.6.post2-cu129": Version(0, 5, 6, 2),
+    f"lmsysorg/sglang:v0.5.23@sha256:{DIGEST}": Version(0, 5, 23),
+    f"registry.example.com:5000/sglang:0.5.21-cu130@sha256:{DIGEST}": Version(0, 5, 21),
+}
+
+#: Images whose tag says none, or that have no tag.
+UNVERSIONED = (
+    "lmsysorg/sglang:latest",
+    "lmsysorg/sglang",
+    "registry.example.com:5000/sglang",
+    f"lmsysorg/sglang@sha256:{DIGEST}",
+    f"lmsysorg/sglang:latest@sha256:{DIGEST}",
+    "registry.example.com:5000/sglang@sha256:0.5.23",
+    "sglang:0.5.23:latest",
+)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("0.5.23", Version(0, 5, 23)),
-        ("lmsysorg/sglang:v0.5.23", Version(0, 5, 23)),
-        ("registry.example.com:5000/sglang:v0.5.17-cu130", Version(0, 5, 17)),
-        ("lmsysorg/sglang:v0.5.6.post2-cu129", Version(0, 5, 6, 2)),
-        ("0.5.6post1", Version(0, 5, 6, 1)),
-    ],
+    [*VERSIONED.items(), ("0.5.23", Version(0, 5, 23)), ("0.5.6post1", Version(0, 5, 6, 1))],
 )
 def test_the_version_is_read_from_the_images_tag(text: str, expected: Version) -> None:
     assert Version.parse(text) == expected
     assert Version.parse(str(expected)) == expected
 
 
-@pytest.mark.parametrize("text", ["lmsysorg/sglang:latest", "lmsysorg/sglang", "registry.example.com:5000/sglang"])
+@pytest.mark.parametrize("text", UNVERSIONED)
 def test_without_a_version_the_user_is_told_to_name_it(text: str) -> None:
     with pytest.raises(ValueError, match="set sglangVersion"):
         Version.parse(text)
+
+
+@pytest.mark.parametrize("image", [*VERSIONED, *UNVERSIONED])
+def test_an_image_is_admitted_if_its_version_can_be_read(image: str) -> None:
+    assert bool(re.search(VERSIONED_IMAGE, image)) == (image in VERSIONED)
 
 
 def test_versions_are_ordered_as_numbers() -> None:

@@ -584,6 +584,13 @@ def test_a_service_account_that_the_chart_does_not_allow_is_refused_by_its_path(
     assert (world.created, world.replicas, world.serving) == (created, replicas, 1)
 
 
+def test_an_image_whose_version_cannot_be_read_is_told_and_not_tried_for_ever() -> None:
+    world = World().edit(image="lmsysorg/sglang:latest").settle()
+    assert world.reason("Stalled") == ("True", Reason.INVALID_CONFIGURATION)
+    assert "set sglangVersion" in world.condition("Accepted").message
+    assert world.created == []
+
+
 def test_a_service_account_that_the_chart_allows_is_the_pods() -> None:
     world = World(settings=Settings(allowed_service_accounts=["trainer"]))
     world.edit(train={"placement": {"serviceAccountName": "trainer"}})
