@@ -24,8 +24,8 @@ class Pod:
     terminating: bool = False
     #: When it is to have ended, if it is terminating.
     gone_by: datetime | None = None
-    #: The main container has run, or runs.
-    started: bool = False
+    #: When the main container was started last; None if it never was. A pod may have waited for hours before.
+    started_at: datetime | None = None
     #: The scheduler's words when it found no place, and since when.
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
@@ -40,6 +40,11 @@ class Pod:
     oom_killed: bool = False
     termination_message: str = ""
     finished_at: datetime | None = None
+
+    @property
+    def started(self) -> bool:
+        """The main container has run, or runs."""
+        return self.started_at is not None
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def pod_from(pod: Json) -> Pod:
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
         gone_by=_time(metadata.get("deletionTimestamp")),
-        started=bool(_ending(main) or (main.get("state") or {}).get("running")),
+        started_at=_started(pod, main),
         unschedulable=scheduled.get("message", "") if unschedulable else None,
         unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
         queue=queue,
@@ -71,6 +71,12 @@ def pod_from(pod: Json) -> Pod:
         termination_message=ended.get("message", "") if ended else "",
         finished_at=_time(ended.get("finishedAt")) if ended else None,
     )
+
+
+def _started(pod: Json, main: Json) -> datetime | None:
+    """When the main container was started last. Of one that was lost with its node only its pod's creation is known."""
+    run = (main.get("state") or {}).get("running") or _ending(main)
+    return times.parse(run.get("startedAt") or pod["metadata"]["creationTimestamp"]) if run else None
 
 
 def _ending(container: Json) -> Json:

@@ -326,16 +326,15 @@ def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
 
 
 def _stalled(link: Link, job: Job, view: View) -> bool:
-    """Row 41: a pod runs and has printed no progress line for so long."""
+    """Row 41: a container runs and has printed no progress line for so long. Its pod's wait before that does not count."""
     spec = view.obj.spec
     timeouts = {StageName.TRAIN: spec.train.stall_timeout}
     if jobs.runs_target(spec, link.stage):
         timeouts[link.stage] = spec.extract.stall_timeout
-    running = [pod for pod in job.pods if pod.started and pod.phase == "Running"]
+    running = [pod.started_at for pod in job.pods if pod.started_at is not None and pod.phase == "Running"]
     if link.stage not in timeouts or not running or job.progress_problem:
         return False
-    since = max(pod.created_at.timestamp() for pod in running)
-    heard = max(since, job.progress.time if job.progress else 0.0)
+    heard = max(max(running).timestamp(), job.progress.time if job.progress else 0.0)
     return view.now.timestamp() - heard > seconds(timeouts[link.stage])
 
 

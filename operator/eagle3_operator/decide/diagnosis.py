@@ -82,6 +82,7 @@ def wants_place(pod: Pod) -> tuple[Reason, str]:
 
 
 def hung_since(deployment: Deployment, budget: float, now: datetime) -> float | None:
-    """Seconds that a started, never ready server has had, if that is more than its budget."""
-    ages = [(now - pod.created_at).total_seconds() for pod in deployment.pods if pod.started and not pod.ready]
-    return max(ages, default=0.0) if deployment.ready_replicas == 0 and max(ages, default=0.0) > budget else None
+    """Seconds that a server has had since its container was started, without being ready, if that is more than its budget."""
+    starts = (pod.started_at for pod in deployment.pods if not pod.ready)
+    age = max(((now - start).total_seconds() for start in starts if start is not None), default=0.0)
+    return age if deployment.ready_replicas == 0 and age > budget else None

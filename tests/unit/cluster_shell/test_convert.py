@@ -124,6 +124,20 @@ def test_a_crash_looping_server_has_an_ending_a_reason_and_has_started() -> None
     assert (made.started, made.waiting_reason, made.exit_code, made.restarts) == (True, "CrashLoopBackOff", 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("states", "started"),
+    [
+        ({"state": {"running": {"startedAt": LATER}}}, LATER),
+        ({"state": {"running": {"startedAt": LATER}}, "lastState": {"terminated": {"startedAt": BORN}}}, LATER),
+        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 1, "startedAt": LATER}}}, LATER),
+        ({"state": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None}}}, BORN),
+    ],
+)
+def test_a_pod_has_started_when_its_container_did_last(states: Json, started: str) -> None:
+    status = {"containerStatuses": [{"name": "stage", **states}]}
+    assert pod_from(pod(status=status)).started_at == at(started)
+
+
 def test_a_pod_killed_for_its_memory_says_so() -> None:
     made = pod_from(pod(status={"phase": "Failed", "containerStatuses": [container(ended(137, reason="OOMKilled"))]}))
     assert made.oom_killed

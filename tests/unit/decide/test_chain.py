@@ -204,7 +204,7 @@ def test_a_corrected_placement_helps_a_pending_job_and_leaves_a_running_one() ->
     assert "0/1 nodes match" in world.condition("Ready").message
     world.edit(extract={"placement": {"nodeSelector": {"gpu": "h200"}}}).settle()
     assert world.created.count(job.name) == 2
-    world._put_job(replace(world.job("extract"), pods=(Pod("q", world.now, "Running", started=True),)))
+    world._put_job(replace(world.job("extract"), pods=(Pod("q", world.now, "Running", started_at=world.now),)))
     world.edit(extract={"placement": {"nodeSelector": {"gpu": "b200"}}}).settle()
     assert world.created.count(job.name) == 2
 
@@ -212,7 +212,7 @@ def test_a_corrected_placement_helps_a_pending_job_and_leaves_a_running_one() ->
 def test_progress_is_shown_with_the_time_that_is_left() -> None:
     world = World().settle().finish("inspect")
     progress = Progress(done=0.62, seconds_left=3.4 * 3600, message="step 62 of 100", time=world.now.timestamp())
-    running = Pod("p", world.now, "Running", started=True)
+    running = Pod("p", world.now, "Running", started_at=world.now)
     world._put_job(replace(world.job("extract"), pods=(running,), progress=progress))
     world.settle()
     assert world.told.progress == "62% 3.4h left"
@@ -224,11 +224,22 @@ def test_a_job_without_progress_is_resumed_once_and_then_failed() -> None:
     world = World().settle().finish("inspect")
     name = world.job("extract").name
     for expected in (2, 2):
-        world._put_job(replace(world.job("extract"), pods=(Pod("p", world.now, "Running", started=True),)))
+        world._put_job(replace(world.job("extract"), pods=(Pod("p", world.now, "Running", started_at=world.now),)))
         world.settle().later(1801).settle()
         assert world.created.count(name) == expected
     assert world.jobs("extract") == []
     assert world.reason("FeaturesReady") == ("False", Reason.JOB_STALLED)
+
+
+def test_a_pod_that_waited_long_for_its_gpus_has_the_whole_timeout_once_it_runs() -> None:
+    world = World().settle().finish("inspect")
+    name, created = world.job("extract").name, world.now
+    running = Pod("p", created, "Running", started_at=world.later(2 * 3600).now)
+    world._put_job(replace(world.job("extract"), pods=(running,)))
+    world.settle().later(1799).settle()
+    assert world.created.count(name) == 1
+    world.later(2).settle()
+    assert world.created.count(name) == 2
 
 
 def test_a_conversion_that_hangs_while_it_runs_the_target_keeps_no_gpus() -> None:
@@ -236,7 +247,7 @@ def test_a_conversion_that_hangs_while_it_runs_the_target_keeps_no_gpus() -> Non
     world = World().edit(draft={"checkpoint": "/drafts/mine"}).settle()
     world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
     name = world.job("convert").name
-    world._put_job(replace(world.job("convert"), pods=(Pod("p", world.now, "Running", started=True),)))
+    world._put_job(replace(world.job("convert"), pods=(Pod("p", world.now, "Running", started_at=world.now),)))
     world.settle().later(1801).settle()
     assert world.created.count(name) == 2
 
@@ -253,7 +264,7 @@ def test_what_a_draft_and_its_target_agree_on_is_told_when_it_is_converted() -> 
 def test_a_pod_killed_for_its_memory_is_told_so() -> None:
     """Row 39."""
     world = World().settle().finish("inspect")
-    pod = Pod("p", world.now, "Failed", started=True, exit_code=137, oom_killed=True, finished_at=world.now)
+    pod = Pod("p", world.now, "Failed", started_at=world.now, exit_code=137, oom_killed=True, finished_at=world.now)
     job = world.job("extract")
     world._put_job(replace(job, failed=True, failure_reason="BackoffLimitExceeded", pods=(pod,)))
     world.settle()
@@ -282,7 +293,7 @@ def test_suspend_starts_nothing_and_suspends_what_runs() -> None:
 @pytest.mark.parametrize("queue", [None, "gpus"])
 def test_suspend_frees_the_gpus_also_where_something_is_looked_at_first(queue: str | None) -> None:
     world = World().edit(queueName=queue).settle().finish("inspect")
-    running = Pod("p", world.now, "Running", started=True)
+    running = Pod("p", world.now, "Running", started_at=world.now)
     world._put_job(replace(world.job("extract"), suspended=False, pods=(running,)))
     world.settle().edit(data={"maxLength": 1024}, suspend=True).settle()
     assert [job.suspended for job in world.jobs("extract")] == ([True] if queue is None else [])
@@ -376,7 +387,7 @@ def test_a_name_too_long_for_the_pods_of_a_jobset_goes_without(length: int, kind
 def test_a_training_goes_on_in_the_form_in_which_it_began(installed: bool) -> None:
     world = about_to_train(jobsets=not installed)
     name = world.job("train").name
-    world._put_job(replace(world.job("train"), pods=(Pod("p", world.now, "Running", started=True),)))
+    world._put_job(replace(world.job("train"), pods=(Pod("p", world.now, "Running", started_at=world.now),)))
     world.seen = replace(world.seen, jobsets=installed)
     world.settle()
     world.edit(suspend=True).settle()
@@ -432,15 +443,15 @@ def test_a_settled_object_changes_nothing() -> None:
 
 def test_a_job_whose_pods_fail_and_are_tried_again_says_so() -> None:
     world = World().settle().finish("inspect")
-    crashed = Pod("p", world.now, "Failed", started=True, exit_code=1, finished_at=world.now)
-    world._put_job(replace(world.job("extract"), pods=(crashed, Pod("q", world.now, "Running", started=True))))
+    crashed = Pod("p", world.now, "Failed", started_at=world.now, exit_code=1, finished_at=world.now)
+    world._put_job(replace(world.job("extract"), pods=(crashed, Pod("q", world.now, "Running", started_at=world.now))))
     world.settle()
     assert "pod p ended with code 1; it is tried again" in world.condition("FeaturesReady").message
 
 
 def test_a_log_that_cannot_be_read_is_no_stalled_job() -> None:
     world = World().settle().finish("inspect")
-    pod = Pod("p", world.now, "Running", started=True)
+    pod = Pod("p", world.now, "Running", started_at=world.now)
     world._put_job(replace(world.job("extract"), pods=(pod,), progress_problem="the kubelet does not answer"))
     world.later(3600).settle()
     assert world.jobs("extract") != []

@@ -121,7 +121,7 @@ class AnyHistory(RuleBasedStateMachine):
     def a_candidate_crashes(self) -> None:
         for number, deployment in list(self.world.seen.deployments.items()):
             if deployment.replicas and not deployment.ready_replicas and number != self.world.serving:
-                pod = Pod("crash", self.world.now, "Running", started=True, restarts=3, exit_code=1)
+                pod = Pod("crash", self.world.now, "Running", started_at=self.world.now, restarts=3, exit_code=1)
                 self.world.pods(number, pod, log=("boom",))
                 return
 

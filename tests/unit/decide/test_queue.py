@@ -37,7 +37,7 @@ def test_a_job_in_the_queue_is_queued_and_neither_resumed_nor_called_stalled() -
 
 def test_a_job_that_the_queue_admits_runs_and_one_that_it_takes_back_is_queued_again() -> None:
     world = queued()
-    running = Pod("e", world.now, "Running", started=True)
+    running = Pod("e", world.now, "Running", started_at=world.now)
     world._put_job(replace(world.job("extract"), suspended=False, pods=(running,)))
     world.settle()
     assert world.reason() == ("False", Reason.EXTRACTING)
@@ -50,7 +50,9 @@ def test_a_job_that_the_queue_admits_runs_and_one_that_it_takes_back_is_queued_a
 def test_a_suspended_object_takes_its_job_out_of_the_queue_which_would_resume_it() -> None:
     world = queued()
     name = world.job("extract").name
-    world._put_job(replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started=True),)))
+    world._put_job(
+        replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started_at=world.now),))
+    )
     world.edit(suspend=True).settle()
     assert world.jobs("extract") == []
     assert world.reason() == ("False", Reason.SUSPENDED)
@@ -65,7 +67,9 @@ def test_a_job_that_still_waits_moves_to_the_queue_that_is_named_now_and_a_runni
     world.edit(queueName="others").settle()
     assert world.job("extract").queue == "others"
     assert world.created.count(name) == 2
-    world._put_job(replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started=True),)))
+    world._put_job(
+        replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started_at=world.now),))
+    )
     world.edit(queueName=None).settle()
     assert world.job("extract").queue == "others"
     assert world.created.count(name) == 2

@@ -225,7 +225,7 @@ def test_a_warm_revision_gives_way_to_a_candidate_before_the_serving_one_does() 
 
 def test_a_warm_revision_that_is_still_going_is_waited_for_before_the_serving_one_is_displaced() -> None:
     world = broken_draft(serving_draft(World(room=2)))
-    going = Pod("old", world.now, "Running", started=True, terminating=True)
+    going = Pod("old", world.now, "Running", started_at=world.now, terminating=True)
     waiting = Pod("new", world.now, unschedulable="Insufficient nvidia.com/gpu", unschedulable_since=world.now)
     world._put(replace(world.seen.deployments[0], pods=(going,)))
     world.pods(2, waiting)
@@ -275,7 +275,7 @@ def test_a_rollback_never_waits_even_where_the_gpus_are_full() -> None:
 
 def test_a_rollback_takes_the_gpus_of_pods_that_are_going_and_not_those_of_what_serves() -> None:
     world = full_node()
-    going = Pod("former", world.now, "Running", started=True, terminating=True)
+    going = Pod("former", world.now, "Running", started_at=world.now, terminating=True)
     waiting = Pod("new", world.now, unschedulable="Insufficient nvidia.com/gpu", unschedulable_since=world.now)
     world.room = 2
     world.window(verify=2900)
@@ -288,7 +288,7 @@ def test_a_rollback_takes_the_gpus_of_pods_that_are_going_and_not_those_of_what_
 
 def lost(world: World) -> Pod:
     """A pod whose node does not answer: it should have ended by now, and nobody can say that it has."""
-    return Pod("lost", world.now, "Running", started=True, terminating=True, gone_by=world.now)
+    return Pod("lost", world.now, "Running", started_at=world.now, terminating=True, gone_by=world.now)
 
 
 def test_a_pod_on_a_lost_node_holds_no_rollback_up() -> None:
@@ -331,7 +331,7 @@ def test_a_server_that_fails_to_start_is_retried_and_then_stalled_with_its_last_
     world = serving_plain()
     log = ("loading weights", "RuntimeError: captured 2 of 3 aux hidden states")
     for restarts in (1, 2, 3):
-        pod = Pod("p", world.now, "Running", started=True, restarts=restarts, exit_code=1)
+        pod = Pod("p", world.now, "Running", started_at=world.now, restarts=restarts, exit_code=1)
         world.pods(1, pod, log=log)
     assert world.replicas == {0: 1, 1: 0}
     assert world.reason("RevisionProven") == ("False", Reason.START_FAILED)
@@ -346,7 +346,7 @@ def test_a_server_that_fails_to_start_is_retried_and_then_stalled_with_its_last_
 def test_a_start_that_hangs_past_its_budget_is_told_with_its_last_line() -> None:
     """Row 16 (a rule's table; the hang itself needs GPUs)."""
     world = serving_plain(World().edit(serve={"startTimeout": "25m"}))
-    world.pods(1, Pod("p", world.now, "Running", started=True), log=("init draft worker, tp rank 5",))
+    world.pods(1, Pod("p", world.now, "Running", started_at=world.now), log=("init draft worker, tp rank 5",))
     world.later(1400).settle()
     assert world.replicas[1] == 1
     world.later(200).settle()
@@ -355,10 +355,21 @@ def test_a_start_that_hangs_past_its_budget_is_told_with_its_last_line() -> None
     assert "init draft worker, tp rank 5" in world.condition("RevisionProven").message
 
 
+def test_the_time_in_which_an_image_was_pulled_is_no_part_of_a_start() -> None:
+    world = serving_plain(World().edit(serve={"startTimeout": "25m"}))
+    created = world.now
+    world.later(20 * 60).pods(1, Pod("p", created, "Running", started_at=world.now))
+    world.later(1499).settle()
+    assert world.replicas[1] == 1
+    world.later(2).settle()
+    assert world.reason("RevisionProven") == ("False", Reason.STARTUP_HUNG)
+    assert "no readiness after 25 min" in world.condition("RevisionProven").message
+
+
 def test_gpu_memory_exhausted_at_start_advises_the_flag() -> None:
     """Row 39."""
     world = serving_plain(World().edit(serve={"startRetries": 0}))
-    pod = Pod("p", world.now, "Running", started=True, restarts=1, exit_code=1)
+    pod = Pod("p", world.now, "Running", started_at=world.now, restarts=1, exit_code=1)
     world.pods(1, pod, log=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",))
     assert world.reason("RevisionProven") == ("False", Reason.OUT_OF_MEMORY)
     assert "--mem-fraction-static" in world.condition("RevisionProven").message
@@ -400,7 +411,7 @@ def test_a_goal_that_cannot_start_is_passed_over_for_the_plain_revision() -> Non
     world.window(verify=2900)
     world.window(verify=2900)
     assert world.replicas[1] == 1
-    gone = Pod("p", world.now, "Running", started=True, restarts=3, exit_code=1)
+    gone = Pod("p", world.now, "Running", started_at=world.now, restarts=3, exit_code=1)
     world.pods(1, gone, log=("FileNotFoundError: /eagle3/drafts/llm/kimi/convert",))
     assert world.replicas[0] == 1
     world.ready(0)

@@ -59,7 +59,7 @@ def test_the_estimate_of_the_outage_is_what_the_stages_took_last_time() -> None:
 def test_an_approved_training_starts_when_the_servers_pods_are_gone() -> None:
     world = by_turns().edit(train={"epochs": 9}).settle()
     created = list(world.created)
-    going = Pod("kimi-r1-0", world.now, "Running", started=True, terminating=True)
+    going = Pod("kimi-r1-0", world.now, "Running", started_at=world.now, terminating=True)
     command = world.condition("Ready").message
     world.annotations["eagle3.dev/approve"] = command.split("eagle3.dev/approve=")[1].split()[0]
     world.step()
@@ -81,7 +81,7 @@ def test_a_server_on_a_lost_node_holds_no_training_up() -> None:
     command = world.condition("Ready").message
     world.annotations["eagle3.dev/approve"] = command.split("eagle3.dev/approve=")[1].split()[0]
     world.step()
-    lost = Pod("kimi-r1-0", world.now, "Running", started=True, terminating=True, gone_by=world.now)
+    lost = Pod("kimi-r1-0", world.now, "Running", started_at=world.now, terminating=True, gone_by=world.now)
     world.pods(1, lost).later(119).settle()
     assert world.reason() == ("False", Reason.MAKING_ROOM)
     world.later(1).settle()
@@ -142,7 +142,7 @@ def test_a_new_revision_that_could_not_start_is_not_tried_again_by_itself_at_the
     for stage in ("extract", "train"):
         world.finish(stage)
     world.finish("convert", converted("e" * 64))
-    world.pods(2, Pod("p", world.now, "Running", started=True, restarts=1, exit_code=1), log=("boom",))
+    world.pods(2, Pod("p", world.now, "Running", started_at=world.now, restarts=1, exit_code=1), log=("boom",))
     assert world.replicas == {0: 0, 1: 1, 2: 0}
     outages = world.outages
     world.ready(1).later(3700).settle().later(86400).settle()
@@ -173,7 +173,7 @@ def test_the_servers_come_back_when_a_stage_fails(stage: str) -> None:
 def test_the_servers_come_back_while_the_object_is_suspended_and_go_again_before_the_job_is_resumed() -> None:
     world = retrained(by_turns())
     job = world.job("extract")
-    world._put_job(replace(job, pods=(Pod("e", world.now, "Running", started=True),)))
+    world._put_job(replace(job, pods=(Pod("e", world.now, "Running", started_at=world.now),)))
     world.edit(suspend=True).settle()
     assert world.job("extract").suspended
     assert world.replicas == {0: 0, 1: 0}, "the Job's pod still has its GPUs"
@@ -262,7 +262,7 @@ def test_a_job_that_waits_for_the_servers_gpus_gets_them_by_an_edit() -> None:
 
 def test_a_job_that_runs_beside_the_servers_is_left_beside_them() -> None:
     world = serving_draft().later(700).edit(train={"epochs": 9}).settle()
-    world._put_job(replace(world.job("extract"), pods=(Pod("e", world.now, "Running", started=True),)))
+    world._put_job(replace(world.job("extract"), pods=(Pod("e", world.now, "Running", started_at=world.now),)))
     world.edit(serve={"whileTraining": "ScaleToZero"}).settle()
     assert world.replicas[1] == 1
     assert world.reason() == ("False", Reason.EXTRACTING)
@@ -275,7 +275,7 @@ def test_keep_brings_the_servers_back_at_once() -> None:
 
 def test_a_lost_status_does_not_start_servers_under_a_running_training() -> None:
     world = retrained(by_turns())
-    world._put_job(replace(world.job("extract"), pods=(Pod("e", world.now, "Running", started=True),)))
+    world._put_job(replace(world.job("extract"), pods=(Pod("e", world.now, "Running", started_at=world.now),)))
     world.status = {}
     world.settle()
     assert world.replicas == {0: 0, 1: 0}
@@ -308,7 +308,9 @@ def test_servers_stay_away_while_the_job_that_they_made_room_for_waits_in_a_queu
     world = retrained(by_turns().edit(queueName="gpus").settle())
     assert world.reason() == ("False", Reason.QUEUED)
     assert world.replicas == {0: 0, 1: 0}
-    world._put_job(replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started=True),)))
+    world._put_job(
+        replace(world.job("extract"), suspended=False, pods=(Pod("e", world.now, "Running", started_at=world.now),))
+    )
     world.later(3600).settle()
     world._put_job(replace(world.job("extract"), suspended=True, pods=()))
     world.settle()

@@ -132,7 +132,7 @@ class World:
     def hang_a_server(self) -> "World":
         """A pod of a server that was sent away last does not end: its node is lost."""
         if going := [d for d in self.seen.deployments.values() if d.replicas == 0]:
-            lost = Pod("lost", self.now, "Running", started=True, terminating=True, gone_by=self.now)
+            lost = Pod("lost", self.now, "Running", started_at=self.now, terminating=True, gone_by=self.now)
             self._put(replace(going[-1], pods=(lost,)))
         return self
 
@@ -172,7 +172,7 @@ class World:
             f"{job.name}-x",
             self.now,
             "Failed",
-            started=True,
+            started_at=self.now,
             exit_code=code,
             termination_message=said,
             finished_at=self.now,
@@ -185,7 +185,7 @@ class World:
         """The stage's Job fails with this report."""
         job = self.job(stage)
         report = Report(stage=StageName(stage), key=job.key, ok=False, reason=reason, message=message)
-        pod = Pod(f"{job.name}-x", self.now, "Failed", started=True, exit_code=code, finished_at=self.now)
+        pod = Pod(f"{job.name}-x", self.now, "Failed", started_at=self.now, exit_code=code, finished_at=self.now)
         self._put_job(replace(job, failed=True, finished_at=self.now, report=report, pods=(pod,)))
         return self.settle()
 
@@ -194,7 +194,7 @@ class World:
         for number in numbers:
             deployment = self.seen.deployments[number]
             pods = tuple(
-                Pod(f"{deployment.name}-{i}", self.now, "Running", ready=True, started=True)
+                Pod(f"{deployment.name}-{i}", self.now, "Running", ready=True, started_at=self.now)
                 for i in range(deployment.replicas)
             )
             self._put(replace(deployment, pods=pods, ready_replicas=len(pods)))
