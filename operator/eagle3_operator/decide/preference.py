@@ -35,14 +35,20 @@ def best(
     return min(proven, key=lambda revision: _rank(revision, wanted, facts), default=None)
 
 
-def _rank(revision: Revision, wanted: Wanted | None, facts: Facts) -> tuple[int, float]:
-    """Smaller is better: the wanted draft, the last that served this target, the plain server, what served another one."""
+def _rank(revision: Revision, wanted: Wanted | None, facts: Facts) -> tuple[bool, bool, bool, bool, bool, float]:
+    """Smaller is better: the wanted draft; the last that served this target; the plain server, as wanted or as it was.
+
+    Then comes what else serves this target, and another target only where nothing of this one is proven: what answers
+    under the Service's name would be another model.
+    """
     status = revision.status
     promoted = times.parse(status.promoted_at).timestamp() if status.promoted_at else 0.0
-    if wanted is not None and status.key == wanted.draft_key:
-        return 0, -revision.number
-    if not revision.plain and promoted and status.target == facts.target_digest:
-        return 1, -promoted
-    if wanted is not None and status.key == wanted.plain_key:
-        return 2, -revision.number
-    return (3 if not revision.plain and promoted else 4), -max(promoted, float(revision.number))
+    as_wanted = wanted is not None and status.key in (wanted.draft_key, wanted.plain_key)
+    return (
+        not (as_wanted and not revision.plain),
+        status.target != facts.target_digest,
+        not (promoted and not revision.plain),
+        not as_wanted,
+        not revision.plain,
+        -(revision.number if as_wanted else max(promoted, float(revision.number))),
+    )

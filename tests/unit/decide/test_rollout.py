@@ -429,6 +429,23 @@ def test_a_new_image_is_proven_plain_first_while_the_old_draft_serves_on() -> No
     assert world.served == [0, 1, 3]
 
 
+def test_a_rollback_puts_no_other_target_behind_the_service_while_the_next_draft_is_made() -> None:
+    world = serving_draft().later(700).settle()
+    world.edit(target={"model": "/models/other"}).settle()
+    world.finish("inspect", FACTS.model_copy(update={"target_digest": "target-2"}))
+    assert world.serving == 1, "nothing of the new target is proven yet"
+    for stage in ("extract", "train"):
+        world.finish(stage)
+    world.finish("convert", converted("e" * 64)).ready(2).finish("probe", measured())
+    world.ready(3).finish("probe", measured(accept=2.71, speed=126.9)).later(700).settle()
+    assert world.serving == 3
+    world.edit(train={"epochs": 9}).settle()
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert world.ready(2).serving == 2
+
+
 def test_retired_revisions_beyond_the_limit_are_deleted_but_never_what_is_fallen_back_to() -> None:
     world = serving_draft(World().edit(revisionHistoryLimit=1))
     for steps in (2, 4, 5):
