@@ -34,16 +34,18 @@ def refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
 def without_claims(view: View, actions: Actions) -> Said | None:
     """Make the claims that are ours to make, which go with the object or outlive it as ``deletionPolicy`` says now.
 
-    Without a user's claim, or with one that its pods cannot share, nothing starts.
+    Without a user's claim, with one that its pods cannot share, or where a stranger's has the name of ours, nothing starts.
     """
     made: list[Manifest] = []
     for root in names.roots(view.obj.spec):
         name = names.claim_name(view.obj, root)
         asked = getattr(view.obj.spec.storage, root).claim is None
         if (found := view.seen.claims.get(name)) is not None:
+            if asked and found.owned is None:
+                return _taken(root, found)
             if alone := _not_shared(view.obj, root, found):
                 return alone
-            if asked and found.owned is not None:
+            if asked:
                 owners = tuple(claims.claim(view.obj, root)["metadata"].get("ownerReferences", ()))
                 if found.owned != bool(owners):  # deletionPolicy was edited since
                     actions.own.append(Own(name, owners))
@@ -55,6 +57,15 @@ def without_claims(view: View, actions: Actions) -> Said | None:
         return Said("False", Reason.STORAGE_UNAVAILABLE, text)
     actions.apply += made
     return Said("Unknown", Reason.PENDING, "claims are being made") if made else None
+
+
+def _taken(root: names.RootName, claim: Claim) -> Said:
+    """Nothing is written to a claim that nobody named and somebody else made: it may hold anything."""
+    text = (
+        f"storage.{root}: claim {claim.name!r} exists and does not belong to this object; with a size given, the operator "
+        f"makes one of that name. Delete it or give the object another name; to use it, say storage.{root}.claim in a new object"
+    )
+    return Said("False", Reason.NAME_CONFLICT, text)
 
 
 def _not_shared(obj: Eagle3Draft, root: names.RootName, claim: Claim) -> Said | None:

@@ -323,6 +323,19 @@ def test_without_the_claim_nothing_is_started_and_the_claim_is_named() -> None:
     assert world.job("inspect")
 
 
+def test_a_claim_that_somebody_else_made_is_not_taken_for_ours() -> None:
+    world = World().edit(storage={"features": {"claim": None, "size": "1Ti"}})
+    theirs = Claim("kimi-features", 10**13, owned=None)
+    world.seen = replace(world.seen, claims={**world.seen.claims, theirs.name: theirs})
+    world.settle()
+    assert world.created == []
+    assert world.reason("Accepted") == ("False", Reason.NAME_CONFLICT)
+    assert "storage.features: claim 'kimi-features' exists" in world.condition("Accepted").message
+    world.seen = replace(world.seen, claims={**world.seen.claims, theirs.name: replace(theirs, owned=True)})
+    world.edit(deletionPolicy="Delete").settle()
+    assert world.job("inspect")
+
+
 def test_several_nodes_do_not_train_on_a_claim_that_one_of_them_keeps_for_itself() -> None:
     world = World().edit(train={"nodes": 2})
     shared = Claim("drafts", 1, access_modes=("ReadWriteMany",))
