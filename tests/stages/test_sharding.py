@@ -5,13 +5,12 @@ Four ranks, two pods of two, carry out everything that is looked at here, one af
 
 import json
 import multiprocessing
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
@@ -19,14 +18,11 @@ from eagle3_api.artifacts import WEIGHTS
 from eagle3_api.jobs import TrainConfig
 from eagle3_api.spec.train import Sharding
 from eagle3_draft.model.factor import FACTORS
-from eagle3_draft.stage import StageError
-from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.checkpoints import TrainingState
+from stages.four_ranks import RANKS, four_ranks, of_rank, values
 from unit.train import corpus
-from unit.train.test_learning import new_batch, new_learning
-from unit.train.test_loop import prepared, trained
+from unit.train.test_loop import prepared
 
-RANKS = 4
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
 #: How trainings that are interrupted after their second step begin, and how they go on.
@@ -36,38 +32,6 @@ RESUMED: dict[str, tuple[Sharding, Sharding]] = {
     "Hybrid, then Full": ("Hybrid", "Full"),
     "Full, then Replicate": ("Full", "Replicate"),
 }
-
-
-def of_rank(rank: int) -> list[Batch]:
-    """A rank's two passes of a step; no two are of the same size."""
-    return [new_batch(40 + 11 * rank), new_batch(30 + 7 * rank)]
-
-
-def values(batches: Sequence[Batch], precision: str, shards: int | None = None) -> list[list[float]]:
-    """Loss, gradient norm and accuracy of a few steps."""
-    learning = new_learning(FACTORS[precision], shards=shards)
-    return [learning.step(batches[0], 1e-3, torch.zeros(0), batches[1:]).tolist() for _ in range(3)]
-
-
-def four_ranks(rank: int, folder: Path, trainings: dict[str, list[TrainConfig]]) -> None:
-    """What each of them does. Of a training, all tries but the last are interrupted; no tries is all of it."""
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "meeting"), RANKS)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    steps = {
-        f"{precision}, {shards}": values(of_rank(rank), precision, shards)
-        for precision in FACTORS
-        for shards in (4, 2, 1)
-    }
-    states = {}
-    for name, tries in trainings.items():
-        for config in tries[:-1]:
-            with pytest.raises(StageError, match="interrupted after step"):
-                trained(config, 2)
-        states[name] = asdict(trained(tries[-1]))
-    dist.destroy_process_group()
-    if rank == 0:
-        (folder / "said.json").write_text(json.dumps({"steps": steps, "states": states}))
 
 
 @dataclass
