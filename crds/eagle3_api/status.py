@@ -136,6 +136,10 @@ class RevisionStatus(Model):
         description="It is tried in the room that servers made for its draft's training, whose approval covers it.",
     )
     probe: ProbeResult | None = None
+    proof: ProbeResult | None = Field(
+        None,
+        description="Of a plain revision that is measured again: what it was measured as before. It is fallen back to meanwhile.",
+    )
     probe_folder: str | None = Field(None, description="Where the measurement lies: answers, report.")
     probe_errors: int = 0
     probe_problem: str = ""

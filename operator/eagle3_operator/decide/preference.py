@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from eagle3_api.jobs import Facts
 from eagle3_operator.decide import times
-from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+from eagle3_operator.decide.revisions import Revision, Wanted
 
 
 def best(
@@ -27,10 +27,7 @@ def best(
     proven = [
         r
         for r in revisions
-        if r.standing is Standing.PROVEN
-        and r.number != without
-        and r.deployment is not None
-        and (r.startable or r.number == serving)
+        if r.may_serve and r.number != without and r.deployment is not None and (r.startable or r.number == serving)
     ]
     return min(proven, key=lambda revision: _rank(revision, wanted, facts), default=None)
 

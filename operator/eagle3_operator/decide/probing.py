@@ -92,7 +92,8 @@ def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View
         result, view.obj.spec.probe, expected=revision.status.expected_accept_length, name=revision.name
     )
     if verdict.passed or verdict.failed:
-        return revision.status.model_copy(update={"probe": result, "probe_folder": artifact, "probe_problem": ""})
+        measured = {"probe": result, "proof": None, "probe_folder": artifact, "probe_problem": ""}
+        return revision.status.model_copy(update=measured)
     return _not_measured(revision.status, verdict.message)
 
 

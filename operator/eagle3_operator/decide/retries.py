@@ -55,7 +55,8 @@ def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observa
 
 
 def _forget(revision: RevisionStatus, token: str) -> RevisionStatus:
-    return revision.model_copy(update=_FORGOTTEN | {"retried": token})
+    proof = revision.probe or revision.proof if revision.draft is None else None
+    return revision.model_copy(update=_FORGOTTEN | {"proof": proof, "retried": token})
 
 
 def _retry_stage(status: Eagle3DraftStatus, seen: Observation, stage: StageStatus, token: str) -> Retried:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ConvertResult
+from eagle3_api.jobs import ConvertResult, ProbeResult
 from eagle3_api.sglang import adaptive_tier
 from eagle3_api.spec import Eagle3DraftSpec, Serve
 from eagle3_api.status import RevisionState, RevisionStatus, Window
@@ -89,11 +89,12 @@ class Revision:
     @property
     def probe_verdict(self) -> Verdict | None:
         """The judgement of the stored measurement by today's policy; None before there is one."""
-        if self.status.probe is None:
+        return self._judged(self.status.probe)
+
+    def _judged(self, probe: ProbeResult | None) -> Verdict | None:
+        if probe is None:
             return None
-        return judge_probe(
-            self.status.probe, self.spec.probe, expected=self.status.expected_accept_length, name=self.name
-        )
+        return judge_probe(probe, self.spec.probe, expected=self.status.expected_accept_length, name=self.name)
 
     @property
     def watch_verdict(self) -> Verdict | None:
@@ -156,6 +157,15 @@ class Revision:
         if not self.startable or self.status.probe_errors >= PROBE_TRIES:
             return Standing.STALLED
         return Standing.UNTRIED
+
+    @property
+    def may_serve(self) -> bool:
+        """It is proven; or it was, is plain, and is only measured again, so that a draft can be compared with it.
+
+        It has not become worse by that, and must not be missing when a bad draft is to be left.
+        """
+        proof = self._judged(self.status.proof) if self.probe_verdict is None else None
+        return self.standing is Standing.PROVEN or (proof is not None and proof.passed)
 
     def state(self, *, serving: bool) -> RevisionState:
         """Where it stands, in one word for people."""

@@ -153,7 +153,7 @@ class Rollout:
             return None
         plain = self._latest(self.wanted.plain_key) or self._new(self.wanted.plain_key, None)
         if plain.standing is Standing.PROVEN and not fits(plain, self.view, self.wanted):
-            plain = self._update(plain.number, probe=None, probe_errors=0)
+            plain = self._update(plain.number, probe=None, proof=plain.status.probe, probe_errors=0)
         if plain.standing is not Standing.PROVEN:
             return plain.number if plain.standing is Standing.UNTRIED else None
         draft = self._latest(self.wanted.draft_key) or self._new(self.wanted.draft_key, plain)
@@ -312,7 +312,8 @@ class Rollout:
                 self._update(number, bakes_until=None)
         else:
             candidate = self.revisions[self.candidate] if self.candidate is not None and not blocked else None
-            tried = candidate is not None and candidate.standing is Standing.UNTRIED
+            # What is fallen back to while it is measured again gets the pods of a goal, not the one of a candidate
+            tried = candidate is not None and candidate.standing is Standing.UNTRIED and candidate is not goal
             want = capacity.replicas(
                 self.revisions,
                 count=self.serve.replicas,

@@ -58,7 +58,9 @@ class AnyHistory(RuleBasedStateMachine):
     def a_probe_ends(self, accept: float, speed: float) -> None:
         number = self.world.job("probe").revision
         plain = next(r for r in self.world.told.revisions if r.number == number).draft is None
-        self.world.finish("probe", measured() if plain else measured(accept=accept, speed=speed))
+        load = self.world.obj.spec.probe.concurrency
+        result = measured() if plain else measured(accept=accept, speed=speed)
+        self.world.finish("probe", result.model_copy(update={"concurrency": load}))
 
     def _watched(self) -> bool:
         serving = [r for r in self.world.told.revisions if r.number == self.world.serving]
@@ -117,6 +119,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.rejected.clear()
         self.world.settle()
 
+    @rule(concurrency=st.sampled_from([1, 8]))
+    def the_load_of_the_probe_is_edited(self, concurrency: int) -> None:
+        self.world.edit(probe={"concurrency": concurrency}).settle()
+
     @rule()
     def a_candidate_crashes(self) -> None:
         for number, deployment in list(self.world.seen.deployments.items()):
@@ -134,8 +140,8 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def the_service_only_ever_moves_to_a_proven_revision(self) -> None:
         if self.world.serving is not None:
-            probe = next(r for r in self.world.told.revisions if r.number == self.world.serving).probe
-            assert probe is not None, "what serves was measured"
+            serving = next(r for r in self.world.told.revisions if r.number == self.world.serving)
+            assert serving.probe or serving.proof, "what serves was measured"
 
     @invariant()
     def a_rejected_revision_is_not_served_while_another_is_ready(self) -> None:

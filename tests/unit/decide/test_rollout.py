@@ -446,6 +446,46 @@ def test_a_rollback_puts_no_other_target_behind_the_service_while_the_next_draft
     assert world.ready(2).serving == 2
 
 
+@pytest.mark.parametrize("why", ["another load", "a person asks"])
+def test_a_bad_draft_is_left_for_the_plain_server_also_while_that_waits_to_be_measured_again(why: str) -> None:
+    world = serving_draft(World(room=2).edit(serve={"replicas": 2, "bakeTime": "0s"})).ready(1)
+    if why == "another load":
+        world.edit(probe={"concurrency": 8})
+    else:
+        world.annotations["eagle3.dev/retry"] = "r0@1"
+    world.settle().later(700).settle()
+    assert world.told.revisions[0].reason is Reason.AWAITING_APPROVAL
+    assert world.replicas == {0: 0, 1: 2}
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == {0: 2, 1: 0}
+    assert world.ready(0).serving == 0
+    assert world.told.revisions[0].probe is None
+    assert world.finish("probe", measured(concurrency=world.obj.spec.probe.concurrency)).serving == 0
+    assert world.told.revisions[0].proof is None
+
+
+def test_a_plain_server_that_is_fallen_back_to_while_it_is_measured_again_gets_all_its_pods() -> None:
+    world = serving_draft(World().edit(serve={"replicas": 2, "bakeTime": "0s"})).ready(1)
+    world.edit(probe={"concurrency": 8}).settle()
+    assert world.replicas == {0: 1, 1: 2}
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == {0: 2, 1: 2}
+    assert world.ready(0).serving == 0
+    assert world.replicas == {0: 2, 1: 0}
+
+
+def test_what_failed_its_measurement_serves_no_sooner_because_it_is_measured_again() -> None:
+    mismatch = "attention_backend: asked for 'flashinfer', got 'triton'"
+    world = trained().ready(0).finish("probe", measured(argument_mismatches=[mismatch]))
+    assert world.told.revisions[0].state == "Rejected"
+    world.annotations["eagle3.dev/retry"] = "r0@1"
+    world.settle().ready(0)
+    assert world.job("probe")
+    assert world.serving is None
+
+
 def test_retired_revisions_beyond_the_limit_are_deleted_but_never_what_is_fallen_back_to() -> None:
     world = serving_draft(World().edit(revisionHistoryLimit=1))
     for steps in (2, 4, 5):
