@@ -35,7 +35,7 @@ def all_rendered(*values: str) -> list[Manifest]:
 
 def rendered(*values: str) -> dict[str, Manifest]:
     """The chart's manifests by kind; of several of one kind the operator's own."""
-    others = ("-edit", "-view", "-train")
+    others = ("-edit", "-view", "-train", "-servers")
     return {m["kind"]: m for m in all_rendered(*values) if not m["metadata"]["name"].endswith(others)}
 
 
@@ -200,6 +200,21 @@ def test_another_pod_monitor_selects_the_pods_that_train() -> None:
     (port,) = pod["spec"]["containers"][0]["ports"]
     assert endpoint["port"] == port["name"]
     assert set(monitor["spec"]["podTargetLabels"]) <= set(pod["metadata"]["labels"])
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+
+
+def test_another_pod_monitor_selects_the_servers_of_revisions() -> None:
+    monitors = [m for m in all_rendered("podMonitor.enabled=true") if m["kind"] == "PodMonitor"]
+    (monitor,) = (m for m in monitors if m["metadata"]["name"].endswith("-servers"))
+    server = yaml.safe_load((GOLDEN / "a-draft-revision-speculates-with-EAGLE3.yaml").read_text())
+    pod, selector = server["spec"]["template"], monitor["spec"]["selector"]
+    assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (expression,) = selector["matchExpressions"]
+    assert expression["operator"] == "Exists"
+    assert expression["key"] in pod["metadata"]["labels"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (port,) = pod["spec"]["containers"][0]["ports"]
+    assert endpoint["port"] == port["name"]
     assert monitor["spec"]["namespaceSelector"] == {"any": True}
 
 
