@@ -153,6 +153,8 @@ def _aftermath(at: Situation, newest: Revision) -> str:
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
     retry = f"eagle3.dev/retry={newest.name}@<any new word>"
+    if newest.startable:  # it is the probe that did not come to an end: nothing but this annotation forgets that
+        return f"{serving}; {newest.name} is tried again on {retry}."
     alone = newest.displaces(at.serving.number if at.serving else None)
     soon = "" if alone else "in an hour, "
     return f"{serving}; {newest.name} is tried again {soon}when the spec changes, or on {retry}."

@@ -380,6 +380,8 @@ def test_a_probe_that_could_not_measure_is_tried_three_times_and_rejects_nothing
     for _ in range(3):
         world.fail("probe", Reason.PROBE_ERROR, "the server closed the connection", code=21)
     assert world.reason("RevisionProven") == ("False", Reason.PROBE_ERROR)
+    message = world.condition("RevisionProven").message
+    assert "is tried again on eagle3.dev/retry=r" in message, "only the annotation has it tried again"
     assert world.told.revisions[1].state == "Stalled"
     assert world.serving == 0
 
