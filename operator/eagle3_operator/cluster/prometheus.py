@@ -6,13 +6,17 @@ text for people: on missing metrics nothing is ever rolled back.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 
 import httpx
 
 from eagle3_operator.settings import PrometheusServer
+
+#: Seconds for which a server that let one question time out is not asked again: each would hold a worker as long.
+REST_SECONDS = 30.0
 
 
 class MetricsUnavailableError(Exception):
@@ -20,10 +24,17 @@ class MetricsUnavailableError(Exception):
 
 
 class Prometheus:
-    """One Prometheus server of the settings. Safe to share between threads."""
+    """One Prometheus server of the settings. Safe to share between threads.
 
-    def __init__(self, server: PrometheusServer) -> None:
+    Args:
+        server: of the settings.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, server: PrometheusServer, clock: Callable[[], float] = monotonic) -> None:
         self._server = server
+        self._clock = clock
+        self._rests_until = -math.inf
         self._http = httpx.Client(base_url=server.url, timeout=server.timeout_seconds)
 
     def values(self, queries: Mapping[str, str], time: datetime) -> dict[str, float | None]:
@@ -57,6 +68,8 @@ class Prometheus:
 
     def _ask(self, query: str, time: datetime) -> dict[str, object]:
         where = f"Prometheus at {self._server.url}"
+        if self._clock() < self._rests_until:
+            raise MetricsUnavailableError(f"{where}: does not answer (timed out, and is asked again in a while)")
         try:
             answer = self._http.post(
                 "/api/v1/query",
@@ -65,6 +78,8 @@ class Prometheus:
             )
             said = answer.json()
         except (httpx.HTTPError, OSError) as failure:
+            if isinstance(failure, httpx.TimeoutException):
+                self._rests_until = self._clock() + REST_SECONDS
             raise MetricsUnavailableError(f"{where}: does not answer ({failure})") from failure
         except ValueError:
             raise MetricsUnavailableError(f"{where}: status {answer.status_code}, and no JSON") from None

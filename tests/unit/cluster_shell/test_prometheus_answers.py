@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
+from eagle3_operator.cluster.prometheus import REST_SECONDS, MetricsUnavailableError, Prometheus
 from eagle3_operator.settings import PrometheusServer
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
@@ -76,3 +76,15 @@ def test_a_server_that_never_answers_is_waited_for_no_longer_than_its_timeout() 
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(MetricsUnavailableError, match="does not answer"):
             Prometheus(PrometheusServer(url=url, timeout_seconds=0.1)).values({"tokens": "vector(1)"}, NOW)
+
+
+def test_a_server_that_let_a_question_time_out_is_left_alone_for_a_while_and_then_asked_again() -> None:
+    now = 0.0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        server = Prometheus(PrometheusServer(url=url, timeout_seconds=0.1), clock=lambda: now)
+        tries = ((0.0, r"\(timed out\)"), (REST_SECONDS - 1, "again in a while"), (REST_SECONDS, r"\(timed out\)"))
+        for seconds, words in tries:
+            now = seconds
+            with pytest.raises(MetricsUnavailableError, match=words):
+                server.values({"tokens": "vector(1)"}, NOW)
