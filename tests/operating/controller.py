@@ -25,22 +25,20 @@ WEBHOOKS = {
     "ValidatingWebhookConfiguration": f"{HOOKS}/validatingwebhookconfigurations",
 }
 
-#: JobSet's own configuration.
-JOBSET = {
-    "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+#: What both controllers are told: they are alone, and their certificates are ours.
+_ALONE = {
     "kind": "Configuration",
     "leaderElection": {"leaderElect": False},
     "internalCertManagement": {"enable": False},
     "metrics": {"bindAddress": "0"},
 }
 
+#: JobSet's own configuration.
+JOBSET = {"apiVersion": "config.jobset.x-k8s.io/v1alpha1"} | _ALONE
+
 #: Kueue's, with the integrations that docs/serving.md asks for.
-KUEUE = {
+KUEUE = _ALONE | {
     "apiVersion": "config.kueue.x-k8s.io/v1beta1",
-    "kind": "Configuration",
-    "leaderElection": {"leaderElect": False},
-    "internalCertManagement": {"enable": False},
-    "metrics": {"bindAddress": "0"},
     "featureGates": {"VisibilityOnDemand": False},
     "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "pod", "deployment"]},
 }

@@ -7,7 +7,6 @@ finds them all finished publishes the whole, which moves no byte.
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -92,7 +91,10 @@ def run(
         folder.parent.name == StageName.EXTRACT
     ):  # if not, it is not laid out as artifacts are: others' things may lie there
         _remove_abandoned(folder, at)
-    with interruptible() as interruption, closing(_Loaded(config, load, interruption)) as engine:
+    with (
+        interruptible() as interruption,
+        closing(_Loaded(lambda: load(config) if load else load_engine(config, interruption.check))) as engine,
+    ):
         inputs = Inputs.open(config)
         every = parts.cut(len(inputs.conversations), part_conversations)
         unfinished = [part for part in every if at.finished(folder / part.name, config.key) is None]
@@ -131,10 +133,8 @@ def _remove_abandoned(folder: Path, at: Place) -> None:
 class _Loaded:
     """The engine, loaded when it is first asked for."""
 
-    def __init__(
-        self, config: ExtractConfig, load: Callable[[ExtractConfig], Engine] | None, interruption: Interruption
-    ) -> None:
-        self._load = partial(load or partial(load_engine, check=interruption.check), config)
+    def __init__(self, load: Callable[[], Engine]) -> None:
+        self._load = load
         self._engine: Engine | None = None
 
     def __call__(self) -> Engine:
