@@ -7,12 +7,14 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
 from eagle3_api.status import RevisionStatus, StageState
 from eagle3_operator.decide.chain import Step, View, advance
+from eagle3_operator.decide.diagnosis import held_up
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.manifests import flags, names
+from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Job
 
 
@@ -64,13 +66,23 @@ def fits(plain: Revision, view: View, wanted: Wanted) -> bool:
 
 
 def measure(
-    revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts
+    revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts, *, serving: int | None
 ) -> tuple[RevisionStatus, Step]:
-    """The probe of a revision whose server is ready, one step further. It does not share the server with one that was retried."""
+    """The probe of a revision whose server is ready, one step further. It does not share the server with one that was retried.
+
+    Args:
+        revision: what is measured.
+        plain: the proven plain revision that it is compared with.
+        view: the object, its children and the time.
+        wanted: what the object wants served.
+        facts: what Inspect found.
+        serving: number of the revision that serves. In its place nobody waits for a probe that is never started.
+    """
     config = probe_config(revision, plain, view, wanted, facts)
     former = [job for job in _under_way(revision, view) if job.key != config.key]
     waiting = (Reason.PENDING, "the former probe is being ended") if former else None
-    step = advance(Link(StageName.PROBE, config.key, config, config.folder), None, view, waiting)
+    link = Link(StageName.PROBE, config.key, config, config.folder)
+    step = advance(link, None, view, waiting)
     gone = (Delete("Job", job.name) for job in former if not job.terminating)
     step = replace(step, delete=(*step.delete, *gone))
     status, ended = revision.status, step.status
@@ -79,12 +91,37 @@ def measure(
     if ended.state is StageState.FAILED:
         failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
         return _not_measured(status, ended.message), failed
+    if revision.displaces(serving) and (trouble := _never_starts(view.job(link), view)):
+        return _given_up(revision, trouble, serving), step
     return status, step
 
 
 def _under_way(revision: Revision, view: View) -> list[Job]:
     probes = (job for job in view.seen.jobs.values() if job.stage == StageName.PROBE and job.owned)
     return [job for job in probes if job.revision == revision.number and not job.finished]
+
+
+def _never_starts(job: Job | None, view: View) -> tuple[Reason, str] | None:
+    """What has kept a probe's pod from being started for too long; what is only slow, a volume or a pull, is given more time."""
+    if job is None or job.finished or job.terminating or any(pod.started for pod in job.pods):
+        return None
+    trouble = held_up(job.pods) if job.pods else (Reason.PROBE_ERROR, f"Job {job.name} has made no pod (a quota?)")
+    waited = (view.now - job.created_at).total_seconds()
+    if waited <= (view.settings.surge_patience_seconds if trouble else BEFORE_THE_CONTAINER):
+        return None
+    reason, text = trouble or (Reason.PROBE_ERROR, f"the pod of Job {job.name} was not started")
+    return reason, f"{text}, for {waited / 60:.0f} min"
+
+
+def _given_up(revision: Revision, trouble: tuple[Reason, str], serving: int | None) -> RevisionStatus:
+    """As a start that failed for good: the pod finds no other end by itself, and meanwhile the Service has none."""
+    reason, text = trouble
+    failed = {
+        "start_failures": revision.serve.start_retries + 1,
+        "start_problem": f"its probe could not be started in the place of r{serving}: {text}",
+        "reason": reason,
+    }
+    return revision.status.model_copy(update=failed)
 
 
 def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View) -> RevisionStatus:

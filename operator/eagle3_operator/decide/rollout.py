@@ -195,7 +195,7 @@ class Rollout:
         if self.wanted is None:
             return
         plain = None if candidate.plain else self._latest(self.wanted.plain_key)
-        status, step = measure(candidate, plain, self.view, self.wanted, self.facts)
+        status, step = measure(candidate, plain, self.view, self.wanted, self.facts, serving=self.serving)
         self.actions.add(step)
         if step.status.reason not in (None, Reason.PENDING):
             self.reason, self.message = step.status.reason, step.status.message
@@ -254,7 +254,7 @@ class Rollout:
         if self.candidate is None:
             return False
         candidate, spec = self.revisions[self.candidate], self.view.obj.spec
-        if candidate.replicas == 0 and spec.suspend:
+        if spec.suspend and (candidate.replicas == 0 or candidate.displaces(self.serving)):
             self.reason, self.message = Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
             return True
         outage = candidate.displaces(self.serving)

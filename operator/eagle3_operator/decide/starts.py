@@ -6,6 +6,7 @@ from eagle3_api.conditions import Reason
 from eagle3_operator.decide import times
 from eagle3_operator.decide.diagnosis import diagnose, held_up, hung_since
 from eagle3_operator.decide.revisions import Revision, Standing
+from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Deployment
 
 #: A revision that could not be started is given another chance after so long; the cause may have gone by then.
@@ -39,9 +40,8 @@ def counted(revision: Revision, *, serving: int | None, budget: float, now: date
             "reason": Reason.STARTUP_HUNG,
         }
     waited = times.age(revision.status.started_at, now)
-    trouble = (
-        held_up(deployment.pods) if revision.standing is Standing.UNTRIED and revision.displaces(serving) else None
-    )
+    displacing = revision.standing is Standing.UNTRIED and revision.displaces(serving)
+    trouble = _never_begun(deployment, slow=waited > budget + BEFORE_THE_CONTAINER) if displacing else None
     if trouble is not None and waited > budget:
         reason, text = trouble
         return {
@@ -54,6 +54,16 @@ def counted(revision: Revision, *, serving: int | None, budget: float, now: date
         reason, problem = diagnose(deployment)
         return {"start_failures": restarts, "start_problem": problem, "reason": reason}
     return {}
+
+
+def _never_begun(deployment: Deployment, *, slow: bool) -> tuple[Reason, str] | None:
+    """What keeps a server's pods from being started: what is told of it, or that they were not for so long."""
+    if trouble := held_up(deployment.pods):
+        return trouble
+    if not deployment.pods:
+        return Reason.START_FAILED, f"Deployment {deployment.name} has made no pod (a quota?)"
+    begun = any(pod.started for pod in deployment.pods)
+    return (Reason.START_FAILED, f"no pod of {deployment.name} was started") if slow and not begun else None
 
 
 def _last_line(deployment: Deployment) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Deployment, Pod
-from unit.decide.world import World, serving_draft, serving_plain, stamp, trained
+from unit.decide.world import START, World, serving_draft, serving_plain, stamp, trained
 from unit.samples import FACTS, converted, measured
 
 
@@ -622,6 +622,76 @@ def test_what_took_the_place_of_the_serving_revision_and_never_starts_gives_it_b
     assert "for 20 min in the place of r1" in world.condition("RevisionProven").message
     world.ready(1).later(86400).settle()
     assert world.replicas == {0: 0, 1: 1, 2: 0}, "nor is it tried again by itself"
+
+
+@pytest.mark.parametrize(("pods", "minutes"), [((), 20), ((Pod("kimi-r2-x", START),), 50)], ids=["no pod", "no volume"])
+def test_what_keeps_a_server_from_starting_need_not_be_known_for_it_to_be_given_up(
+    pods: tuple[Pod, ...], minutes: int
+) -> None:
+    """A quota lets no pod be made; a volume is never attached."""
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never", "startTimeout": "20m"})).later(700).settle()
+    world.edit(autoApply="Always", serve={"maxRunningRequests": 7}).settle()
+    world.pods(2, *pods)
+    world.later(60 * minutes - 1).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.later(2).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.reason("RevisionProven") == ("False", Reason.START_FAILED)
+
+
+def test_what_is_suspended_in_the_place_of_the_serving_revision_gives_it_back() -> None:
+    world = displaced()
+    world.edit(suspend=True).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.reason() == ("False", Reason.SUSPENDED)
+    assert world.edit(suspend=False).settle().replicas == {0: 0, 1: 0, 2: 1}
+
+
+def displaced() -> World:
+    """r2 is ready in the place of r1, and is about to be probed."""
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(autoApply="Always", serve={"maxRunningRequests": 7}).settle()
+    assert world.ready(2).replicas == {0: 0, 1: 0, 2: 1}
+    return world
+
+
+NO_PROBE = {
+    "no node": (HELD_UP["no node"], 121),
+    "no image": (HELD_UP["no image"], 121),
+    "no container": (HELD_UP["no container"], 121),
+    "no pod": (None, 121),
+    "no volume": (({}, Reason.PROBE_ERROR), 1801),
+}
+
+
+@pytest.mark.parametrize("case", NO_PROBE)
+def test_a_probe_that_never_starts_keeps_the_place_of_the_serving_revision_no_longer_than_it_is_waited_for(
+    case: str,
+) -> None:
+    held, patience = NO_PROBE[case]
+    changes, reason = held or ({}, Reason.PROBE_ERROR)
+    world = displaced()
+    pods = (Pod("kimi-probe-x", world.now, **changes),) if held else ()  # type: ignore[arg-type]
+    world._put_job(replace(world.job("probe"), pods=pods))
+    world.later(patience - 1).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.later(2).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.reason("RevisionProven") == ("False", reason)
+    assert "its probe could not be started in the place of r1" in world.condition("RevisionProven").message
+    assert [job for job in world.jobs("probe") if not job.finished] == []
+    world.ready(1).later(86400).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}, "nor is it tried again by itself"
+    world.annotations["eagle3.dev/retry"] = "r2@mended"
+    assert world.settle().replicas == {0: 0, 1: 0, 2: 1}
+
+
+def test_a_probe_that_never_starts_beside_the_serving_revision_is_waited_for() -> None:
+    world = serving_plain().ready(1)
+    world._put_job(replace(world.job("probe"), pods=(Pod("kimi-probe-x", world.now, unschedulable="no node"),)))
+    world.later(86400).settle()
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    assert world.replicas == {0: 1, 1: 1}
 
 
 def test_a_candidate_that_waits_beside_the_serving_revision_is_not_given_up() -> None:
