@@ -166,14 +166,14 @@ def test_a_service_of_the_objects_name_that_is_not_its_own_is_never_applied_over
             raise NotYetError(str(said))
         return said
 
-    said = site.until("the name conflict", refused, seconds=120)
+    said = site.until("the name conflict", refused)
     assert "Service kimi" in said["message"]
+    assert site.all("jobs") == [], "nothing is trained that could not be served"
     assert condition(site.object("kimi"), "Ready")["reason"] == "NameConflict"
-    site.poke("kimi", "again")
     assert site.get("services", "kimi") == before
 
     site.delete("services", "kimi")
-    site.poke("kimi", "and now")
+    site.retry("kimi", "inspect@now")  # it is looked at again by itself too, within half a minute
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1
 
 

@@ -65,7 +65,7 @@ class Observer:
         runs = convert.runs(jobs, jobsets or ())
         # serve can be added to an object but never taken away: without it there never was a server.
         deployments = self._find(obj, "Deployment", metadata) if obj.spec.serve else []
-        services = self._find(obj, "Service", metadata) if obj.spec.serve else []
+        services = self._services(obj, metadata) if obj.spec.serve else []
         told = all(_remembered(run, status) for run in runs)
         pods = self._find(obj, "Pod", {}) if deployments or not told else []
         revisions = {
@@ -132,6 +132,14 @@ class Observer:
         found = self._client.find(kind, obj.metadata.namespace, f"{names.NAME_LABEL}={obj.metadata.name}")
         metadata.update({(kind, item["metadata"]["name"]): item["metadata"] for item in found})
         return found
+
+    def _services(self, obj: Eagle3Draft, metadata: dict[tuple[str, str], Json]) -> list[Json]:
+        """The object's Services; and whoever's has the public one's name, while it has none: it may not carry our labels."""
+        found, name = self._find(obj, "Service", metadata), obj.metadata.name
+        if ("Service", name) in metadata:
+            return found
+        other = self._client.get("Service", obj.metadata.namespace, name, cached=True)
+        return found if other is None else [*found, other]
 
     def _storage(
         self, obj: Eagle3Draft, status: Eagle3DraftStatus, metadata: dict[tuple[str, str], Json]

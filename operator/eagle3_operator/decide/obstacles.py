@@ -1,4 +1,4 @@
-"""What stands in the way before anything is started: what an object may not have, and claims that are not there."""
+"""What stands in the way before anything is started: what an object may not have, a name that is taken, claims that are not there."""
 
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import Eagle3Draft
@@ -29,6 +29,19 @@ def refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
     except ValueError as error:  # admitted before there was a rule against it
         return Said("False", Reason.INVALID_CONFIGURATION, f"image: {error}")
     return None
+
+
+def taken_name(view: View) -> Said | None:
+    """The public Service's name, if it is somebody else's: no draft is made for days that could not be served then."""
+    name = view.obj.metadata.name
+    public = view.seen.services.get(name)
+    if view.obj.spec.serve is None or public is None or public.owned:
+        return None
+    text = (
+        f"Service {name} exists and does not belong to this object, whose own has to have that name. It is left as it is. "
+        "Delete it, or give this object another name"
+    )
+    return Said("False", Reason.NAME_CONFLICT, text)
 
 
 def without_claims(view: View, actions: Actions) -> Said | None:

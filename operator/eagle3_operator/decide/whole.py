@@ -11,7 +11,7 @@ from eagle3_operator.decide.approval import APPROVE_ANNOTATION
 from eagle3_operator.decide.chain import Actions, View, halt
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
-from eagle3_operator.decide.obstacles import refused, without_claims
+from eagle3_operator.decide.obstacles import refused, taken_name, without_claims
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.rollout import Rollout
 from eagle3_operator.decide.room import unchanged
@@ -39,7 +39,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
     refusal = refused(obj, settings)
-    obstacle = refusal or without_claims(view, actions)
+    obstacle = refusal or taken_name(view) or without_claims(view, actions)
     chain = {stage.name: stage for stage in known.stages}
     facts, room = known.resolved, unchanged(known, view, under_way=False)
     attempts = Attempts(chain, known.attempts)

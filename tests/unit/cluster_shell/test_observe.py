@@ -26,6 +26,7 @@ class ClientThatNotesWhatItIsAsked(Client):
     def __init__(self, jobs: Sequence[Json]) -> None:
         super().__init__(Configuration(host="http://127.0.0.1:1"))
         self.jobs = list(jobs)
+        self.services: dict[str, Json] = {}
         self.claims: set[str] = set()
         self.asked: list[str] = []
         self.no_jobsets: ApiError | None = None
@@ -34,11 +35,15 @@ class ClientThatNotesWhatItIsAsked(Client):
         self.asked.append(kind)
         if kind == "JobSet" and self.no_jobsets is not None:
             raise self.no_jobsets
-        return self.jobs if kind == "Job" else []
+        mine = [one for one in self.services.values() if "ownerReferences" in one["metadata"]]
+        return {"Job": self.jobs, "Service": mine}.get(kind, [])
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
-        assert (kind, cached) == ("PersistentVolumeClaim", True)
+        assert cached
         self.asked.append(name)
+        if kind == "Service":
+            return self.services.get(name)
+        assert kind == "PersistentVolumeClaim"
         return {"metadata": {"name": name}, "spec": {}} if name in self.claims else None
 
 
@@ -86,6 +91,31 @@ def test_pods_are_asked_for_only_where_a_job_may_have_something_new_to_say(
     jobs: list[Json], stages: tuple[StageStatus, ...], kinds: list[str]
 ) -> None:
     assert asked(jobs, *stages) == kinds
+
+
+def service(name: str, *, owner: str | None) -> Json:
+    metadata: Json = {"name": name, "namespace": "llm"}
+    if owner is not None:
+        metadata["ownerReferences"] = [{"kind": "Eagle3Draft", "name": name, "uid": owner, "controller": True}]
+    return {"metadata": metadata, "spec": {"selector": {names.REVISION_LABEL: "r3"}}}
+
+
+@pytest.mark.parametrize(
+    ("services", "owned", "looks"),
+    [([], None, 1), ([service("kimi", owner=None)], False, 1), ([service("kimi", owner="1")], True, 0)],
+    ids=["nobody's", "a stranger's without our labels", "its own"],
+)
+def test_who_has_the_name_of_the_public_service_is_looked_up_until_the_object_has_it(
+    services: list[Json], owned: bool | None, looks: int
+) -> None:
+    metadata = {"name": "kimi", "namespace": "llm", "uid": "1"}
+    client = ClientThatNotesWhatItIsAsked([])
+    client.services = {one["metadata"]["name"]: one for one in services}
+    obj = Eagle3Draft.model_validate({"metadata": metadata, "spec": SPEC})
+    seen = Observer(client, {}, poll_seconds=10).observe(obj, Eagle3DraftStatus(), NOW)
+    public = seen.observation.services.get("kimi")
+    assert (public and public.owned) == owned
+    assert client.asked.count("kimi") == looks
 
 
 def of_a_jobset(job: Json) -> Json:

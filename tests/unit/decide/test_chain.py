@@ -18,7 +18,7 @@ from eagle3_api.jobs import (
 )
 from eagle3_operator.decide.stages import Attempts, after_inspection, clean
 from eagle3_operator.decision import Manifest
-from eagle3_operator.observation import Claim, Pod
+from eagle3_operator.observation import Claim, Pod, Service
 from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
 from unit.samples import EXTRACTED, FACTS, converted, measured
@@ -334,6 +334,25 @@ def test_a_claim_that_somebody_else_made_is_not_taken_for_ours() -> None:
     world.seen = replace(world.seen, claims={**world.seen.claims, theirs.name: replace(theirs, owned=True)})
     world.edit(deletionPolicy="Delete").settle()
     assert world.job("inspect")
+
+
+def test_nothing_is_trained_where_the_name_of_the_service_is_somebody_elses() -> None:
+    world = World()
+    world.seen = replace(world.seen, services={"kimi": Service("kimi", owned=False)})
+    world.settle()
+    assert world.created == []
+    assert world.reason() == world.reason("Accepted") == ("False", Reason.NAME_CONFLICT)
+    assert world.condition("Accepted").message.startswith("Service kimi exists and does not belong to this object")
+    assert world.last is not None
+    assert world.last.requeue_after == 30.0
+    world.seen = replace(world.seen, services={})
+    assert world.settle().job("inspect")
+
+
+def test_who_only_trains_needs_no_name_for_a_service() -> None:
+    world = World().edit(serve=None, watch=None)
+    world.seen = replace(world.seen, services={"kimi": Service("kimi", owned=False)})
+    assert world.settle().job("inspect")
 
 
 def test_several_nodes_do_not_train_on_a_claim_that_one_of_them_keeps_for_itself() -> None:
