@@ -1,6 +1,7 @@
 """Retirement: what of former revisions and of their probes nobody can need any more."""
 
 from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
 
 from eagle3_api.jobs import StageName
 from eagle3_operator.decide.revisions import Revision
@@ -27,8 +28,8 @@ def retired(
     return over[: max(0, len(over) - keep)]
 
 
-def probes(jobs: Collection[Job], revisions: Collection[int], candidate: int | None) -> list[Delete]:
-    """The probes to delete: of revisions that are gone, and unfinished ones of what is no longer tried."""
+def probes(jobs: Collection[Job], revisions: Mapping[int, Revision], candidate: int | None) -> list[Delete]:
+    """The probes to delete: unfinished ones of what is no longer tried, and all but the one that a revision was measured by last."""
     return [
         Delete("Job", job.name)
         for job in jobs
@@ -36,5 +37,10 @@ def probes(jobs: Collection[Job], revisions: Collection[int], candidate: int | N
         and job.owned
         and not job.terminating
         and job.revision != candidate
-        and (job.revision not in revisions or not job.finished)
+        and not (job.finished and job.revision in revisions and _measured_by(revisions[job.revision], job))
     ]
+
+
+def _measured_by(revision: Revision, job: Job) -> bool:
+    folder = revision.status.probe_folder
+    return folder is not None and PurePosixPath(folder).name == job.key

@@ -386,6 +386,20 @@ def test_a_probe_that_could_not_measure_is_tried_three_times_and_rejects_nothing
     assert world.serving == 0
 
 
+def test_of_the_probes_of_a_revision_only_the_one_that_it_was_measured_by_last_is_kept() -> None:
+    world = serving_plain().ready(1)
+    world.finish("probe", measured(accept=1.0, speed=30.0, foreign_requests=7))
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    for concurrency in (8, 16):
+        world.edit(probe={"concurrency": concurrency}).settle()
+        world.ready(0).finish("probe", measured(concurrency=concurrency))
+        world.finish("probe", measured(accept=2.71, speed=126.9, concurrency=concurrency))
+    assert world.reason("RevisionProven")[0] == "True"
+    assert sorted(job.revision or 0 for job in world.jobs("probe")) == [0, 1]
+    folders = {revision.probe_folder for revision in world.told.revisions}
+    assert {job.key for job in world.jobs("probe")} == {(folder or "").rpartition("/")[2] for folder in folders}
+
+
 def test_traffic_that_is_not_ours_makes_a_probe_inconclusive() -> None:
     world = serving_plain().ready(1)
     first = world.job("probe").key
