@@ -1,30 +1,28 @@
-"""On a GPU: what a converted draft proposes on a real SGLang server, against the reference forward. By hand, not by pytest.
+"""What a converted draft proposes on a real SGLang server, against the reference forward. By hand, not by pytest.
 
     python tests/gpu/served_parity.py TARGET|--latent [--out FOLDER] [--prompts 8] [--tokens 64] [--steps 3]
-        [--layers 1 14 26] [--flag=--dtype --flag=float32]
+        [--layers 1 14 26] [--flags SGLANG FLAGS]
 
-TARGET is any Llama-like target with a tokenizer (SmolLM2-135M-Instruct takes minutes). The draft has random weights: it need not
-be accepted, only be the same on both sides, and a wrong tensor, layer, position or vocabulary map shows at once. It is published
-in three layouts, adopted from each, and served once; the digests of the three conversions must be one. Needs SGLang 0.5.17 or
-newer and this repository on PYTHONPATH (crds, images/draft, tests).
+It is run by the Python of an environment with SGLang 0.5.17 or newer (PYTHONPATH=crds:images/draft:images/sglang-cpu:tests), on a
+GPU, or where there is none as SGLang for the CPU is run. TARGET is any Llama-like target with a tokenizer. The draft has random
+weights: it need not be accepted, only be the same on both sides, and a wrong tensor, layer, position or vocabulary map shows at
+once. It is published in three layouts, adopted from each, and served once; the digests of the three conversions must be one.
 
 With --latent the target is a DeepSeek V3 of four layers with random weights, made here, and the draft has latent attention in its
 sizes; it comes as the trainer leaves it, since most layouts have no such drafts.
 
-Prints a JSON line: proposals in all, those that are the reference's own, and those that are ties, of logits that rounding in bfloat16
-moves past each other; in float32 there should be none. Exit code 1 where fewer than 98 % are one or the other.
+The server is ended before the reference runs on the same device. Prints a JSON line, which FOLDER/parity.json has too: proposals in
+all, those that are the reference's own, those that are ties, of logits that rounding in bfloat16 moves past each other (in float32
+there should be none), and the seconds of each part. Exit code 1 where fewer than 98 % are one or the other.
 """
 
 import argparse
 import json
-import os
-import socket
-import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +45,37 @@ from published.layouts import LAYOUTS, Original
 from served import deepseek
 from served.proposals import behind, recorded, recording
 from served.reference import Reference
+from served.server import generate, launched, sglang, speculating
 from unit.convert import drafts
 from unit.train import corpus
 
 PUBLISHED = ("SpecForge", "speculators", "NeMo Automodel")
-START_SECONDS = 600.0
+START_SECONDS = 400.0
+
+#: Requests come one by one: a server that is told so captures few graphs.
+FEW_REQUESTS = ("--max-running-requests", "2", "--cuda-graph-max-bs-decode", "2")
 
 #: Standard deviations of the logits within which the reference's own proposal and the server's are one up to rounding in
 #: bfloat16; where something is wrong they are several apart. And the share of proposals that must be.
 TIE, LEAST_ALIKE = 0.25, 0.98
 
 
+@dataclass
+class Clock:
+    """Seconds of each part."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    def ended(self, part: str) -> None:
+        """A part has ended, and the next one begins."""
+        now = time.monotonic()
+        self.seconds[part], self.began = round(now - self.began, 1), now
+
+
 def main() -> int:
     """Make, convert, serve and compare; returns the exit code."""
-    given = _arguments()
+    given, clock = _arguments(), Clock()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.latent:
         given.target, layers, draft = _latent(given.out)
@@ -68,19 +83,22 @@ def main() -> int:
         chosen = given.layers or default_layers(read_target(given.target).num_layers)
         assert chosen is not None, "a target of fewer than seven layers has no default ones: give --layers"
         layers, draft = chosen, _published(given, chosen)
-    found = _compared(given, layers, draft)
-    alike = sum(far <= TIE for far in found)
-    print(
-        json.dumps(
-            {
-                "sglang": __version__,
-                "proposals": len(found),
-                "same": sum(far == 0 for far in found),
-                "ties": alike - sum(far == 0 for far in found),
-                "farthest": max(found, default=0.0),
-            }
-        )
-    )
+    clock.ended("conversion")
+    found = _compared(given, layers, draft, clock)
+    same, alike = sum(far == 0 for far in found), sum(far <= TIE for far in found)
+    said = {
+        "sglang": __version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "draft": "latent" if given.latent else "heads",
+        "flags": given.flags,
+        "proposals": len(found),
+        "same": same,
+        "ties": alike - same,
+        "farthest": round(max(found, default=0.0), 3),
+        "seconds": clock.seconds,
+    }
+    print(json.dumps(said), flush=True)
+    (given.out / "parity.json").write_text(json.dumps(said) + "\n")
     return 0 if found and alike >= LEAST_ALIKE * len(found) else 1
 
 
@@ -110,7 +128,7 @@ def _latent(out: Path) -> tuple[Path, Sequence[int], Path]:
     return target.folder, deepseek.LAYERS, out / "converted"
 
 
-def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path) -> list[float]:
+def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path, clock: Clock) -> list[float]:
     """Serve a draft; returns of each proposal how far the reference is from it."""
     record = given.out / "proposals.jsonl"
     record.unlink(missing_ok=True)
@@ -118,20 +136,35 @@ def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path) ->
     torch.manual_seed(1)
     prompts = torch.randint(vocabulary // 10, vocabulary * 9 // 10, (given.prompts, 24)).tolist()
     with _server(given, folder, record) as url:
-        answers = [_generate(url, prompt, given.tokens) for prompt in prompts]
+        clock.ended("start")
+        answers = [generate(url, prompt, given.tokens, ignore_eos=True) for prompt in prompts]
+        clock.ended("answers")
     proposed = recorded(record)
+    clock.ended("end")
 
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     draft, ids = read_converted(folder, layers)
-    embedding = Target(given.target).embedding().float()
+    draft, ids, embedding = draft.to(device), ids.to(device), Target(given.target).embedding().float().to(device)
     engine = TransformersEngine.load(given.target, layers, arguments=["--dtype", "float32"])
     found: list[float] = []
     for prompt, answer in zip(prompts, answers, strict=True):
         text = prompt + answer["output_ids"]
         states = next(iter(engine.states([text])))
-        sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float(), states.teaching)
+        sample = Sample(torch.tensor(text), torch.ones(len(text)), states.hidden.float().to(device), states.teaching)
         steps = behind(draft, ids, sample, embedding, len(prompt), proposed[answer["meta_info"]["id"]])
         found += [far for step in steps for far in step]
+    clock.ended("reference")
     return found
+
+
+def _server(given: argparse.Namespace, draft: Path, record: Path) -> AbstractContextManager[str]:
+    """A server's address, once it is healthy."""
+    flags = [*speculating(draft, given.steps), *given.flags]
+    log, variables = given.out / "server.log", recording(record)
+    if not torch.cuda.is_available():
+        return sglang(given.target, log, *flags, variables=variables)
+    python = Path(sys.executable)
+    return launched(python, given.target, log, *FEW_REQUESTS, *flags, variables=variables, seconds=START_SECONDS)
 
 
 def _arguments() -> argparse.Namespace:
@@ -144,7 +177,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--layers", type=int, nargs="+", help="decoder layers whose outputs the draft reads")
-    parser.add_argument("--flag", action="append", default=[], help="of the server, once a word")
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server; they come last")
     return parser.parse_args()
 
 
@@ -189,55 +222,6 @@ def _adopted(original: Original, layout: str, target: Path, layers: Sequence[int
         form, served, capture_ids(list(layers), facts.architecture, facts.num_layers, version), target, facts.dtype, out
     )
     return out
-
-
-@contextmanager
-def _server(given: argparse.Namespace, draft: Path, record: Path) -> Iterator[str]:
-    """A server's address, once it is healthy."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port = made.getsockname()[1]
-    words = {
-        "--model-path": given.target,
-        "--port": port,
-        "--speculative-algorithm": "EAGLE3",
-        "--speculative-draft-model-path": draft,
-        "--speculative-num-steps": given.steps,
-        "--speculative-eagle-topk": 1,
-        "--speculative-num-draft-tokens": given.steps + 1,
-    }
-    command = [sys.executable, "-m", "sglang.launch_server", *(str(word) for pair in words.items() for word in pair)]
-    variables = recording(record)
-    variables["PYTHONPATH"] = f"{variables['PYTHONPATH']}:{os.environ.get('PYTHONPATH', '')}"
-    with (given.out / "server.log").open("w") as log:
-        process = subprocess.Popen([*command, *given.flag], env=os.environ | variables, stdout=log, stderr=log)
-        try:
-            url, give_up = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
-            while not _healthy(url):
-                assert process.poll() is None, f"SGLang ended with {process.returncode}: see {log.name}"
-                assert time.monotonic() < give_up, f"SGLang is not healthy: see {log.name}"
-                time.sleep(1)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:  # noqa: S310
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def _generate(url: str, prompt: list[int], tokens: int) -> Any:
-    body = {"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
-    request = urllib.request.Request(  # noqa: S310
-        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
-        return json.load(answer)
 
 
 if __name__ == "__main__":

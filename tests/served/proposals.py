@@ -1,10 +1,14 @@
 """What a draft proposes on a real server, and what the reference forward proposes in its place."""
 
 import json
+import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 
 from eagle3_draft.features import Sample
@@ -15,7 +19,8 @@ RECORDER = Path(__file__).with_name("recorder")
 
 def recording(file: Path) -> dict[str, str]:
     """The environment of a server that records its draft's proposals in a file."""
-    return {"PYTHONPATH": str(RECORDER), "EAGLE3_PROPOSALS": str(file)}
+    found_by = filter(None, [str(RECORDER), os.environ.get("PYTHONPATH")])
+    return {"PYTHONPATH": os.pathsep.join(found_by), "EAGLE3_PROPOSALS": str(file)}
 
 
 def recorded(file: Path) -> Mapping[str, list[list[int]]]:
@@ -47,10 +52,7 @@ def expected(
     while known < len(tokens) - 1:
         proposed = chain(draft, ids, sample.hidden[:known], tokens[: known + 1], embedding, steps)
         yield proposed
-        accepted = 0
-        while accepted < steps and tokens[known + 1 + accepted : known + 2 + accepted] == [proposed[accepted]]:
-            accepted += 1
-        known += accepted + 1
+        known += _accepted(tokens, known, proposed) + 1
 
 
 def chain(draft: Draft, ids: Tensor, hidden: Tensor, tokens: Sequence[int], embedding: Tensor, steps: int) -> list[int]:
@@ -64,45 +66,79 @@ def chain(draft: Draft, ids: Tensor, hidden: Tensor, tokens: Sequence[int], embe
     """
     proposed: list[int] = []
     for _ in range(steps):
-        proposed.append(int(ids[_logits(draft, hidden, tokens, proposed, embedding).argmax()]))
+        logits = _unrolled(draft, hidden, [(len(hidden), [*tokens, *proposed])], embedding)[-1]
+        proposed.append(int(ids[logits.argmax()]))
     return proposed
 
 
 def behind(
-    draft: Draft, ids: Tensor, sample: Sample, embedding: Tensor, prompt: int, proposed: Iterable[Sequence[int]]
-) -> Iterator[list[float]]:
+    draft: Draft, ids: Tensor, sample: Sample, embedding: Tensor, prompt: int, proposed: Sequence[Sequence[int]]
+) -> list[list[float]]:
     """How far the reference is from proposing what a server did: for servers that round otherwise than the reference.
 
     Args:
-        draft, ids, sample, embedding, prompt: as in ``expected``.
+        draft, ids, sample, embedding, prompt: as in ``expected``, all on one device.
         proposed: by the server, of every verify step.
 
     Returns:
-        Of each proposal by how much its logit is below the highest, in standard deviations of the logits; 0 where it is the
-        reference's own. A chain is fed on what the server proposed, and the steps follow each other as the server accepted.
+        Of each verify step and each of its proposals by how much the proposal's logit is below the highest, in standard
+        deviations of the logits; 0 where it is the reference's own, infinite where the draft does not know the token. A chain
+        is fed on what the server proposed, and the steps follow each other as the server accepted.
     """
-    tokens, known = sample.input_ids.tolist(), prompt
-    places = {token: place for place, token in enumerate(ids.tolist())}
+    tokens = sample.input_ids.tolist()
+    begun = list(_begun(tokens, prompt, proposed))
+    if not begun:
+        return []
+    chains = [(known, [*tokens[: known + 1], *of_step[:-1]]) for known, of_step in begun]
+    rows = {token: row for row, token in enumerate(ids.tolist())}
+    # A last column for tokens that the draft does not know
+    chosen = torch.tensor(
+        [[rows.get(token, len(rows)) for token in of_step] for _, of_step in begun], device=ids.device
+    )
+    found = []
+    for logits, rows_of_step in zip(_unrolled(draft, sample.hidden, chains, embedding), chosen.T, strict=True):
+        known_or_not = F.pad(logits, (0, 1), value=-math.inf)
+        said = known_or_not.gather(-1, rows_of_step[:, None])[:, 0]
+        found.append((logits.amax(-1) - said) / logits.std(-1))
+    return torch.stack(found, -1).tolist()
+
+
+def _begun(
+    tokens: Sequence[int], prompt: int, proposed: Iterable[Sequence[int]]
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """Verify steps of an answer: the position of the last token that the server holds when it begins, and its proposals."""
+    known = prompt
     for of_step in proposed:
         if known >= len(tokens) - 1:
             return
-        found = []
-        for count, token in enumerate(of_step):
-            logits = _logits(draft, sample.hidden[:known], tokens[: known + 1], of_step[:count], embedding)
-            found.append(float((logits.max() - logits[places[token]]) / logits.std()))
-        yield found
-        accepted = 0
-        while accepted < len(of_step) and tokens[known + 1 + accepted : known + 2 + accepted] == [of_step[accepted]]:
-            accepted += 1
-        known += accepted + 1
+        yield known, of_step
+        known += _accepted(tokens, known, of_step) + 1
+
+
+def _accepted(tokens: Sequence[int], known: int, proposed: Sequence[int]) -> int:
+    """How many proposals are what the text goes on with."""
+    following = tokens[known + 1 : known + 1 + len(proposed)]
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(proposed, following, strict=False)))
 
 
 @torch.no_grad()
-def _logits(draft: Draft, hidden: Tensor, tokens: Sequence[int], proposed: Sequence[int], embedding: Tensor) -> Tensor:
-    """Of the next proposal of a chain, (draft vocabulary,)."""
-    text = torch.tensor([*tokens, *proposed])
+def _unrolled(
+    draft: Draft, hidden: Tensor, chains: Sequence[tuple[int, Sequence[int]]], embedding: Tensor
+) -> list[Tensor]:
+    """What the draft proposes at each step of chains of equal length, in one pass: for each step (chains, draft vocabulary).
+
+    Args:
+        draft, embedding: as in ``expected``.
+        hidden: (tokens, layers x hidden), the target's states of the text that the chains begin in.
+        chains: of each the position of the last token that is known when it begins, and the tokens up to there with the
+            proposals that it was fed on.
+    """
+    lengths = [len(text) for _, text in chains]
+    steps = lengths[0] - chains[0][0]
     # The states of tokens that are only proposed are not read: no row that is asked for sees them
-    features = torch.cat([hidden, hidden.new_zeros(len(text) - len(hidden), hidden.shape[1])])
-    wanted = [torch.tensor([len(hidden) - 1])] * (len(proposed) + 1)
-    logits: Tensor = draft(features, embedding[text], [len(text)], wanted)[-1].flatten()
+    features = torch.cat([F.pad(hidden[:known], (0, 0, 0, len(text) - known)) for known, text in chains])
+    ends = accumulate(lengths)
+    rows = torch.tensor([end - steps - 1 for end in ends], device=hidden.device)
+    embeds = embedding[torch.tensor([token for _, text in chains for token in text], device=embedding.device)]
+    logits: list[Tensor] = draft(features, embeds, lengths, [rows] * steps)
     return logits

@@ -1,4 +1,4 @@
-"""Real SGLang servers on the CPU, for one test or for a module of them."""
+"""Real SGLang servers, for one test or for a module of them: on the CPU in their own environment, or in the caller's."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def generate(url: str, prompt: list[int], tokens: int, **sampling: Any) -> Any:
 
 @contextmanager
 def sglang(target: Path, log: Path, *flags: str, variables: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A server's address, once it is healthy. Its process group ends with the block.
+    """The address of a server on the CPU, once it is healthy. Its process group ends with the block.
 
     Args:
         target: what it serves.
@@ -53,18 +53,6 @@ def sglang(target: Path, log: Path, *flags: str, variables: Mapping[str, str] | 
         variables: of the environment, likewise.
     """
     python = environment.ensure() / "bin" / "python3"
-    port = _free_port()
-    command: list[str | Path] = [
-        python,
-        "-m",
-        "sglang.launch_server",
-        "--model-path",
-        target,
-        "--port",
-        str(port),
-        *SERVE_ARGUMENTS,
-    ]
-    command += ["--enable-metrics", "--random-seed", "0", *flags]
     needed = {
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "TRITON_INTERPRET": "1",
@@ -72,20 +60,47 @@ def sglang(target: Path, log: Path, *flags: str, variables: Mapping[str, str] | 
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
     }
+    told = (*SERVE_ARGUMENTS, "--enable-metrics", "--random-seed", "0", *flags)
+    with launched(python, target, log, *told, variables=needed | dict(variables or {})) as url:
+        yield url
+
+
+@contextmanager
+def launched(
+    python: Path,
+    target: Path,
+    log: Path,
+    *flags: str,
+    variables: Mapping[str, str],
+    seconds: float = START_SECONDS,
+) -> Iterator[str]:
+    """A server's address, once it is healthy. Its process group ends with the block.
+
+    Args:
+        python: of an environment with SGLang.
+        target: what it serves.
+        log: file that receives its output.
+        flags: besides the model's path and the port.
+        variables: of the environment, besides this process's.
+        seconds: that the start may take.
+    """
+    port = _free_port()
+    command: list[str | Path] = [python, "-m", "sglang.launch_server", "--model-path", target]
+    command += ["--port", str(port), *flags]
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, env=os.environ | needed | dict(variables or {}), stdout=out, stderr=out, start_new_session=True
+            command, env=os.environ | dict(variables), stdout=out, stderr=out, start_new_session=True
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(process, url, log)
+            _wait(process, url, log, seconds)
             yield url
         finally:
             _end(process)
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    give_up = time.monotonic() + START_SECONDS
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path, seconds: float) -> None:
+    give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
         assert process.poll() is None, f"SGLang ended with {process.returncode}:\n{_tail(log)}"
         try:
@@ -94,7 +109,7 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
                     return
         except OSError:
             time.sleep(0.5)
-    raise AssertionError(f"SGLang is not healthy after {START_SECONDS:.0f} s:\n{_tail(log)}")
+    raise AssertionError(f"SGLang is not healthy after {seconds:.0f} s:\n{_tail(log)}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
