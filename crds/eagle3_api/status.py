@@ -72,6 +72,7 @@ class Attempt(Model):
 class RevisionState(StrEnum):
     """For people; the operator derives it and never reads it."""
 
+    WAITING = "Waiting"
     STARTING = "Starting"
     PROBING = "Probing"
     PROVEN = "Proven"
@@ -130,6 +131,9 @@ class RevisionStatus(Model):
     started_at: str | None = Field(None, description="When its servers were last asked to start.")
     start_failures: int = 0
     start_problem: str = Field("", description="What the last failed start said.")
+    failed_at: str | None = Field(
+        None, description="When its start was given up; an hour later it is tried again, beside what serves."
+    )
     displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
     covered: bool = Field(
         False,

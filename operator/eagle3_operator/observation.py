@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from eagle3_api.jobs import Progress, Report
@@ -105,6 +105,11 @@ class Deployment:
     record: Mapping[str, str] = field(default_factory=dict)
     #: The last lines of its newest container's log, when it is not ready and the decision may need them.
     log: tuple[str, ...] = ()
+
+    @property
+    def without_former_pods(self) -> "Deployment":
+        """It, without the pods that are about to end: they run, wait or crash in the name of what was wanted before."""
+        return replace(self, pods=tuple(pod for pod in self.pods if not pod.terminating))
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,14 @@ _TOLD = {
     RevisionState.REJECTED: ("Warning", "RevisionRejected"),
     RevisionState.STALLED: ("Warning", "RevisionStalled"),
 }
-_UNPROVEN = (None, RevisionState.STARTING, RevisionState.PROBING, RevisionState.REJECTED, RevisionState.STALLED)
+_UNPROVEN = (
+    None,
+    RevisionState.WAITING,
+    RevisionState.STARTING,
+    RevisionState.PROBING,
+    RevisionState.REJECTED,
+    RevisionState.STALLED,
+)
 
 
 def _revision_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
@@ -157,7 +164,7 @@ def _revision_event(was: RevisionStatus | None, now: RevisionStatus) -> Event | 
         return Event(kind, title, f"{now.reason}: {now.message}")
     if state in _UNPROVEN and now.state in (RevisionState.PROVEN, RevisionState.SERVING) and now.probe is not None:
         return Event("Normal", "RevisionProven", now.message)
-    if was is None:
+    if now.state is RevisionState.STARTING:
         kind = "with the draft" if now.draft else "without speculation"
         return Event("Normal", "RevisionStarted", f"r{now.number} is started, {kind}")
     return None

@@ -22,6 +22,7 @@ _FORGOTTEN: dict[str, object] = {
     "probe_problem": "",
     "start_failures": 0,
     "start_problem": "",
+    "failed_at": None,
     "windows": [],
     "reading": None,
     "early_accept_length": None,

@@ -176,7 +176,9 @@ class Revision:
             return RevisionState.SERVING
         if standing is Standing.PROVEN:
             return RevisionState.PROVEN if self.replicas else RevisionState.RETIRED
-        return RevisionState.PROBING if self.ready else RevisionState.STARTING
+        if self.ready:
+            return RevisionState.PROBING
+        return RevisionState.STARTING if self.replicas else RevisionState.WAITING
 
     def judgement(self) -> tuple[Reason, str]:
         """Why it stands where it does, in words for the user."""

@@ -140,7 +140,10 @@ class Rollout:
     def _take_starts(self) -> None:
         budget = start_budget(self.view.obj.spec, self.facts)
         for number, revision in list(self.revisions.items()):
-            self._update(number, **starts.counted(revision, serving=self.serving, budget=budget, now=self.view.now))
+            changes = starts.counted(revision, serving=self.serving, budget=budget, now=self.view.now)
+            rested = starts.rest_left(self._update(number, **changes), serving=self.serving, now=self.view.now)
+            if rested is not None:
+                self.wake.append(rested)
 
     # ------------------------------------------------------------------------------------------- the candidate
 
@@ -208,7 +211,7 @@ class Rollout:
         deployment = candidate.deployment
         if deployment is None:
             return
-        if trouble := held_up(deployment.pods):
+        if trouble := held_up(deployment.without_former_pods.pods):
             self.reason, self.message = trouble
         elif candidate.status.start_failures:
             self.message += f"; it failed {candidate.status.start_failures} times: {candidate.status.start_problem}"
@@ -425,10 +428,14 @@ class Rollout:
 
     def _described(self, revision: Revision) -> Revision:
         """The revision with its state and its reason, for people."""
-        untried = revision.standing is Standing.UNTRIED
-        reason, message = (revision.status.reason, revision.status.message) if untried else revision.judgement()
-        if untried and revision.number == self.candidate:
-            reason, message = self.reason, self.message
+        if revision.standing is not Standing.UNTRIED:
+            reason, message = revision.judgement()
+        elif revision.number == self.candidate:
+            reason, message = self.reason or Reason.PENDING, self.message
+        elif self.wanted is None:
+            reason, message = Reason.PENDING, "waits until target, data and draft are known again"
+        else:
+            reason, message = Reason.PENDING, "the object asks for another revision by now"
         state = revision.state(serving=revision.number == self.serving)
         changes = {"state": state, "reason": reason, "message": message}
         return replace(revision, status=revision.status.model_copy(update=changes))
