@@ -109,10 +109,7 @@ def test_two_pods_share_the_parts_and_a_part_without_its_manifest_is_made_again(
     )
 
 
-def test_a_cache_that_is_too_small_for_all_gives_room_and_reads_on(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "RECENT_SECONDS", -1.0)
+def test_a_cache_that_is_too_small_for_all_gives_room_and_reads_on(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server)
     root = tmp_path / "other"
     features = Features.open(
@@ -120,7 +117,19 @@ def test_a_cache_that_is_too_small_for_all_gives_room_and_reads_on(
     )
     for number in (0, 1, 2, 3, 0, 1):
         assert torch.equal(features.train[number].hidden, sample(number).hidden)
-        assert sum(path.stat().st_size for path in root.rglob("train-*.safetensors")) <= 100_000
+        assert 0 < shard_bytes(root) <= 100_000
+    assert len(features.train.read([0, 1, 2, 3])) == 4, "more than fits at a time"
+    assert [text.input_ids.tolist() for text in features.train.texts()] == [
+        sample(number).input_ids.tolist() for number in range(4)
+    ], "counting words gives room as well"
+    assert 0 < shard_bytes(root) <= 100_000
+    assert not any(str(root / places.SHARDS) in line for line in Path("/proc/self/maps").read_text().splitlines()), (
+        "what was evicted would stay on the disk as long as it is mapped"
+    )
+
+
+def shard_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in (root / places.SHARDS).iterdir())
 
 
 def test_an_object_of_which_a_byte_was_flipped_is_refused(server: Server, tmp_path: Path) -> None:

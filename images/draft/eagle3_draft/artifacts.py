@@ -191,6 +191,12 @@ def located(folder: Path, file: File) -> Path:
 def verified_entry(folder: Path, entry: File) -> Path:
     """As ``verified``, of a file that the caller found in the manifest."""
     path = located(folder, entry)
+    verify(path, folder, entry)
+    return path
+
+
+def verify(path: Path, folder: Path, entry: File) -> None:
+    """As ``verified``, where an artifact's file lies elsewhere than in its folder."""
     mark = (str(path), entry.size, path.stat().st_mtime_ns, entry.sha256)
     if mark not in _verified:
         try:
@@ -203,7 +209,6 @@ def verified_entry(folder: Path, entry: File) -> Path:
                 f"{entry.path} has the digest {digest[:12]}…, {entry.sha256[:12]}… was published: it was changed since",
             )
         _verified.add(mark)
-    return path
 
 
 def file_digest(path: Path) -> str:

@@ -1,15 +1,14 @@
 """Where features lie: on a volume, or in an object store of which the pod's disk holds what is in use.
 
 The code that makes, reads and removes features speaks of local folders. On a volume these are the features. With an object
-store they are a cache: what is published there is uploaded, its manifest last, and leaves the disk; what is read is
-downloaded ahead of its use, and goes when room is needed. Either way a folder is finished when its manifest is there.
+store they are a cache: what is published there is uploaded, its manifest last, and leaves the disk; shards are downloaded
+when they are leased, and go when others need the room. Either way a folder is finished when its manifest is there.
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,16 +16,13 @@ from eagle3_api.artifacts import MANIFEST, File, Manifest
 from eagle3_api.jobs import ObjectStoreConfig
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
-from eagle3_draft.stage import StageError
+from eagle3_draft.shard_cache import ShardCache
 
 #: Of the object, which names the store.
 FIELD = "storage.features.objectStore"
 
-#: Shards that are downloaded at a time.
-DOWNLOADS = 4
-
-#: What was used so lately is not removed from the cache: another rank may be about to open it.
-RECENT_SECONDS = 60.0
+#: Under the root, the shards that lie on the pod's disk. They go as room is needed; what else is read stays, some megabytes.
+SHARDS = ".shards"
 
 
 class Place(Protocol):
@@ -54,12 +50,12 @@ class Place(Protocol):
         """The path of an artifact's file, verified. Errors as of ``artifacts.verified``."""
         ...
 
-    def located(self, folder: Path, entry: File) -> Path:
-        """The same for who verifies what is read of it: the file is there, of its size. Errors as of ``artifacts.located``."""
-        ...
+    def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
+        """The path of a shard, for who verifies what is read of it: it is there, of its size, while the block runs.
 
-    def announce(self, folder: Path, entry: File) -> None:
-        """Say that a file will be asked for."""
+        A thread leases one at a time. Where the place does not keep what it has, nothing of the shard may stay mapped
+        afterwards. Errors as of ``artifacts.located``.
+        """
         ...
 
     def published(self, folder: Path, manifest: Manifest) -> None:
@@ -118,11 +114,8 @@ class Volume:
     def file(self, folder: Path, entry: File) -> Path:
         return artifacts.verified_entry(folder, entry)
 
-    def located(self, folder: Path, entry: File) -> Path:
-        return artifacts.located(folder, entry)
-
-    def announce(self, folder: Path, entry: File) -> None:
-        """It is there."""
+    def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
+        return nullcontext(artifacts.located(folder, entry))
 
     def published(self, folder: Path, manifest: Manifest) -> None:
         """It lies where it is to lie."""
@@ -165,9 +158,7 @@ class ObjectStore:
         self._bucket = Bucket(config, FIELD)
         self._files = self._bucket.files
         self._root = root
-        self._cache_bytes = config.cache_bytes
-        self._reader = ThreadPoolExecutor(DOWNLOADS, "download")
-        self._coming: dict[Path, Future[None]] = {}
+        self._shards = ShardCache(root / SHARDS, config.cache_bytes)
 
     def check(self, folder: Path) -> None:
         with self._asking(folder):
@@ -185,28 +176,15 @@ class ObjectStore:
         return artifacts.read(folder)
 
     def file(self, folder: Path, entry: File) -> Path:
-        return self._found(folder, entry, artifacts.verified_entry)
-
-    def located(self, folder: Path, entry: File) -> Path:
-        return self._found(folder, entry, artifacts.located)
-
-    def _found(self, folder: Path, entry: File, looked_at: Callable[[Path, File], Path]) -> Path:
         path = folder / entry.path
-        while True:
-            if not path.exists():
-                self._come(folder, entry).result()
-                self._coming.pop(path, None)
-            try:
-                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-                return looked_at(folder, entry)
-            except (FileNotFoundError, StageError):
-                if path.exists():
-                    raise
-                # Another rank needed the room
+        if not path.exists():
+            content = self._downloaded(folder, entry)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            artifacts.write_atomic(path, content)
+        return artifacts.verified_entry(folder, entry)
 
-    def announce(self, folder: Path, entry: File) -> None:
-        if not (folder / entry.path).exists():
-            self._come(folder, entry)
+    def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
+        return self._shards.lease(entry.sha256, entry.size, partial(self._downloaded, folder, entry))
 
     def published(self, folder: Path, manifest: Manifest) -> None:
         for file in manifest.files:
@@ -247,38 +225,18 @@ class ObjectStore:
         artifacts.write_atomic(path, text)
         return True
 
-    def _come(self, folder: Path, entry: File) -> Future[None]:
+    def _downloaded(self, folder: Path, entry: File) -> bytes:
         path = folder / entry.path
-        if path not in self._coming:
-            self._coming[path] = self._reader.submit(self._download, path, entry.size)
-        return self._coming[path]
-
-    def _download(self, path: Path, size: int) -> None:
-        if path.exists():
-            return
-        self._make_room(size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             with self._asking(path):
-                self._files.get_file(self._name(path), str(partial))
+                content: bytes = self._files.cat_file(self._name(path))
         except FileNotFoundError:
-            raise artifacts.corrupt(path.parent, f"{path.name!r} is missing in {self._bucket.url}") from None
-        partial.replace(path)
-
-    def _make_room(self, size: int) -> None:
-        """Remove what was not used for longest, until a file of this size fits into the cache."""
-        found = []
-        for path in self._root.rglob("*.safetensors"):
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                found.append((status.st_atime, status.st_size, path))
-        room = self._cache_bytes - size - sum(held for _, held, _ in found)
-        for used, held, path in sorted(found):
-            if room >= 0 or time.time() - used < RECENT_SECONDS:
-                return
-            path.unlink(missing_ok=True)
-            room += held
+            raise artifacts.corrupt(folder, f"{entry.path!r} is missing in {self._bucket.url}") from None
+        if len(content) != entry.size:
+            raise artifacts.corrupt(
+                folder, f"{entry.path!r} has {len(content)} bytes in {self._bucket.url}, {entry.size} were published"
+            )
+        return content
 
     def _name(self, path: Path) -> str:
         """Of an object, as fsspec wants it."""

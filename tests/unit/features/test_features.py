@@ -5,6 +5,7 @@ import resource
 import signal
 from array import array
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,8 +36,10 @@ from eagle3_draft.features import (
     write_shard,
 )
 from eagle3_draft.features.format import sample_of
-from eagle3_draft.places import DOWNLOADS, Volume
+from eagle3_draft.features.reader import DOWNLOADS
+from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
+from testcluster.wait import wait_for
 
 HEADER = Header(
     layers=[-1, 1],
@@ -253,17 +256,20 @@ def test_counting_words_reads_nothing_of_what_was_computed(tmp_path: Path) -> No
 
 def test_who_counts_words_has_the_next_shards_come_meanwhile(tmp_path: Path) -> None:
     store(tmp_path, [[sample(n)] for n in range(1, 9)], [])
-    announced: list[str] = []
+    leased: list[str] = []
 
     class Far(Volume):
-        def announce(self, folder: Path, entry: File) -> None:
-            announced.append(entry.path)
+        def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
+            leased.append(entry.path)
+            return super().lease(folder, entry)
 
     texts = Features.open(tmp_path, Far()).train.texts()
-    for number in range(3):
-        next(texts)
-        assert f"train-{min(7, number + DOWNLOADS):05d}.safetensors" in announced
-    assert "train-00007.safetensors" not in announced, "no more than are downloaded at a time"
+    next(texts)
+    next(texts)
+    wait_for("the shards ahead", 10, lambda: f"train-{1 + DOWNLOADS:05d}.safetensors" in leased)
+    assert "train-00007.safetensors" not in leased, "no more than are downloaded at a time"
+    assert sum(1 for _ in texts) == 6
+    assert len(leased) == 8, "each once"
 
 
 def of_an_older_version(folder: Path) -> None:

@@ -2,17 +2,21 @@
 
 Each conversation is verified by its own digest when it is first read, by threads ahead of whoever reads: so nothing is read from
 the disk but what is used, and that once. A store of an older version has digests of whole shards only.
+
+Shards are leased from where the store lies. A volume keeps them, and they stay mapped; of an object store's, which may have
+to leave the pod's disk at any time, the same threads copy what is read.
 """
 
 import os
+import threading
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple, overload
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -22,9 +26,21 @@ from safetensors.torch import load_file
 from eagle3_api.artifacts import File, Manifest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.features.format import LENGTHS, Digests, Header, Sample, ShardEntry, Split, Text, digests_name
+from eagle3_draft import artifacts
+from eagle3_draft.features.format import (
+    LENGTHS,
+    Digests,
+    Header,
+    Sample,
+    ShardEntry,
+    Split,
+    Text,
+    digests_name,
+    sample_of,
+    tensors,
+)
 from eagle3_draft.features.shard import Shard, corrupt
-from eagle3_draft.places import DOWNLOADS, Place, Volume
+from eagle3_draft.places import Place, Volume
 from eagle3_draft.stage import StageError
 
 _SHARDS = TypeAdapter(list[ShardEntry])
@@ -34,6 +50,9 @@ OPEN_SHARDS = 256
 
 #: Conversations that are fetched and verified at a time, where there are as many cores: SHA-256 is about as fast as a disk.
 FETCHED_TOGETHER = 4
+
+#: The same where shards are downloaded, which keeps no core busy; and shards whose text is read ahead of who counts words.
+DOWNLOADS = 4
 
 
 class Features:
@@ -119,10 +138,13 @@ class Samples(Sequence[Sample]):
         self._header = header
         self._starts = [0, *accumulate(conversations for _, conversations in shards)]
         self._digests = digests
+        self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
-        self._verified: dict[tuple[int, int], bytearray] = {}
-        self._fetcher = ThreadPoolExecutor(min(FETCHED_TOGETHER, len(os.sched_getaffinity(0))), "fetcher")
-        self._coming: dict[int, Future[None]] = {}
+        #: Of each shard which conversations were verified, as long as it is the same file: one that left the disk and came again is another.
+        self._verified: dict[int, tuple[object, bytearray]] = {}
+        threads = min(FETCHED_TOGETHER, len(os.sched_getaffinity(0))) if at.keeps else DOWNLOADS
+        self._fetcher = ThreadPoolExecutor(threads, "fetcher")
+        self._coming: dict[int, Future[Sample]] = {}
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -151,49 +173,55 @@ class Samples(Sequence[Sample]):
         Raises:
             StageError: one has other bytes than were published (CorruptArtifact); it cannot be read (StorageUnavailable).
         """
-        for number in self._not_open(indices):
-            self._at.announce(self._folder, self._shards[number])
-        for index in indices:
-            self._begin(index)
-        for index in indices:
-            if (coming := self._coming.pop(index, None)) is not None:
-                coming.result()
-        return [self._sample(index) for index in indices]
+        coming = {
+            index: self._coming.pop(index) if index in self._coming else self._begun(index)
+            for index in dict.fromkeys(indices)
+        }
+        return [coming[index].result() for index in indices]
 
     def expect(self, indices: Sequence[int]) -> None:
         """Say that conversations will be read: they are fetched and verified in the background."""
-        if self._digests is None:
-            return
-        absent = set() if self._at.keeps else set(self._not_open(indices))  # a download is not waited for
-        for number in absent:
-            self._at.announce(self._folder, self._shards[number])
         for index in indices:
-            if self._number(index) not in absent:
-                self._begin(index)
+            if index not in self._coming:
+                self._coming[index] = self._begun(index)
 
     def texts(self) -> Iterator[Text]:
-        """What the conversations say, in their order. Nothing is read of what was computed over them."""
-        for number, (first, end) in enumerate(pairwise(self._starts)):
-            for ahead in self._shards[number : number + 1 + DOWNLOADS]:
-                self._at.announce(self._folder, ahead)
-            for index in range(first, end):
-                found, place = self._find(index)
+        """What the conversations say, in their order. Nothing is read of what was computed over them but where it is downloaded."""
+        ahead: deque[Future[list[Text]]] = deque()
+        for number in range(len(self._shards)):
+            ahead.append(self._fetcher.submit(self._texts, number))
+            if len(ahead) > DOWNLOADS:
+                yield from ahead.popleft().result()
+        for rest in ahead:
+            yield from rest.result()
+
+    def _begun(self, index: int) -> Future[Sample]:
+        return self._fetcher.submit(self._fetched, index)
+
+    def _fetched(self, index: int) -> Sample:
+        """A conversation, verified, which the kernel reads meanwhile."""
+        number = self._number(index)
+        place = index - self._starts[number]
+        with self._reading(number) as (shard, verified):
+            shard.announce(place)
+            if not verified[place] and (digests := self._digests_of(index)) is not None:
+                shard.check(place, digests)
+                verified[place] = True
+            sample = shard.sample(place)
+            if self._at.keeps:
+                return sample
+            return sample_of({name: tensor.clone() for name, tensor in tensors(sample).items()})
+
+    def _texts(self, number: int) -> list[Text]:
+        """What the conversations of a shard say."""
+        texts = []
+        with self._reading(number) as (shard, _):
+            for place, index in enumerate(range(self._starts[number], self._starts[number + 1])):
                 if (digests := self._digests_of(index)) is not None:
-                    found.shard.check_text(place, digests)
-                yield found.shard.text(place)
-
-    def _begin(self, index: int) -> None:
-        """Have a conversation read, and verified if it was not."""
-        if index not in self._coming:
-            found, place = self._find(index)
-            digests = None if found.verified[place] else self._digests_of(index)
-            self._coming[index] = self._fetcher.submit(found.fetch, place, digests)
-
-    def _sample(self, index: int) -> Sample:
-        found, place = self._find(index)
-        if not found.verified[place] and (digests := self._digests_of(index)) is not None:
-            found.fetch(place, digests)  # the shard was fetched anew since
-        return found.shard.sample(place)
+                    shard.check_text(place, digests)
+                text = shard.text(place)
+                texts.append(text if self._at.keeps else Text(text.input_ids.clone(), text.loss_mask.clone()))
+        return texts
 
     def _digests_of(self, index: int) -> Digests | None:
         """None where the whole shard is verified when it is opened."""
@@ -202,52 +230,50 @@ class Samples(Sequence[Sample]):
         text, computed = self._digests[index]
         return Digests(bytes(text.tolist()), bytes(computed.tolist()))
 
-    def _not_open(self, indices: Sequence[int]) -> list[int]:
-        return [number for number in dict.fromkeys(map(self._number, indices)) if number not in self._open]
-
     def _number(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1
 
-    def _find(self, index: int) -> "tuple[_OpenShard, int]":
-        """The shard of a conversation, and its number in it."""
-        number = self._number(index)
-        return self._shard(number), index - self._starts[number]
+    @contextmanager
+    def _reading(self, number: int) -> "Iterator[_OpenShard]":
+        """A shard that is mapped, and stays where it is while the block runs."""
+        with self._lock:
+            if (known := self._open.get(number)) is not None:
+                self._open.move_to_end(number)
+        if known is not None:
+            yield known
+            return
+        with self._at.lease(self._folder, self._shards[number]) as path:
+            opened = self._opened(number, path)
+            if self._at.keeps:
+                with self._lock:
+                    self._open[number] = opened
+                    if len(self._open) > OPEN_SHARDS:
+                        self._open.popitem(last=False)
+            yield opened
 
-    def _shard(self, number: int) -> "_OpenShard":
-        if number in self._open:
-            self._open.move_to_end(number)
-            return self._open[number]
+    def _opened(self, number: int, path: Path) -> "_OpenShard":
         file = self._shards[number]
-        path = (self._at.file if self._digests is None else self._at.located)(self._folder, file)
-        shard = Shard(path, self._header)
+        if self._digests is None:
+            artifacts.verify(path, self._folder, file)
+        shard = Shard(path, self._header, self._folder / file.path)
         first, end = self._starts[number], self._starts[number + 1]
         if shard.lengths != self.lengths[first:end].tolist():
             raise corrupt(self._folder, f"{file.path} and {LENGTHS} differ on how long its conversations are")
-        # Verified once, as long as it is the same file: one that left the cache and was fetched again is another
-        verified = self._verified.setdefault((number, path.stat().st_mtime_ns), bytearray(end - first))
-        self._open[number] = _OpenShard(shard, verified)
-        if len(self._open) > OPEN_SHARDS:
-            self._open.popitem(last=False)
-        return self._open[number]
+        status = path.stat()
+        identity = (status.st_ino, status.st_mtime_ns)
+        with self._lock:
+            known, verified = self._verified.get(number, (None, bytearray()))
+            if known != identity:
+                verified = bytearray(end - first)
+                self._verified[number] = identity, verified
+        return _OpenShard(shard, verified)
 
 
-@dataclass(frozen=True)
-class _OpenShard:
+class _OpenShard(NamedTuple):
     """A shard, and which of its conversations were verified."""
 
     shard: Shard
     verified: bytearray
-
-    def fetch(self, place: int, digests: Digests | None) -> None:
-        """Have a conversation in memory soon, and verified if there are digests.
-
-        Raises:
-            StageError: its bytes are not those that were written (CorruptArtifact).
-        """
-        self.shard.announce(place)
-        if digests is not None:
-            self.shard.check(place, digests)
-            self.verified[place] = True
 
 
 def _table(path: Path) -> dict[str, torch.Tensor]:

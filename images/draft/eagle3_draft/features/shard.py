@@ -101,12 +101,13 @@ class Shard:
         lengths: tokens of each conversation.
     """
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, name: Path) -> None:
         """Map a shard.
 
         Args:
             path: of the file. The caller verifies it, or its conversations by their digests.
             header: what it must hold.
+            name: where it was published, for messages.
 
         Raises:
             StageError: the file is none of this header (CorruptArtifact).
@@ -114,12 +115,13 @@ class Shard:
         try:
             found = read_header(path)
         except HeaderError as error:
-            raise corrupt(path, str(error)) from None
+            raise corrupt(name, str(error)) from None
         with path.open("rb") as file:
             # Private, not read-only: torch shares writable buffers alone. Nobody writes
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._map.madvise(mmap.MADV_RANDOM)  # what is wanted is announced
         self._path = path
+        self._name = name
         self._header = header
         self._begins = {name: tensor.begin for name, tensor in found.tensors.items()}
         self._tensors = {
@@ -127,13 +129,13 @@ class Shard:
             for name, tensor in found.tensors.items()
             if not name.startswith(PADDING)
         }
-        self._bounds = self._checked(path)
+        self._bounds = self._checked()
         self.lengths = [end - start for start, end in pairwise(self._bounds)]
 
     def announce(self, index: int) -> None:
         """Have the kernel read a conversation, without waiting for it; but where the disk has much to read already."""
         start, end = self._bounds[index], self._bounds[index + 1]
-        with suppress(FileNotFoundError), self._path.open("rb") as file:  # one that left its cache stays mapped
+        with suppress(FileNotFoundError), self._path.open("rb") as file:  # what was deleted stays mapped
             for name in self._header.stored():
                 row = self._tensors[name][:1].nbytes
                 first, last = self._begins[name] + start * row, self._begins[name] + end * row
@@ -160,7 +162,7 @@ class Shard:
 
     def _check(self, index: int, names: Iterable[str], digest: bytes) -> None:
         if digest_of(self._columns(index), names) != digest:
-            raise corrupt(self._path, f"conversation {index} in it was changed since it was published")
+            raise corrupt(self._name, f"conversation {index} in it was changed since it was published")
 
     def _columns(self, index: int) -> dict[str, Tensor]:
         rows = slice(self._bounds[index], self._bounds[index + 1])
@@ -173,7 +175,7 @@ class Shard:
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(self._map, dtype=kind, count=count, offset=begin).reshape(shape)
 
-    def _checked(self, path: Path) -> list[int]:
+    def _checked(self) -> list[int]:
         """Where conversations begin and end; the tensors must be those of the header."""
         found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._tensors.items()}
         offsets = self._tensors.get(OFFSETS, torch.empty(0, dtype=torch.int64))
@@ -181,10 +183,10 @@ class Shard:
         expected = {name: (dtype, (tokens, *row)) for name, (dtype, row) in self._header.stored().items()}
         expected[OFFSETS] = (torch.int64, (len(offsets),))
         if found != expected:
-            raise corrupt(path, f"it holds {found}, not {expected}")
+            raise corrupt(self._name, f"it holds {found}, not {expected}")
         bounds: list[int] = offsets.tolist()
         if not bounds or bounds[0] != 0 or bounds[-1] != tokens or bounds != sorted(bounds):
-            raise corrupt(path, "its offsets do not divide its tokens into conversations")
+            raise corrupt(self._name, "its offsets do not divide its tokens into conversations")
         return bounds
 
 
