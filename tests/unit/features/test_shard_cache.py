@@ -188,6 +188,7 @@ def test_who_wants_more_than_there_is_room_for_waits_until_another_lease_ends(tm
 #: A process that reads shards in an order of its own and writes down what it fetches, or that never ends a fetch.
 READER = """
 import random, sys, time
+from itertools import chain
 from pathlib import Path
 from eagle3_draft.shard_cache import ShardCache
 
@@ -200,10 +201,12 @@ def fetch(name):
         time.sleep(600)
     with open(log, "a") as file:
         file.write(name)
+    while len(list(Path(log).parent.glob("begun-*"))) < 3:  # all want the first one while it comes
+        time.sleep(0.001)
     return name.encode() * 30
 
-for _ in range(200):
-    name = chosen.choice(names)
+(Path(log).parent / f"begun-{seed}").touch()
+for name in chain(names, (chosen.choice(names) for _ in range(200))):
     with cache.lease(name, 30, lambda: fetch(name)) as path:
         assert path.read_bytes() == name.encode() * 30
 """
