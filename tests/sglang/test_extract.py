@@ -24,6 +24,7 @@ from eagle3_draft.extract import run
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import end_tokens, target_digest
+from served.injection import TAKES, WRITES, injected, marking
 from served.server import sglang
 from testcluster.wait import wait_for
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
@@ -49,6 +50,11 @@ class Ending:
     def result(self) -> ExtractResult:
         assert self.report.ok, f"{self.report.reason}: {self.report.message}\n{self.log}"
         return ExtractResult.model_validate(self.report.result)
+
+
+def python_path(*first: Path) -> str:
+    """Where a container's Python finds our packages, and before them what a test injects."""
+    return os.pathsep.join(map(str, (*first, ROOT / "crds", ROOT / "images" / "draft")))
 
 
 @dataclass
@@ -86,7 +92,7 @@ class Extraction:
         image = recipe()
         variables = {
             "PATH": f"{image.path[0]}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}",
+            "PYTHONPATH": python_path(),
             "EAGLE3_CONFIG": str(file),
             "EAGLE3_TERMINATION_LOG": str(self.folder / "message"),
             **image.env,
@@ -227,30 +233,28 @@ def test_the_capture_points_are_names_in_the_sglang_that_runs_here(tmp_path: Pat
 def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(
     made: Extraction, tiny: Path, tmp_path: Path
 ) -> None:
-    """Over gloo, for the libraries of NCCL that torch is given here are stubs."""
+    """Over gloo, for the libraries of NCCL that torch is given here are stubs. Logits come piece by piece, and SGLang's gather of
+    them must not be one that counts on a forward between two.
+    """
     found = extraction(tmp_path, tiny)
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        "import os\n"
-        "from eagle3_draft.extract.handover import HandoverWriter\n"
-        "write = HandoverWriter.write\n"
-        "def counted(*args):\n"
-        f"    open(f'{tmp_path}/writer-{{os.getpid()}}', 'w').close()\n"
-        "    write(*args)\n"
-        "HandoverWriter.write = counted\n"
+    watched = (
+        TAKES,
+        WRITES,
+        ("sglang.srt.distributed.device_communicators.triton_symm_mem_ag", "MultimemAllGatherer.__call__"),
     )
+    site = injected(tmp_path / "site", {module: marking(tmp_path, method) for module, method in watched})
     cores = sorted(os.sched_getaffinity(0))
     result = found.run(
         found.config(tensor_parallel_size=2),
         SGLANG_CPU_OMP_THREADS_BIND=f"{cores[0]}|{cores[-1]}",
         SGLANG_NCCL_SO_PATH="none",
-        PYTHONPATH=f"{site}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}",
+        PYTHONPATH=python_path(site),
     ).result
     assert result.conversations == CONVERSATIONS
     assert found.features().manifest.provenance["tensorParallelSize"] == "2"
     assert max(differences(found.features(), made.features())) < TOLERANCE
-    assert len(list(tmp_path.glob("writer-*"))) == 1
+    took, wrote, gathered_at_once = (len(list(tmp_path.glob(f"{method}-*"))) for _, method in watched)
+    assert (took, wrote, gathered_at_once) == (2, 1, 0)
 
 
 def test_flags_that_sglang_does_not_know_are_named(tiny: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sglang.srt.distributed import tensor_model_parallel_all_gather
 from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
 from sglang.srt.layers.logits_processor import LogitsMetadata
 from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
@@ -226,6 +227,10 @@ class Capture:
 
 def _logits(processor: Any, lm_head: Any, batch: Any, rows: torch.Tensor) -> torch.Tensor:
     """The server's own logits of some rows, (rows, vocabulary), whole on every rank."""
+    if hasattr(processor, "_logits_gatherer"):
+        # SGLang's own joins the ranks' parts in one buffer, without waiting for whoever still reads the last ones there: between
+        # two forwards nobody does. Here one piece of rows follows another at once
+        processor._logits_gatherer = tensor_model_parallel_all_gather
     logits: torch.Tensor = processor._get_logits(rows, lm_head, LogitsMetadata.from_forward_batch(batch))
     return logits
 
