@@ -1,6 +1,7 @@
 """What the features of an object will take: bytes, tokens, hours."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -22,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tokens-per-second",
-        type=float,
+        type=_rate,
         default=TOKENS_PER_SECOND,
         help="what one pod extracts; a finished extraction says it in its report (default %(default).0f)",
     )
     parser.add_argument(
         "--answer-tokens-per-second",
-        type=float,
+        type=_rate,
         default=ANSWER_TOKENS_PER_SECOND,
         help="what one pod generates, all requests together, where the target answers itself (default %(default).0f)",
     )
@@ -40,6 +41,13 @@ def run(given: argparse.Namespace) -> int:
     shape = _shape(spec, given.target_config)
     sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second, given.answer_tokens_per_second) + "\n")
     return 0
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of tokens per second")
+    return rate
 
 
 def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:

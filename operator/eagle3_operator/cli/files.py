@@ -3,13 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from eagle3_api import KIND
-from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.base import Model
+from eagle3_api.spec import Eagle3DraftSpec, Metadata
+from eagle3_api.status import Eagle3DraftStatus
+
+_M = TypeVar("_M", bound=Model)
 
 
 class UsageError(Exception):
@@ -28,8 +32,8 @@ def read_document(file: str) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
         documents = [document for document in yaml.safe_load_all(text) if document]
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
     found: list[dict[str, Any]] = [document for document in documents if _is_ours(document)]
     if len(found) != 1:
         raise UsageError(f"{file} holds {len(found)} Eagle3Drafts, not one")
@@ -38,12 +42,28 @@ def read_document(file: str) -> dict[str, Any]:
 
 def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
     """Its spec; UsageError names the first field that is wrong."""
+    return _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec")
+
+
+def metadata_of(document: dict[str, Any], file: str) -> Metadata:
+    """Its metadata, with a name and a namespace where it has none yet; UsageError names the first field that is wrong."""
+    given = document.get("metadata") or {}
+    known = {"name": "unnamed", "namespace": "default", "uid": ""}
+    return _section(Metadata, known | given if isinstance(given, dict) else given, f"{file}: metadata")
+
+
+def status_of(document: dict[str, Any], file: str) -> Eagle3DraftStatus:
+    """Its status, empty if it has none; UsageError names the first field that is wrong, as of an object of another version."""
+    return _section(Eagle3DraftStatus, document.get("status") or {}, f"{file}: status")
+
+
+def _section(kind: type[_M], section: Any, where: str) -> _M:
     try:
-        return Eagle3DraftSpec.model_validate(document.get("spec"))
+        return kind.model_validate(section)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file}: spec.{where}: {first['msg']}") from None
+        field = ".".join((where, *map(str, first["loc"])))
+        raise UsageError(f"{field}: {first['msg']}") from None
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

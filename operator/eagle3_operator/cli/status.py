@@ -5,6 +5,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
+from pydantic import ValidationError
+
 from eagle3_api import GROUP, PLURAL
 from eagle3_api.conditions import Type
 from eagle3_api.jobs import ProbeResult
@@ -34,9 +36,22 @@ def run(given: argparse.Namespace) -> int:
     except FileNotFoundError:
         raise UsageError("there is no kubectl on the PATH") from None
     except subprocess.CalledProcessError as error:
-        raise UsageError(error.stderr.strip()) from None
-    sys.stdout.write(status_text(Eagle3Draft.model_validate_json(found)) + "\n")
+        raise UsageError(_last_line(error.stderr)) from None
+    try:
+        text = status_text(Eagle3Draft.model_validate_json(found))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"this version of the plugin cannot read {given.name}, which another one's operator wrote: {where}: {first['msg']}"
+        ) from None
+    sys.stdout.write(text + "\n")
     return 0
+
+
+def _last_line(said: str) -> str:
+    """What kubectl says in the end; before that it may log each of its tries."""
+    return next((line for line in reversed(said.strip().splitlines()) if line), "kubectl failed without a word")
 
 
 def status_text(obj: Eagle3Draft) -> str:
@@ -56,7 +71,7 @@ def status_text(obj: Eagle3Draft) -> str:
 
 
 def _headline(obj: Eagle3Draft, status: Eagle3DraftStatus) -> str:
-    whole = next(condition for condition in status.conditions if condition.type is Type.READY)
+    whole = next((said for said in status.conditions if said.type is Type.READY), status.conditions[0])
     behind = obj.metadata.generation - status.observed_generation
     late = f"\nthe operator has not looked at the last {behind} change(s) of the object yet" if behind > 0 else ""
     return f"{obj.metadata.name}  {status.phase}  Ready={whole.status} {whole.reason}\n{whole.message}{late}"

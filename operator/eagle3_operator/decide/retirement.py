@@ -30,6 +30,7 @@ def retired(
 
 def probes(jobs: Collection[Job], revisions: Mapping[int, Revision], candidate: int | None) -> list[Delete]:
     """The probes to delete: unfinished ones of what is no longer tried, and all but the one that a revision was measured by last."""
+    measured = {PurePosixPath(revision.status.probe_folder or "").name for revision in revisions.values()}
     return [
         Delete("Job", job.name)
         for job in jobs
@@ -37,10 +38,5 @@ def probes(jobs: Collection[Job], revisions: Mapping[int, Revision], candidate: 
         and job.owned
         and not job.terminating
         and job.revision != candidate
-        and not (job.finished and job.revision in revisions and _measured_by(revisions[job.revision], job))
+        and not (job.finished and job.key in measured)
     ]
-
-
-def _measured_by(revision: Revision, job: Job) -> bool:
-    folder = revision.status.probe_folder
-    return folder is not None and PurePosixPath(folder).name == job.key

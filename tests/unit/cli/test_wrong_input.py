@@ -1,0 +1,186 @@
+"""Whatever the plugin is given by mistake, it says in one line what is wrong, and its exit code is not zero."""
+
+import copy
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eagle3_operator.cli.main import main
+from unit.decide.world import serving_draft
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "kimi-k25.yaml"
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 12,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+}
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit code and the one line on standard error."""
+    capsys.readouterr()
+    try:
+        code = main(words)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    said = capsys.readouterr()
+    assert code != 0
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return code, line
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str | bytes], str]:
+    """A file with this in it; its path."""
+
+    def write(content: str | bytes) -> str:
+        path = tmp_path / "object.yaml"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "the following arguments are required: COMMAND"),
+        (("frobnicate",), "invalid choice: 'frobnicate' (choose from"),
+        (("status",), "the following arguments are required: name"),
+        (("status", "kimi", "--verbose"), "unrecognized arguments: --verbose"),
+        (("estimate",), "the following arguments are required: -f/--file"),
+        (("estimate", "-f", "x", "--tokens-per-second", "0"), "0 is no number of tokens per second"),
+        (("estimate", "-f", "x", "--tokens-per-second", "many"), "invalid _rate value: 'many'"),
+        (("render", "-f", "x", "-r", "newest"), "'newest' is no revision such as r3"),
+        (("render", "-f", "x", "-r", "r1", "--all"), "not allowed with argument"),
+        (("check",), "the following arguments are required: folder"),
+        (("check", "x", "--layers", "first"), "'first' is no list of layers such as 1,15,28"),
+        (("check", "x", "--sglang-version", "newest"), "newest"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, line = refusal(capsys, *words)
+    assert code == 2
+    assert line.startswith("kubectl eagle3")
+    assert said in line
+    assert line.endswith("--help)")
+
+
+FILES: dict[str, tuple[str | bytes, str]] = {
+    "broken YAML": ("spec: [", "cannot be read: while parsing a flow node"),
+    "no text": (b"\xff\xfe\x00", "cannot be read"),
+    "nested too deep": ("[" * 5000, "cannot be read"),
+    "empty": ("", "holds 0 Eagle3Drafts, not one"),
+    "something else": ("kind: Deployment", "holds 0 Eagle3Drafts, not one"),
+    "two objects": ("kind: Eagle3Draft\n---\nkind: Eagle3Draft", "holds 2 Eagle3Drafts, not one"),
+    "no spec": ("kind: Eagle3Draft", "object.yaml: spec: Input should be"),
+    "a list for a spec": ("{kind: Eagle3Draft, spec: []}", "object.yaml: spec: Input should be"),
+    "a missing field": (
+        "{kind: Eagle3Draft, spec: {image: 'lmsysorg/sglang:v0.5.23'}}",
+        "object.yaml: spec.target: Field required",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("command", ["estimate", "render"])
+def test_a_file_that_holds_no_object_is_named_with_what_is_wrong_with_it(
+    capsys: pytest.CaptureFixture[str], written: Callable[[str | bytes], str], command: str, case: str
+) -> None:
+    content, said = FILES[case]
+    code, line = refusal(capsys, command, "-f", written(content))
+    assert (code, line.startswith("kubectl eagle3: "), said in line) == (1, True, True), line
+
+
+@pytest.mark.parametrize("command", ["estimate", "render"])
+def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
+    for path in (tmp_path / "missing.yaml", tmp_path):
+        code, line = refusal(capsys, command, "-f", str(path))
+        assert code == 1
+        assert line.startswith(f"kubectl eagle3: {path} cannot be read")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": "wide"}', "\x00", '{"text_config": 3}'])
+@pytest.mark.parametrize("command", ["estimate", "render"])
+def test_what_is_no_configuration_of_a_target_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, content: str
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(content)
+    code, line = refusal(capsys, command, "-f", str(EXAMPLE), "--target-config", str(config))
+    assert code == 1
+    assert line.startswith(f"kubectl eagle3: {config} is no config.json of a model")
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+def test_a_folder_that_is_no_draft_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    code, line = refusal(capsys, "check", str(tmp_path))
+    assert code == 11
+    assert str(tmp_path) in line
+    code, line = refusal(capsys, "check", str(tmp_path / "missing"))
+    assert (code, str(tmp_path / "missing") in line) == (11, True)
+
+
+WHOLE = serving_draft().obj
+STORED = {"kind": "Eagle3Draft", **json.loads(json.dumps(WHOLE.to_json()))}
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8), st.just([]), st.just({})
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> dict[str, Any]:
+    """An object with its status, a few of whose fields have become something else or are gone."""
+    whole = copy.deepcopy(STORED)
+    for _ in range(draw(st.integers(1, 3))):
+        at: Any = whole
+        while isinstance(at, dict | list) and at:
+            key = draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+            inner = at[key]
+            if not isinstance(inner, dict | list) or not inner or draw(st.integers(0, 4)) == 0:
+                at[key] = draw(ODD)
+                break
+            at = inner
+    return whole
+
+
+def told(words: list[str], stdin: str) -> tuple[int, str]:
+    """The exit code of the plugin and what it said of what it could not do."""
+    errors = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", io.StringIO(stdin))
+        patch.setattr("sys.stdout", io.StringIO())
+        patch.setattr("sys.stderr", errors)
+        return main(words), errors.getvalue()
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(damaged())
+def test_a_damaged_object_is_told_or_refused_in_one_line(document: dict[str, Any]) -> None:
+    for words in (["estimate", "-f", "-"], ["render", "-f", "-", "--all"]):
+        code, said = told(words, yaml.safe_dump(document))
+        assert (code, len(said.splitlines())) in ((0, 0), (1, 1)), said
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
+    for command in ("estimate", "render"):
+        code, said = told([command, "-f", "-"], text)
+        assert (code, len(said.splitlines())) == (1, 1), said
