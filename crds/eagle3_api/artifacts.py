@@ -1,4 +1,4 @@
-"""Artifacts: where a stage's output lies and the manifest that makes it finished.
+"""Artifacts: where a stage's output lies, and the names of its files. What the manifest says is ``manifest``'s.
 
 A stage writes ``<root>/<namespace>/<name>/<stage>/<key>/`` and, last and atomically, its ``manifest.json``. A folder with
 a valid manifest is finished for ever; a folder without one is rubbish or resumable. The page ``docs/artifacts.md`` is the
@@ -6,11 +6,6 @@ format's specification.
 """
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any
-
-from pydantic import Field, StringConstraints, field_validator
-
-from eagle3_api.base import Model
 
 #: Where the roots are mounted in every pod that needs them.
 FEATURES_ROOT = PurePosixPath("/eagle3/features")
@@ -33,45 +28,6 @@ PREDICATE = "predicate.json"
 HELD_OUT = "held_out.safetensors"
 ANSWERS = "answers.jsonl"
 DATA = "data.jsonl"
-
-Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-
-
-class File(Model):
-    """One file of an artifact."""
-
-    path: str = Field(description="Relative to the artifact's folder, POSIX, without '..'.")
-    size: int = Field(ge=0, description="Bytes.")
-    sha256: Sha256
-
-    @field_validator("path")
-    @classmethod
-    def _stays_inside(cls, path: str) -> str:
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or not parts.parts:
-            raise ValueError(f"{path!r} leaves the artifact's folder")
-        return path
-
-
-class Manifest(Model):
-    """What makes a folder an artifact."""
-
-    format: str = FORMAT
-    stage: str
-    key: str
-    files: list[File]
-    made_from: dict[str, str] = Field(description="Keys and digests of what this was made from, by name.")
-    provenance: dict[str, str] = Field(
-        default_factory=dict, description="What does not change the output: image, versions, pod, node, start and end."
-    )
-    numbers: dict[str, Any] = Field(default_factory=dict, description="The numbers that matter, as in the report.")
-
-    def file(self, path: str) -> File:
-        """The entry of one file; KeyError names the file and the stage when the artifact does not list it."""
-        for file in self.files:
-            if file.path == path:
-                return file
-        raise KeyError(f"the {self.stage} artifact {self.key} lists no file {path}")
 
 
 def folder(root: PurePosixPath, namespace: str, name: str, stage: str, key: str) -> PurePosixPath:

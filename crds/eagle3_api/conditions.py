@@ -7,8 +7,6 @@ can act on. The order of ``ORDER`` is the order in which a person reads them.
 from enum import StrEnum
 from typing import Literal
 
-from eagle3_api.base import Model
-
 
 class Type(StrEnum):
     """The conditions of an ``Eagle3Draft``; each is present from first sight, unless it does not apply."""
@@ -126,14 +124,3 @@ class Reason(StrEnum):
 
 
 Status = Literal["True", "False", "Unknown"]
-
-
-class Condition(Model):
-    """One observation, as ``metav1.Condition``."""
-
-    type: Type
-    status: Status
-    reason: Reason
-    message: str
-    observed_generation: int
-    last_transition_time: str

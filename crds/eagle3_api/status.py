@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from eagle3_api.base import Model
-from eagle3_api.conditions import Condition, Reason
+from eagle3_api.conditions import Reason, Status, Type
 from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
 
 #: Windows of the watch that a revision keeps: all that a verdict looks at (``judge.watch.kept``), also where ``watch.failures.in``
@@ -25,6 +25,17 @@ ATTEMPTS_KEPT = 16
 
 #: Servers of a revision whose counters are read, where no Prometheus does it.
 PODS_READ = 64
+
+
+class Condition(Model):
+    """One observation, as ``metav1.Condition``."""
+
+    type: Type
+    status: Status
+    reason: Reason
+    message: str
+    observed_generation: int
+    last_transition_time: str
 
 
 class StageState(StrEnum):

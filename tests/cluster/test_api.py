@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from eagle3_api import API_VERSION, GROUP, PLURAL
-from eagle3_api.conditions import Condition, Reason, Type
+from eagle3_api.conditions import Reason, Type
 from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_api.status import Eagle3DraftStatus, Phase
+from eagle3_api.status import Condition, Eagle3DraftStatus, Phase
 from testcluster import AnyCluster, build, wait_for
 from testcluster.api import ApiException
 

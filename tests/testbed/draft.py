@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_api.conditions import Condition
-from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
+from eagle3_api.status import Condition, Eagle3DraftStatus, RevisionStatus
 
 
 @dataclass(frozen=True)

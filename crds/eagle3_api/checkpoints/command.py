@@ -12,7 +12,7 @@ from eagle3_api.checkpoints.form import Form
 from eagle3_api.checkpoints.readers import read_form
 from eagle3_api.checkpoints.rules import Finding, Served, check, resolve_layers
 from eagle3_api.checkpoints.target import read_target
-from eagle3_api.jobs import ExitCode
+from eagle3_api.exit_codes import ExitCode
 from eagle3_api.sglang import NEWEST, Version
 
 EXIT_CODES = "Exit code: 0 the draft can be converted, 1 it can, with warnings, 11 it cannot be read, 13 it is refused."

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from eagle3_api.checkpoints.rules import Finding, Level
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
+from eagle3_api.exit_codes import ExitCode
 
 _WORDS = {
     Level.PASSED: "ok",

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from eagle3_api.checkpoints.safetensors import HEADER_LIMIT, HeaderError, read_h
 _INDEX = "model.safetensors.index.json"
 #: A target of hundreds of experts has as many tensors as need some tens of megabytes to be named.
 _INDEX_LIMIT = 64_000_000
+#: Headers that are read at a time: a network's file system answers late, but to many at once.
+_READERS = 16
 _ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 
 
@@ -70,12 +74,17 @@ def _check_weights(folder: Path) -> None:
     files = set(named.values()) if named else {path.name for path in folder.glob("*.safetensors")}
     if not files:
         raise UnreadableError(f"{folder} holds no weights in *.safetensors")
-    for name in sorted(files):
-        path = inside(folder, folder / name)
-        try:
-            _check_size(path)
-        except (HeaderError, OSError) as error:
-            raise UnreadableError(f"{path} is missing or cannot be read: {error}") from None
+    with ThreadPoolExecutor(_READERS) as readers:
+        for _ in readers.map(_check_file, repeat(folder), sorted(files)):
+            pass
+
+
+def _check_file(folder: Path, name: str) -> None:
+    path = inside(folder, folder / name)
+    try:
+        _check_size(path)
+    except (HeaderError, OSError) as error:
+        raise UnreadableError(f"{path} is missing or cannot be read: {error}") from None
 
 
 def _check_size(path: Path) -> None:
@@ -89,6 +98,6 @@ def _check_size(path: Path) -> None:
         if not 2 <= length <= min(HEADER_LIMIT, size - 8):
             raise HeaderError(f"{path} is no safetensors file, or was cut")
         text = file.read(length)
-    end = max((int(found[1]) for found in _ENDS.finditer(text)), default=0)
+    end = max(map(int, _ENDS.findall(text)), default=0)
     if size != 8 + length + end:
         read_header(path)

@@ -10,14 +10,13 @@ A module for each stage, by its name, with its configuration and its result; ``c
 and ``report`` bring the stages together. All names are here too.
 """
 
+from eagle3_api.exit_codes import FATAL_EXIT_CODES, ExitCode
 from eagle3_api.jobs.clean import CleanConfig, CleanResult
 from eagle3_api.jobs.contract import (
     CONFIG_ANNOTATION,
     CONFIG_FILE,
-    FATAL_EXIT_CODES,
     LIBRARY,
     TERMINATION_LOG,
-    ExitCode,
     ObjectReference,
     StageName,
 )

@@ -1,6 +1,6 @@
-"""What every Job has: a stage, an owner, an end, and where its files are."""
+"""What every Job has: a stage, an owner, and where its files are."""
 
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 from eagle3_api.base import Model
 
@@ -22,23 +22,6 @@ class StageName(StrEnum):
     PUBLISH = "publish"
     HOOK = "hook"
     PROBE = "probe"
-
-
-class ExitCode(IntEnum):
-    """How a stage ends. 10-19 mean that trying again cannot help: ``podFailurePolicy`` fails the Job at once."""
-
-    DONE = 0
-    BAD_CONFIGURATION = 10
-    BAD_INPUT = 11
-    NON_FINITE = 12
-    REFUSED = 13
-    DOES_NOT_FIT = 14
-    INTERNAL_ERROR = 19
-    INTERRUPTED = 20
-    ENGINE_CRASHED = 21
-
-
-FATAL_EXIT_CODES = tuple(range(10, 20))
 
 
 class ObjectReference(Model):

@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from eagle3_api.artifacts import FORMAT as MANIFEST_FORMAT
-from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft.stage import StageError
 
 #: The type of an artifact's numbers.

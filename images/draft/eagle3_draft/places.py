@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.jobs import ObjectStoreConfig
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
 from eagle3_draft.shard_cache import ShardCache

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from eagle3_api.estimate import Shape, known_target
 from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_operator.cli.files import UsageError, no_config, read_config, read_document, spec_of
+from eagle3_operator.cli.files import no_config, read_config, read_document, spec_of
 from eagle3_operator.cli.table import estimate_table
+from eagle3_operator.cli.usage import UsageError
 
 #: Of one pod, where nothing better is known: a large target on one node in bf16.
 TOKENS_PER_SECOND = 10_000.0

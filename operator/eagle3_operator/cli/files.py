@@ -12,12 +12,9 @@ from eagle3_api import KIND
 from eagle3_api.base import Model
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.cli.usage import UsageError
 
 _M = TypeVar("_M", bound=Model)
-
-
-class UsageError(Exception):
-    """What is missing or wrong on the command line, in a sentence."""
 
 
 def read_document(file: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from eagle3_operator.cli.files import UsageError
+from eagle3_operator.cli.usage import UsageError
 
 #: Each is a module beside this one, with add_arguments(parser) and run(given) -> exit code, which raises UsageError where the
 #: user is to be told what is wrong. It is imported when it is asked for.

@@ -14,7 +14,6 @@ from eagle3_api.jobs import Facts, Fetched, FetchResult
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cli.files import (
-    UsageError,
     metadata_of,
     no_config,
     read_config,
@@ -23,6 +22,7 @@ from eagle3_operator.cli.files import (
     status_of,
 )
 from eagle3_operator.cli.table import grid
+from eagle3_operator.cli.usage import UsageError
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.stages import sglang_version
 from eagle3_operator.manifests.flags import Flag, server_flags

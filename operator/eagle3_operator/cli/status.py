@@ -12,8 +12,8 @@ from eagle3_api.conditions import Type
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
-from eagle3_operator.cli.files import UsageError
 from eagle3_operator.cli.table import grid
+from eagle3_operator.cli.usage import UsageError
 from eagle3_operator.decide.times import parse
 
 #: Conditions whose False is good news or nothing to speak of.

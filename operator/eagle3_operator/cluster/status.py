@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from eagle3_api import KIND
-from eagle3_api.conditions import ORDER, Condition, Reason, Status, Type
-from eagle3_api.status import Phase
+from eagle3_api.conditions import ORDER, Reason, Status, Type
+from eagle3_api.status import Condition, Phase
 from eagle3_operator.cluster.client import Client, Json
 from eagle3_operator.decide import times
 

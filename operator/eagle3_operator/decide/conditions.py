@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from eagle3_api.conditions import ORDER, Condition, Reason, Status, Type
+from eagle3_api.conditions import ORDER, Reason, Status, Type
 from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_api.status import StageState, StageStatus
+from eagle3_api.status import Condition, StageState, StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
-from eagle3_api.conditions import Condition, Reason, Type
+from eagle3_api.conditions import Reason, Type
 from eagle3_api.jobs import (
     StageName,
 )
 from eagle3_api.status import (
+    Condition,
     Phase,
     StageState,
     StageStatus,

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from eagle3_api.artifacts import DRAFTS_ROOT, File, Manifest, folder
+from eagle3_api.artifacts import DRAFTS_ROOT, folder
+from eagle3_api.manifest import File, Manifest
 
 DIGEST = "0" * 64
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_api.artifacts import MANIFEST, Manifest
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.stage import StageError
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_read_has_a_code_of_its_own(
     assert ["no folder" in said[0], "was cut" in said[1], "missing" in said[2]] == [True, True, True]
 
 
-def test_the_headers_of_600_gigabytes_are_checked_in_a_second(draft: Path, tmp_path: Path) -> None:
+def test_the_headers_of_600_gigabytes_are_checked_in_half_a_second(draft: Path, tmp_path: Path) -> None:
     target = large_target(tmp_path / "target")
     assert sum(file.stat().st_size for file in target.iterdir()) > 590e9
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -122,7 +122,15 @@ def test_the_headers_of_600_gigabytes_are_checked_in_a_second(draft: Path, tmp_p
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stdout + done.stderr
     # Of the processor: the machine may be busy with something else
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_a_check_does_not_wait_for_libraries_that_it_does_not_need(draft: Path) -> None:
+    """They take three times as long to load as it takes to run."""
+    command = [sys.executable, "-X", "importtime", "-m", "eagle3_operator.cli", "check", str(draft)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "eagle3_api.checkpoints.rules" in loaded
+    assert [name for name in ("pydantic", "yaml") if f" {name}\n" in loaded] == []
 
 
 def test_the_plugin_needs_nothing_that_a_plain_installation_does_not_bring() -> None:

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from eagle3_api.conditions import Condition, Reason, Type
-from eagle3_api.status import Eagle3DraftStatus
+from eagle3_api.conditions import Reason, Type
+from eagle3_api.status import Condition, Eagle3DraftStatus
 from eagle3_operator.cluster.status import stalled
 
 THEN = "2026-11-29T10:00:00Z"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from eagle3_api.conditions import Condition, Reason
+from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Report, StageName
 from eagle3_api.spec import Eagle3Draft
-from eagle3_api.status import Eagle3DraftStatus, Window
+from eagle3_api.status import Condition, Eagle3DraftStatus, Window
 from eagle3_operator.cluster.convert import revision_number
 from eagle3_operator.decide import decide
 from eagle3_operator.decision import Decision, Event, Manifest

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.safetensors import BITS, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.features import (
     Features,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_api.artifacts import File
 from eagle3_api.conditions import Reason
+from eagle3_api.manifest import File
 from eagle3_api.references import Reference
 from eagle3_draft.publish.bundle import INDEX_TYPE, Document, fallback_tag, model, provenance, referrers
 from eagle3_draft.publish.login import Login, read_login

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from eagle3_api.artifacts import PROMPTS, REPORT, Manifest
+from eagle3_api.artifacts import PROMPTS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractResult
+from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
 from eagle3_draft.extract import non_finite

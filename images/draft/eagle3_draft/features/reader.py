@@ -23,9 +23,9 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from eagle3_api.artifacts import File, Manifest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.features.format import (
     LENGTHS,

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save
 
-from eagle3_api.artifacts import Manifest
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.features.format import DIGEST_BYTES, LENGTHS, Header, Sample, Split, digests_name, shard_name
 from eagle3_draft.features.shard import write_shard

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.files import files_of
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BucketConfig, ExitCode, Fetched, StoredSource
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
 from eagle3_draft.fetch.space import check_space

@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from eagle3_api.artifacts import ANSWERS, REPORT, Manifest
+from eagle3_api.artifacts import ANSWERS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ProbeConfig, ProbeResult
+from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.probe import arguments, lossless, measure, prompts
 from eagle3_draft.probe.lossless import Answer, Deviation

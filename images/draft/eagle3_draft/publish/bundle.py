@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_api.artifacts import File
+from eagle3_api.manifest import File
 from eagle3_draft.publish.draft import canonical, stated
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3_api.artifacts import CONFIG, PROVENANCE, WEIGHTS, File
+from eagle3_api.artifacts import CONFIG, PROVENANCE, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ExitCode, PublishConfig
+from eagle3_api.manifest import File
 from eagle3_draft import artifacts
 from eagle3_draft.stage import StageError
 

@@ -12,9 +12,10 @@ draft has the same address wherever it is pushed from.
 import hashlib
 from contextlib import suppress
 
-from eagle3_api.artifacts import MANIFEST, File, Manifest
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BucketConfig, ExitCode, Stored
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
 from eagle3_draft.progress import Progress
