@@ -20,6 +20,7 @@ from eagle3_api.sglang import (
     convention,
     default_layers,
     flag_values,
+    forward_arguments,
     log_ids,
     numeric_arguments,
     supports_target,
@@ -187,6 +188,35 @@ def test_an_extraction_that_answers_decodes_by_graphs_as_many_requests_as_there_
     assert not any(word.startswith(("--schedule-policy", "--cuda-graph-config", "--abort")) for word in made)
     off = capture_arguments(["--cuda-graph-backend-decode", "disabled"], answers=True)
     assert flag_values(off, "--cuda-graph-backend-decode") == ["disabled"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own_tokens", "token_bytes", "tokens"),
+    [
+        pytest.param([], 8192, 4_621, 32_768, id="a small target on a large GPU: four times"),
+        pytest.param([], 2048, 4_621, 8_192, id="a small target on a small GPU: four times"),
+        pytest.param([], 8192, 12_301, 16_384, id="Qwen2.5-1.5B: as many as 256 MiB hold"),
+        pytest.param([], 8192, 32_781, None, id="Llama-3.1-8B: SGLang's own"),
+        pytest.param([], 8192, 57_357, None, id="Kimi-K2.5: SGLang's own"),
+        pytest.param([], -1, 4_621, None, id="SGLang cuts nothing"),
+        pytest.param(["--chunked-prefill-size", "4096"], 4096, 4_621, None, id="a user's size"),
+        pytest.param(["--max-prefill-tokens=4096"], 8192, 4_621, None, id="a user's bound"),
+        pytest.param(["--mem-fraction-static", "0.9"], 8192, 4_621, None, id="a user's division of the memory"),
+    ],
+)
+def test_an_extraction_has_forwards_as_large_as_a_small_targets_states_allow_unless_the_user_says(
+    arguments: list[str], own_tokens: int, token_bytes: int, tokens: int | None
+) -> None:
+    added = forward_arguments(arguments, own_tokens, token_bytes)
+    if tokens is None:
+        assert added == []
+    else:
+        assert flag_values(added, "--chunked-prefill-size") == [str(tokens)]
+        assert flag_values(added, "--max-prefill-tokens") == [str(tokens)]
+
+
+def test_the_size_of_forwards_is_no_other_extraction() -> None:
+    assert numeric_arguments(forward_arguments([], 8192, 4_621)) == []
 
 
 def test_a_release_without_the_counters_is_not_extracted_with() -> None:

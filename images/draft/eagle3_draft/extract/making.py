@@ -196,8 +196,8 @@ class Maker:
         for text in texts:
             self._attend()
             states = next(every)
-            ids = torch.tensor(text.input_ids.tolist(), dtype=torch.int32)
-            mask = torch.tensor(text.loss_mask.tolist(), dtype=torch.uint8)
+            ids = torch.frombuffer(text.input_ids, dtype=torch.int32)
+            mask = torch.frombuffer(text.loss_mask, dtype=torch.uint8)
             samples.append(Sample(ids, mask, states.hidden, states.teaching, states.hidden_scale))
             self._progress.advance(next(worth))
         return samples

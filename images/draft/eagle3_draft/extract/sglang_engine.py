@@ -32,7 +32,15 @@ from torch import Tensor
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
-from eagle3_api.sglang import CAPTURE_KNOWN, Version, capture_arguments, capture_ids, capture_points, convention
+from eagle3_api.sglang import (
+    CAPTURE_KNOWN,
+    Version,
+    capture_arguments,
+    capture_ids,
+    capture_points,
+    convention,
+    forward_arguments,
+)
 from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.extract import parts
 from eagle3_draft.extract.engine import AskerT, Sampling, States
@@ -84,10 +92,10 @@ class SGLangEngine:
         version = _version(config)
         target = read_target(Path(config.target))
         ids = capture_ids(config.layers, target.architecture, target.num_layers, version)
-        arguments = _server_arguments(config)
         self.hidden_size = target.hidden_size
         self.vocabulary_size = target.vocabulary_size
         self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype, config.teacher)
+        arguments = server_arguments(config, self._token_bytes)
         self._folder = folder = _handover(Path(config.folder), config.data.max_length * self._token_bytes)
         reserve_failure(folder)
         self._handover = HandoverReader(folder)
@@ -118,6 +126,7 @@ class SGLangEngine:
             "device": str(arguments.device),
             "dtype": str(arguments.dtype),
             "tensorParallelSize": str(config.tensor_parallel_size),
+            "forwardTokens": str(arguments.chunked_prefill_size),
         }
 
     def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
@@ -375,17 +384,32 @@ def _version(config: ExtractConfig) -> Version:
     return found
 
 
-def _server_arguments(config: ExtractConfig) -> Any:
-    """The engine's settings, made of command line words by SGLang's own parser, as a server makes them."""
+def server_arguments(config: ExtractConfig, token_bytes: int) -> Any:
+    """The engine's settings, made of command line words by SGLang's own parser, as a server makes them.
+
+    Args:
+        config: of the stage.
+        token_bytes: of one token's features.
+
+    Raises:
+        StageError: SGLang does not take them (InvalidConfiguration).
+    """
     words = ["--model-path", config.target, "--tp-size", str(config.tensor_parallel_size), "--log-level", "warning"]
     if config.trust_remote_code:
         words.append("--trust-remote-code")
+    words += capture_arguments(config.arguments, answers=config.data.regenerate is not None)
+    own = _parsed(words)
+    if own.device == "cpu":  # which is busy computing, not launching
+        return own
+    larger = forward_arguments(config.arguments, own.chunked_prefill_size, token_bytes)
+    return _parsed([*words, *larger]) if larger else own
+
+
+def _parsed(words: list[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return prepare_server_args(
-                [*words, *capture_arguments(config.arguments, answers=config.data.regenerate is not None)]
-            )
+            return prepare_server_args(words)
     except (SystemExit, ValueError, AssertionError) as error:
         last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
         raise StageError(
