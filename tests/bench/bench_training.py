@@ -13,6 +13,7 @@ start to start. It prints a line of JSON: tokens/s counts every token of all pac
     t16384         tokens of a GPU's step (8192)
     x2             on two GPUs, each with as many tokens
     replicate      the draft as a whole on each of them, not cut up (``train.sharding``)
+    deterministic  with sums in a fixed order (``train.deterministic``)
     disk           the whole train stage, from a feature store on the disk that TMPDIR names (``from_disk``)
 
 With PEERS naming a folder that holds SpecForge and speculators, ``sf-W8-ones`` and ``sp-W8-ones`` time these (``peers``).
@@ -44,6 +45,7 @@ from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.worker import be_deterministic
 
 #: Dense bf16 products of this size on random data, FLOP/s: what one H200 was seen to sustain at its best.
 PEAK = 790e12
@@ -52,6 +54,9 @@ UNROLL, DOCUMENT, TURN = 7, 2048, 256
 PEERS = {"sf": "specforge", "sp": "speculators"}
 MIXED = (2900, 300, 1500, 180, 2300, 1012)
 WARM_UP, TIMED = 4, 12
+
+#: Where the ranks of a run meet.
+MEETING = ("--master-addr", "127.0.0.1", "--master-port", "29513")
 
 
 @dataclass(frozen=True)
@@ -222,18 +227,21 @@ def profile(step: Callable[[], Any], name: str, folder: Path) -> None:
 
 def run(name: str, folder: Path | None) -> None:
     """One run, or one rank of it, in this process."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
     parts = name.split("-")
     peer = parts.pop(0) if parts[0] in PEERS else ""
     shape, mask, options = SHAPES[parts[0]], parts[1], parts[2:]
     tokens = next((int(option[1:]) for option in options if option[0] == "t"), 8192)
     documents = MIXED if "mixed" in options else [DOCUMENT] * (tokens // DOCUMENT)
     precision = "fp8" if "fp8" in options else "bf16"
-    if "disk" in options:
-        measured = from_disk.measure(shape.draft, documents, unroll=UNROLL, precision=precision, gpus=ranks)
+    if "disk" in options:  # the stage starts its ranks by itself
+        gpus = next((int(option[1:]) for option in options if option[0] == "x"), 1)
+        measured = from_disk.measure(shape.draft, documents, unroll=UNROLL, precision=precision, gpus=gpus)
         print(json.dumps({"run": name} | measured), flush=True)
         return
+    if "deterministic" in options:
+        be_deterministic()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     inputs = Inputs(shape, device, mask=mask, documents=documents)
@@ -266,22 +274,13 @@ def main() -> None:
         return
     folder = ["--profile", str(arguments.profile)] if arguments.profile else []
     for name in arguments.runs:
-        ranks = next((int(option[1:]) for option in name.split("-") if option[0] == "x"), 1)
-        # The stage starts its ranks by itself
-        processes = [
-            subprocess.Popen(
-                [sys.executable, __file__, name, "--here", *folder],
-                env=os.environ
-                | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "RANK": str(rank), "WORLD_SIZE": str(ranks)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(1 if "disk" in name else ranks)
-        ]
-        said = [process.communicate() for process in processes]
-        results = [line for out, _ in said for line in out.splitlines() if line.startswith("{")]
-        print("\n".join(results) or f"{name} failed:\n" + "\n".join(error[-2000:] for _, error in said), flush=True)
+        ranks = next((option[1:] for option in name.split("-") if option[0] == "x"), "1")
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", ranks, *MEETING] if "disk" not in name else []
+        done = subprocess.run(
+            [sys.executable, *launcher, __file__, name, "--here", *folder], capture_output=True, text=True, check=False
+        )
+        results = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        print("\n".join(results) or f"{name} failed:\n{done.stderr[-4000:]}", flush=True)
 
 
 if __name__ == "__main__":

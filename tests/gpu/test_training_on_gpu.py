@@ -1,5 +1,6 @@
 """On a GPU the kernels compute the formulas, and the fast unroll with its loss is the plain one."""
 
+import time
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample, TopK, mapped
 from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.model import DraftConfig
-from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly
+from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly, first_keys
 from eagle3_draft.model.diagonal import Chain, merge_plainly
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
@@ -19,6 +20,7 @@ from eagle3_draft.model.rows import needed
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.loss import Teacher, distance, known_mass, known_rows, mark, total_loss
 from eagle3_draft.train.loss_kernel import Said, compare, judge, log_sum_exp
+from eagle3_draft.train.waiting import GpuClock, Waiting
 
 GPU = torch.device("cuda", 0)
 STEPS, VOCABULARY = 5, 1100
@@ -130,6 +132,60 @@ def test_attention_on_a_grid_with_its_chain_is_as_near_to_the_formula_as_the_pac
     packed, grid = attend(PackedKeys, torch.bfloat16), attend(GridKeys, torch.bfloat16)
     for expected, one, other in zip(exact, packed, grid, strict=True):
         assert away(other, expected) < 1.5 * away(one, expected) + 1e-3
+
+
+def gradients_of_attention(how: type[GridKeys] | type[PackedKeys]) -> list[Tensor]:
+    """Of a long document's queries, keys and values, in bfloat16."""
+    torch.manual_seed(7)
+    tokens = 4096
+    rows = needed([tokens], [torch.arange(tokens)], GPU_MULTIPLE).to(GPU)
+    leaves = [
+        torch.randn(tokens, heads, 128, device=GPU, dtype=torch.bfloat16, requires_grad=True) for heads in (32, 8, 8)
+    ]
+    query, keys, values = leaves
+    out = how(keys, values, rows).attend(query, Chain(0, keys, 0))
+    return list(torch.autograd.grad(out, leaves, torch.randn_like(out)))
+
+
+def test_a_deterministic_training_has_no_attention_that_adds_up_in_no_fixed_order() -> None:
+    """How often cuDNN's gradients are others than the first time is printed: no promise of ours holds it to any of it."""
+    times = 20
+    for how in (GridKeys, PackedKeys):
+        first = gradients_of_attention(how)
+        others = [gradients_of_attention(how) for _ in range(times)]
+        unlike = sum(not all(map(torch.equal, other, first)) for other in others)
+        print(f"{how.__name__}: gradients unlike the first ones in {unlike} of {times} times")
+    assert unlike == 0, "flex attention's"
+    keys = torch.zeros(256, 8, 128, device=GPU, dtype=torch.bfloat16)
+    rows = needed([256], [torch.arange(256)], GPU_MULTIPLE).to(GPU)
+    assert isinstance(first_keys(keys, keys, rows), GridKeys)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert isinstance(first_keys(keys, keys, rows), PackedKeys)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_clock_of_a_gpu_measures_how_long_it_stood_still() -> None:
+    matrix = torch.randn(4096, 4096, device=GPU)
+    waiting: Waiting[torch.cuda.Event] = Waiting(GpuClock())
+    matrix @ matrix
+    waiting.begin()
+    torch.cuda.synchronize()  # a batch that comes long after the work before is done
+    began = time.perf_counter()
+    while time.perf_counter() - began < 0.2:
+        pass
+    waiting.came()
+    matrix @ matrix
+    torch.cuda.synchronize()
+    assert 0.1 < waiting.take() < 0.4
+    waiting.begin()
+    for _ in range(200):  # and one that comes while there is work left
+        matrix @ matrix
+    waiting.begin()
+    waiting.came()
+    torch.cuda.synchronize()
+    assert waiting.take() < 0.01
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])

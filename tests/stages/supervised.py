@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eagle3_api.jobs import JobEnvelope, TrainConfig
@@ -61,21 +61,41 @@ def wait_for_step(process: subprocess.Popen[str], config: TrainConfig, step: int
 
 def descendants(pid: int) -> list[int]:
     """All processes below one, the nearest first."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children.setdefault(int(_fields(path)[1]), []).append(int(path.parent.name))
+    found, below = [], [pid]
+    while below:
+        below = [child for parent in below for child in sorted(children.get(parent, []))]
+        found += below
     return found
+
+
+def ranks(pid: int) -> list[int]:
+    """The ranks of a supervised training, in their order. What each of them starts for itself, to compile kernels, is not one."""
+    return [one for one in descendants(pid) if b"spawn_main" in _command(one)]
+
+
+def _command(pid: int) -> bytes:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def has_ended(pid: int) -> bool:
     """Whether a process has, with all its threads, be its parent aware of it or not."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *others = _fields(Path(f"/proc/{pid}/stat"))
     except FileNotFoundError:
         return True
-    state, threads = fields[0], int(fields[17])
+    threads = int(others[16])
     return state == "Z" and threads <= 1
+
+
+def _fields(stat: Path) -> list[str]:
+    """What /proc/<pid>/stat says from the state on; the next is the parent's pid."""
+    return stat.read_text().rpartition(")")[2].split()
 
 
 def kill(pid: int) -> None:

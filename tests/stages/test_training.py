@@ -25,7 +25,7 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
-from stages.supervised import PATIENCE, descendants, has_ended, kill, supervised, wait_for, wait_for_step
+from stages.supervised import PATIENCE, descendants, has_ended, kill, ranks, supervised, wait_for, wait_for_step
 from unit.train import corpus
 
 EPOCHS = 6
@@ -83,7 +83,7 @@ def killed_at(step: int, config: TrainConfig, pod: Path) -> None:
     """Train up to this step or one of the next, and lose a rank there, which can say nothing."""
     with supervised(config, pod) as process:
         wait_for_step(process, config, step)
-        kill(descendants(process.pid)[-1])
+        kill(ranks(process.pid)[-1])
         assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
     assert said(pod).reason == Reason.JOB_FAILED
 
@@ -223,7 +223,7 @@ def test_two_ranks_in_one_pod_are_evicted_in_time_and_the_kill_of_one_may_be_tri
 
     with supervised(config, tmp_path / "killed") as process:
         wait_for_progress(process, tmp_path / "killed")
-        launcher, *_, first, second = descendants(process.pid)
+        launcher, (first, second) = descendants(process.pid)[0], ranks(process.pid)
         # The launcher looks again once both have ended, the second by the kill and the first of the second's silence
         os.kill(launcher, signal.SIGSTOP)
         kill(second)
@@ -253,7 +253,7 @@ def test_pods_on_several_nodes_end_together_go_on_together_and_make_the_draft_of
     pods = [tmp_path / "first", tmp_path / "second"]
     with supervised(config, pods[0]) as first, supervised(config, pods[1], index=1) as second:
         wait_for_step(first, config, 3)
-        kill(descendants(second.pid)[-1])  # a node is lost
+        kill(ranks(second.pid)[-1])  # a node is lost
         assert second.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
         assert first.wait(PATIENCE) == ExitCode.ENGINE_CRASHED  # and nothing that forbids another try
     assert said(pods[0]).reason == Reason.JOB_FAILED

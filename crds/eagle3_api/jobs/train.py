@@ -43,6 +43,7 @@ class TrainConfig(Model):
     unroll_steps: int
     precision: Precision = "bf16"
     loss: Loss = Field(default_factory=Loss, description="As the object says.")
+    deterministic: bool = Field(False, description="As the object says.")
     seed: int
     evaluations_per_epoch: int = 1
     trainer: list[str] | None = Field(None, description="The command of somebody else's trainer, which trains instead.")

@@ -144,6 +144,11 @@ class Train(Model):
         description="Of the matrix products: bf16, or fp8 for those of the unroll steps, a third faster on Ada, Hopper and "
         "newer. Weights, their gradients and the draft's measures are those of bf16 either way.",
     )
+    deterministic: bool = Field(
+        False,
+        description="Add up in a fixed order on GPUs too: a training that is interrupted goes on to the same bits as one that is "
+        "not, on as many GPUs of one kind. Some hundredths slower, where conversations are about equally long. On a CPU it is always so.",
+    )
     seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
     evaluations_per_epoch: int = Field(
         1,

@@ -48,6 +48,7 @@ def test_what_does_not_change_the_output_is_in_no_key_of_a_stage() -> None:
         not changed(train={"gpus": 8, "nodes": 4, "tokensPerPass": 4096}, extract={"gpus": 8, "retain": True}) & chain
     )
     assert not changed(train={"gpus": 8, "nodes": 4, "sharding": "Hybrid"})
+    assert not changed(train={"deterministic": True})
     assert not changed(image="lmsysorg/sglang:v0.5.23-cu130") & chain
     assert not changed(placement={"nodeSelector": {"gpu": "h200"}}) & chain
     assert not changed(train={"stallTimeout": "1h", "checkpointInterval": "1m"})

@@ -43,7 +43,13 @@ def first_keys(keys: Tensor, values: Tensor, rows: Rows) -> FirstKeys:
 
 
 def _cudnn_takes(keys: Tensor) -> bool:
-    """Whether cuDNN has a fast kernel for them: on Hopper or newer, in half precision."""
+    """Whether cuDNN has a fast kernel for them: on Hopper or newer, in half precision.
+
+    Its backward adds up the queries' gradients as they come, so where torch is asked to be deterministic it is not taken:
+    torch's own attention does not take it then either.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        return False
     half, width = keys.dtype in (torch.bfloat16, torch.float16), keys.shape[-1]
     hopper = keys.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(keys.device) >= (9, 0)
     return hopper and half and width % 8 == 0 and width <= 128

@@ -22,6 +22,8 @@ def work(config: TrainConfig) -> TrainResult:
     stop = _StopSignal()
     rank = int(os.environ["RANK"])
     try:
+        if config.deterministic:
+            be_deterministic()
         device = _join_group()
         state = Training(config, device, stop).run()
         results: list[Any] = [publish(config, state) if rank == 0 else None]
@@ -31,6 +33,18 @@ def work(config: TrainConfig) -> TrainResult:
     dist.destroy_process_group()
     result: TrainResult = results[0]
     return result
+
+
+def be_deterministic() -> None:
+    """Have this process add up in the same order whenever it is run. To be called before anything is computed on a GPU.
+
+    PyTorch then refuses what has no fixed order, asks of cuBLAS for its variable, and picks no compiled kernel by its time
+    (https://docs.pytorch.org/docs/stable/notes/randomness.html). The attention that we call by ourselves looks for it as well.
+    """
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    # For what reads memory that nobody wrote; nothing here does, and it would be one more pass over all of it
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 class _StopSignal:

@@ -60,6 +60,7 @@ def _config(context: Context, key: str) -> TrainConfig:
         unroll_steps=spec.train.unroll_steps,
         loss=spec.train.loss,
         precision=spec.train.precision,
+        deterministic=spec.train.deterministic,
         seed=spec.train.seed,
         evaluations_per_epoch=spec.train.evaluations_per_epoch,
         early_stop=spec.train.early_stop,
