@@ -131,6 +131,8 @@ class Claim:
     access_modes: tuple[str, ...] = ()
     #: Of one that the operator made: whether it goes with this object. None of anybody else's.
     owned: bool | None = None
+    #: It is being deleted: no pod that is made now gets it.
+    terminating: bool = False
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Storage(Model):
     """features is huge scratch; drafts is small and outlives everything; models holds what comes from a hub."""
 
     features: FeaturesRoot = Field(
-        description="Hidden states and resumable checkpoints. Emptied when training has finished."
+        description="Hidden states and resumable checkpoints. Emptied when training has finished; a claim that the operator "
+        "made is deleted then."
     )
     drafts: Root = Field(description="Trained and converted drafts, reports, prompts and measurements.")
     models: Root | None = Field(

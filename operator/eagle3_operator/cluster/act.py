@@ -69,7 +69,7 @@ def _refuse_strangers(client: Client, decision: Decision, owner: str, seen: Meta
             raise NameConflictError(kind, wanted["name"])
     for kind, name in _touched(decision):
         found = seen.get((kind, name))
-        if found and not _ours(found, owner, retained=False):
+        if found and not _ours(found, owner, retained=kind == "PersistentVolumeClaim"):
             raise NameConflictError(kind, name)
 
 

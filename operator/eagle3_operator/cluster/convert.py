@@ -289,6 +289,7 @@ def claim_from(claim: Json, *, owner: str) -> Claim:
         capacity=None if size is None else quantity(size),
         access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
         owned=(controller_uid(claim["metadata"]) == owner) if is_ours(claim["metadata"], owner) else None,
+        terminating="deletionTimestamp" in claim["metadata"],
     )
 
 

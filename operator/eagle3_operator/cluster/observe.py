@@ -146,8 +146,10 @@ class Observer:
     ) -> list[Claim]:
         claims = []
         edited = obj.metadata.generation != status.observed_generation  # what is done for that must be done on what is
+        features, cleaned = obj.spec.storage.features, any(stage.name is StageName.CLEAN for stage in status.stages)
+        deleted = {names.claim_name(obj, "features")} if features.size is not None and cleaned else set()
         for name in sorted({names.claim_name(obj, root) for root in names.roots(obj.spec)}):
-            if claim := self._claims.get(obj.metadata.namespace, name, anew=edited):
+            if claim := self._claims.get(obj.metadata.namespace, name, anew=edited or name in deleted):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]
                 claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
         return claims

@@ -10,7 +10,7 @@ from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
 from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Attempts, Link
 from eagle3_operator.manifests import names
-from eagle3_operator.manifests.jobs import is_large
+from eagle3_operator.manifests.jobs import FEATURE_STAGES, is_large
 
 
 def advance_chain(
@@ -33,9 +33,11 @@ def advance_chain(
         begun.append(fetch)
     claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
     capacity = claim.capacity if claim else None
+    unmounted = retention.awaited_claim(view)
     first = stages.inspect(view.obj, before.handled, capacity, fetched)
     begun.append(first)
-    step = advance(first, former.get(StageName.INSPECT), view)
+    step = advance(first, former.get(StageName.INSPECT), view, unmounted)
+    actions.apply += retention.claim_anew(step, view)
     actions.add(step)
     if step.status.state is not StageState.SUCCEEDED:
         return _not_yet_known(view, before, former | chain | {StageName.INSPECT: step.status}, step, begun, actions)
@@ -47,9 +49,11 @@ def advance_chain(
     room = Room()
     for link in links:
         room = asked(links, former | chain, view, facts, before)
-        step = advance(
-            link, former.get(link.stage), view, room.waiting if is_large(view.obj.spec, link.stage) else None
+        waiting = (room.waiting if is_large(view.obj.spec, link.stage) else None) or (
+            unmounted if link.stage in FEATURE_STAGES else None
         )
+        step = advance(link, former.get(link.stage), view, waiting)
+        actions.apply += retention.claim_anew(step, view)
         actions.add(step)
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:

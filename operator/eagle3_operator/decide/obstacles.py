@@ -2,6 +2,8 @@
 
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import Eagle3Draft
+from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.decide import retention
 from eagle3_operator.decide.chain import Actions, View
 from eagle3_operator.decide.conditions import Said
 from eagle3_operator.decide.stages import sglang_version
@@ -44,8 +46,10 @@ def taken_name(view: View) -> Said | None:
     return Said("False", Reason.NAME_CONFLICT, text)
 
 
-def without_claims(view: View, actions: Actions) -> Said | None:
+def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> Said | None:
     """Make the claims that are ours to make, which go with the object or outlive it as ``deletionPolicy`` says now.
+
+    That of features which have gone, and it with them, is made when a stage wants it (``retention``).
 
     Without a user's claim, with one that its pods cannot share, or where a stranger's has the name of ours, nothing starts.
     """
@@ -56,12 +60,16 @@ def without_claims(view: View, actions: Actions) -> Said | None:
         if (found := view.seen.claims.get(name)) is not None:
             if asked and found.owned is None:
                 return _taken(root, found)
+            if found.terminating and asked:
+                continue
             if alone := _not_shared(view.obj, root, found):
                 return alone
             if asked:
                 owners = tuple(claims.claim(view.obj, root)["metadata"].get("ownerReferences", ()))
                 if found.owned != bool(owners):  # deletionPolicy was edited since
                     actions.own.append(Own(name, owners))
+            continue
+        if root == "features" and retention.claim_has_gone(view, before):
             continue
         if asked:
             made.append(claims.claim(view.obj, root))

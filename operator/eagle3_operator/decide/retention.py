@@ -1,17 +1,22 @@
 """Retention: the features go once a draft is trained from them, and come back if another training needs them.
 
 What later stages need of them lies with the drafts. ``retain`` keeps them. A finished chain is known again by its draft.
+
+Where the operator made a claim for the features alone, it goes with them, and is made anew when a stage wants it. On a claim of
+the user's, or in an object store, a Job removes them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from eagle3_api.conditions import Reason
 from eagle3_api.jobs import StageName
-from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, StageState, StageStatus
-from eagle3_operator.decide import stages
-from eagle3_operator.decide.chain import Actions, View, advance
+from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
+from eagle3_operator.decide import stages, times
+from eagle3_operator.decide.chain import Actions, Step, View, Waiting, advance
 from eagle3_operator.decide.stages import Link
-from eagle3_operator.decision import Delete
+from eagle3_operator.decision import Delete, Manifest
+from eagle3_operator.manifests import claims, names
 
 
 def known(newest: ArtifactStatus | None, before: Iterable[ArtifactStatus | None]) -> list[ArtifactStatus]:
@@ -51,7 +56,7 @@ def clean(
     view: View,
     actions: Actions,
 ) -> list[Link]:
-    """Clean, one step further, where Train is finished; puts its status into ``chain``.
+    """Clean, one step further, where Train is finished; puts its status into ``chain``. Of a claim of ours it is the deletion.
 
     Returns:
         What it wants a Job for. That the features are gone stays known also where nothing more is to be cleaned.
@@ -61,6 +66,10 @@ def clean(
     if StageName.EXTRACT not in by_name:
         return []
     link = stages.clean(view.obj, by_name[StageName.EXTRACT], by_name[StageName.TRAIN])
+    if (name := _own_claim(view)) is not None:
+        if trained is not None and trained.state is StageState.SUCCEEDED:
+            _delete_claim(name, link, chain, before, view, actions)
+        return []
     if before is not None and before.artifact == link.artifact and before.state is StageState.SUCCEEDED:
         chain[StageName.CLEAN] = before
         return [link]
@@ -100,5 +109,79 @@ def restored(
 
 
 def _begun(cleaned: StageStatus | None, features: str | None) -> bool:
-    """Whether a Job that removes these features has ever been there: whatever became of it, they may not be whole any more."""
-    return cleaned is not None and cleaned.artifact == features and cleaned.job is not None
+    """Whether these features' claim was deleted, or a Job that removes them has ever been there: they may not be whole any more."""
+    if cleaned is None or cleaned.artifact != features:
+        return False
+    return cleaned.job is not None or cleaned.state is StageState.SUCCEEDED
+
+
+# ------------------------------------------------------------------------------------------------- the claim of ours
+
+
+def _own_claim(view: View) -> str | None:
+    """The claim that goes with the features: the operator made it, and the object names it for nothing else."""
+    if view.obj.spec.storage.features.size is None:
+        return None
+    name = names.claim_name(view.obj, "features")
+    others = (names.claim_name(view.obj, root) for root in names.roots(view.obj.spec) if root != "features")
+    return None if name in others else name
+
+
+def _delete_claim(
+    name: str,
+    link: Link,
+    chain: dict[StageName, StageStatus],
+    before: StageStatus | None,
+    view: View,
+    actions: Actions,
+) -> None:
+    """Have the features' claim deleted, also where a later stage had it made anew; says so in Clean's status.
+
+    Kubernetes keeps it until the last pod that mounts it has ended.
+    """
+    gone = before is not None and before.artifact == link.artifact and before.state is StageState.SUCCEEDED
+    if not view.obj.spec.suspend and not view.obj.spec.extract.retain:
+        claim = view.seen.claims.get(name)
+        if claim is not None and not claim.terminating:
+            actions.delete.append(Delete("PersistentVolumeClaim", name))
+        if not gone:
+            before, gone = _deleted(name, link, view), True
+    if gone and before is not None:
+        chain[StageName.CLEAN] = before
+
+
+def _deleted(name: str, link: Link, view: View) -> StageStatus:
+    return StageStatus(
+        name=StageName.CLEAN,
+        key=link.key,
+        state=StageState.SUCCEEDED,
+        message=f"PersistentVolumeClaim {name} was deleted",
+        finished_at=times.text(view.now),
+        artifact=link.artifact,
+    )
+
+
+def claim_has_gone(view: View, before: Eagle3DraftStatus) -> bool:
+    """Whether the features' claim was deleted with them, and is to be made only when a stage wants it."""
+    cleaned = any(stage.name is StageName.CLEAN and stage.state is StageState.SUCCEEDED for stage in before.stages)
+    return cleaned and _own_claim(view) is not None
+
+
+def awaited_claim(view: View) -> Waiting | None:
+    """Why no Job that mounts the features can be started, if so: their claim is going, or has gone with former ones."""
+    name = names.claim_name(view.obj, "features")
+    if view.obj.spec.storage.features.size is None:
+        return None
+    if (claim := view.seen.claims.get(name)) is None:
+        return Reason.PENDING, f"PersistentVolumeClaim {name} is being made"
+    if claim.terminating:
+        return Reason.PENDING, f"PersistentVolumeClaim {name} is being deleted, and made anew then"
+    return None
+
+
+def claim_anew(step: Step, view: View) -> list[Manifest]:
+    """The features' claim, where a stage waits for it and it is not there."""
+    waits = (step.status.reason, step.status.message) == awaited_claim(view)
+    if not waits or names.claim_name(view.obj, "features") in view.seen.claims:
+        return []
+    return [claims.claim(view.obj, "features")]

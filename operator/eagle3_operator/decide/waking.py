@@ -7,6 +7,7 @@ from eagle3_api.status import StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.chain import View
 from eagle3_operator.decide.conditions import Said
+from eagle3_operator.decide.retention import awaited_claim
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.judge import counters
@@ -28,6 +29,8 @@ def wake_after(
     # A JobSet goes after all that it made, and nobody tells of it.
     if any(job.terminating and not job.pods for job in view.seen.jobs.values()):
         moments.append(1.0)
+    if any((stage.reason, stage.message) == awaited_claim(view) for stage in chain.values()):
+        moments.append(1.0)  # nobody tells of claims
     if any(stage.reason is Reason.MAKING_ROOM for stage in chain.values()):
         moments.append(view.settings.poll_seconds)
     if outcome is not None and outcome.requeue_after is not None:

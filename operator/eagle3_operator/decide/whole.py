@@ -39,7 +39,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
     refusal = refused(obj, settings)
-    obstacle = refusal or taken_name(view) or without_claims(view, actions)
+    obstacle = refusal or taken_name(view) or without_claims(view, known, actions)
     chain = {stage.name: stage for stage in known.stages}
     facts, room = known.resolved, unchanged(known, view, under_way=False)
     attempts = Attempts(chain, known.attempts)

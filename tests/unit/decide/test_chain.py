@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -585,6 +586,83 @@ def test_a_removal_that_has_begun_is_ended_also_where_the_next_features_are_to_b
     assert not world.job("clean").finished, "half of the features may be gone"
     world.edit(train={"epochs": 9}).settle()
     assert world.created.count(extract) == 2
+
+
+def on_a_claim_of_the_operators(**changes: Any) -> World:
+    """An object whose features lie on a claim that the operator makes."""
+    return World().edit(storage={"features": {"claim": None, "size": "1Ti"}}, **changes).settle()
+
+
+def test_a_claim_that_the_operator_made_for_the_features_goes_with_them() -> None:
+    world = on_a_claim_of_the_operators().finish("inspect").finish("extract")
+    assert "kimi-features" in world.seen.claims
+    world.finish("train")
+    assert set(world.seen.claims) == {"features", "drafts"}, "those of the user's stay"
+    assert not world.jobs("clean")
+    assert "removed after training" in world.condition("FeaturesReady").message
+    world.finish("convert").later(3600).settle()
+    assert "kimi-features" not in world.seen.claims, "and is not made again for nothing"
+    assert world.reason("Accepted") == ("True", Reason.ACCEPTED)
+
+
+def test_a_training_that_needs_its_features_again_has_the_claim_made_anew() -> None:
+    world = trained(on_a_claim_of_the_operators())
+    extract, made = world.job("extract").name, len(world.applied)
+    world.edit(train={"epochs": 9}).settle()
+    kinds = [
+        manifest["kind"] for manifest in world.applied[made:] if manifest["kind"] in ("Job", "PersistentVolumeClaim")
+    ]
+    assert kinds.index("PersistentVolumeClaim") < kinds.index("Job"), "its pods would wait for it unseen"
+    assert world.created.count(extract) == 2
+    world.finish("extract")
+    assert "kimi-features" in world.seen.claims
+    world.finish("train")
+    assert "kimi-features" not in world.seen.claims
+
+
+def test_a_new_inspection_has_the_claim_made_anew_and_deleted_again() -> None:
+    world = trained(on_a_claim_of_the_operators())
+    created = list(world.created)
+    world.annotations["eagle3.dev/retry"] = "inspect@again"
+    world.settle()
+    assert "kimi-features" in world.seen.claims
+    world.finish("inspect")
+    assert "kimi-features" not in world.seen.claims
+    assert {name.split("-")[1] for name in world.created[len(created) :]} <= {"inspect", "r0", "r1", "probe"}
+
+
+def test_nothing_is_started_on_a_claim_that_is_going_and_everything_once_it_has_gone() -> None:
+    world = trained(on_a_claim_of_the_operators())
+    going = Claim("kimi-features", 10**13, owned=False, terminating=True)
+    world.seen = replace(world.seen, claims={**world.seen.claims, going.name: going})
+    extract = world.job("extract").name
+    world.edit(train={"epochs": 9}).settle()
+    assert world.created.count(extract) == 1
+    assert "being deleted" in world.condition("FeaturesReady").message
+    assert world.last is not None
+    assert world.last.requeue_after == 1.0, "nobody tells when it has gone"
+    world.seen = replace(world.seen, claims={n: c for n, c in world.seen.claims.items() if n != going.name})
+    world.settle()
+    assert world.created.count(extract) == 2
+
+
+@pytest.mark.parametrize("kept_by", [{"extract": {"retain": True}}, {"suspend": True}])
+def test_the_claim_of_features_stays_where_they_are_to_stay(kept_by: dict[str, Any]) -> None:
+    world = on_a_claim_of_the_operators().finish("inspect").finish("extract")
+    world.edit(**kept_by).settle().finish("train")
+    assert "kimi-features" in world.seen.claims
+    world.edit(suspend=False, extract={"retain": False}).settle()
+    assert "kimi-features" not in world.seen.claims
+
+
+def test_a_claim_on_which_the_drafts_lie_too_is_emptied_of_features_and_not_deleted() -> None:
+    storage = {"features": {"claim": None, "size": "1Ti"}, "drafts": {"claim": "kimi-features"}}
+    world = World().edit(storage=storage)
+    ours = Claim("kimi-features", 10**13, owned=False)
+    world.seen = replace(world.seen, claims={**world.seen.claims, ours.name: ours})
+    assert trained(world).job("clean")
+    world.finish("clean")
+    assert "kimi-features" in world.seen.claims
 
 
 def test_of_former_drafts_the_last_ones_are_remembered() -> None:

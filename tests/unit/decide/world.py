@@ -238,6 +238,10 @@ class World:
             "Deployment": self._apply_deployment,
             "Service": self._apply_service,
         }
+        if kind == "PersistentVolumeClaim":  # which may outlive the object
+            claim = Claim(metadata["name"], 10**13, owned="ownerReferences" in metadata)
+            self.seen = replace(self.seen, claims={**self.seen.claims, claim.name: claim})
+            return
         assert metadata["ownerReferences"][0]["uid"] == "uid-1", "every child is the object's"
         apply[kind](manifest)
 
@@ -321,6 +325,9 @@ class World:
         elif kind == "Deployment":
             left = {n: d for n, d in self.seen.deployments.items() if d.name != name}
             self.seen = replace(self.seen, deployments=left)
+        elif kind == "PersistentVolumeClaim":
+            left_claims = {n: c for n, c in self.seen.claims.items() if n != name}
+            self.seen = replace(self.seen, claims=left_claims)
         else:
             left_services = {n: s for n, s in self.seen.services.items() if n != name}
             self.seen = replace(self.seen, services=left_services)
