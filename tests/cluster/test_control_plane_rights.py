@@ -26,5 +26,12 @@ def test_with_the_charts_rights_it_does_all_its_work(site: Site, tmp_path: Path,
         site.create("kimi", merged(merged(SPEC, {"watch": None}), claims))
         site.until_ready("kimi")
         site.until("its events", lambda: site.events("kimi"))
+        site.until("the features' claim to go", lambda: claims_of(site) == {"kimi-drafts"})
         refused = [line for line in operator.log() if line["level"] in ("warning", "error")]
         assert [line for line in refused if line.get("namespace", site.namespace) == site.namespace] == []
+
+
+def claims_of(site: Site) -> set[str]:
+    """The claims that were made for the object, those that are going included."""
+    found = {claim["metadata"]["name"] for claim in site.all("persistentvolumeclaims")}
+    return {name for name in found if name.startswith("kimi-")}
