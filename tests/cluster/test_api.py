@@ -541,19 +541,56 @@ def test_kubectl_explain_reads_well(api_server: AnyCluster) -> None:
 
 def test_the_plugin_finds_an_object_as_kubectl_does(api_server: AnyCluster, namespace: str) -> None:
     api_server.request("POST", objects(namespace), minimal())
-    assert plugin(api_server, "status", "draft", "--namespace", namespace) == (
+    assert plugin(api_server.kubeconfig, "status", "draft", "--namespace", namespace) == (
         0,
         "draft: the operator has not looked at it yet\n",
+        "",
     )
-    code, said = plugin(api_server, "status", "another", "--namespace", namespace)
-    assert code == 1
-    assert 'eagle3drafts.eagle3.dev "another" not found' in said
+    stored = api_server.kubectl("get", "e3d", "draft", "--namespace", namespace, "--output", "yaml")
+    code, said, _ = plugin(api_server.kubeconfig, "estimate", "-f", "-", stdin=stored)
+    assert (code, "nothing bounds the data" in said) == (0, True), said
 
 
-def plugin(api_server: AnyCluster, *words: str) -> tuple[int, str]:
-    """Exit code and words of ``kubectl eagle3``."""
-    path = f"{build.kubectl().parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "KUBECONFIG": str(api_server.kubeconfig), "PATH": path}
-    command = [sys.executable, "-m", "eagle3_operator.cli", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+def test_what_the_plugin_cannot_be_told_it_says_in_one_line(
+    api_server: AnyCluster, namespace: str, tmp_path: Path
+) -> None:
+    made = yaml.safe_load(api_server.kubeconfig.read_text())
+    nobody, nowhere = tmp_path / "nobody", tmp_path / "nowhere"
+    nobody.write_text(yaml.safe_dump(made | {"users": [{**made["users"][0], "user": {"token": "stale"}}]}))
+    cluster = {**made["clusters"][0], "cluster": {"server": "https://127.0.0.1:1"}}
+    nowhere.write_text(yaml.safe_dump(made | {"clusters": [cluster]}))
+    for kubeconfig, where, words in (
+        (api_server.kubeconfig, namespace, 'eagle3drafts.eagle3.dev "another" not found'),
+        (api_server.kubeconfig, "no-such-namespace", 'namespaces "no-such-namespace" not found'),
+        (_of_a_stranger(api_server, namespace, tmp_path), namespace, 'cannot get resource "eagle3drafts"'),
+        (nobody, namespace, "You must be logged in to the server"),
+        (nowhere, namespace, "127.0.0.1:1 was refused"),
+        (tmp_path / "missing", namespace, "localhost:8080 was refused"),
+    ):
+        code, said, problem = plugin(kubeconfig, "status", "another", "--namespace", where)
+        assert (code, said) == (1, "")
+        (line,) = problem.splitlines()
+        assert line.startswith("kubectl eagle3: ")
+        assert words in line
+
+
+def _of_a_stranger(api_server: AnyCluster, namespace: str, folder: Path) -> Path:
+    """A kubeconfig of a service account that nothing is granted to."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    api_server.request("POST", path, {"metadata": {"name": "stranger"}})
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api_server.request("POST", f"{path}/stranger/token", request)["status"]["token"]
+    made = yaml.safe_load(api_server.kubeconfig.read_text())
+    made["users"] = [{**user, "user": {"token": token}} for user in made["users"]]
+    file = folder / "stranger"
+    file.write_text(yaml.safe_dump(made))
+    return file
+
+
+def plugin(kubeconfig: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
+    """Exit code, words and complaints of ``kubectl eagle3``, which kubectl itself finds beside this Python."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{build.kubectl().parent}:{path}"}
+    command = [build.kubectl(), "eagle3", *words]
+    done = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr

@@ -1,17 +1,25 @@
-"""What the documents promise to be complete."""
+"""What the documents promise to be complete, and that what they tell a person to write and to type is there."""
 
+import io
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from eagle3_api import artifacts
 from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import Reason, Type
+from eagle3_api.crd import definition
+from eagle3_api.jobs import StageName
 from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE
 from eagle3_draft.convert.agreement import AGREEMENT
 from eagle3_draft.convert.proof import ACCURACY
 from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
+from eagle3_operator.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")])
@@ -83,3 +91,111 @@ def test_the_first_page_says_which_releases_of_sglang_are_served() -> None:
 def test_no_link_leads_nowhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+SCHEMA = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SECTIONS = SCHEMA["properties"]["spec"]["properties"]
+Schema = dict[str, Any]
+
+
+def field(schema: Schema, path: list[str]) -> Schema | None:
+    """The schema of a field; None if there is none of that name."""
+    for name in path:
+        while schema["type"] == "array":
+            schema = schema["items"]
+        inner = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+        if not isinstance(inner, dict):
+            return None
+        schema = inner
+    return schema
+
+
+def unknown(schema: Schema, value: Any, path: str) -> Iterator[str]:
+    """The fields of a YAML value that the schema does not know."""
+    if isinstance(value, list):
+        for one in value:
+            yield from unknown(schema["items"], one, path)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            inner = field(schema, [str(name)])
+            if inner is None:
+                yield f"{path}.{name}"
+            else:
+                yield from unknown(inner, one, f"{path}.{name}")
+
+
+def blocks(page: Path) -> Iterator[dict[str, Any]]:
+    """The specs, or parts of one, in a page's YAML."""
+    for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        written = yaml.safe_load(text)
+        spec = written.get("spec", written)
+        if "spec" in written or set(spec) <= set(SECTIONS):
+            yield spec
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_field_in_the_yaml_of_a_page_is_one_of_the_objects(page: Path) -> None:
+    assert [name for spec in blocks(page) for name in unknown(SCHEMA["properties"]["spec"], spec, "spec")] == []
+
+
+def test_pages_with_yaml_are_looked_at() -> None:
+    assert len([spec for page in PAGES for spec in blocks(page)]) >= 10
+
+
+#: Its names of that form are those of tensors.
+FEATURES = DOCS / "features.md"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != FEATURES], ids=lambda page: page.name)
+def test_every_field_that_a_page_names_is_one_of_the_objects(page: Path) -> None:
+    text = page.read_text()
+    named = [words.split(".") for words in re.findall(r"`([a-z]\w*(?:\.[a-z]\w*)+)(?:: [^`]*)?`", text)]
+    named += [words.split(".") for words in re.findall(r"{\.((?:spec|status)(?:\.\w+)*)", text)]
+    for path in named:
+        if path[-1] in ("json", "jsonl", "safetensors", "html", "py", "yaml"):
+            continue
+        if path[0] in ("spec", "status"):
+            assert field(SCHEMA, path) is not None, ".".join(path)
+        elif path[0] in SECTIONS:
+            assert field(SCHEMA["properties"]["spec"], path) is not None, ".".join(path)
+
+
+#: What stands for a word of the reader's.
+STANDING_FOR = {"VERSION": str(NEWEST), "rN": "r3"}
+
+
+def typed(page: Path, command: str) -> list[list[str]]:
+    """How a page has this command typed: its words, after the command's own."""
+    lines = re.findall(rf"{command} ((?:[^`\n|#\\]|\\\n)+)", page.read_text())
+    return [[STANDING_FOR.get(word, word) for word in shlex.split(line.replace("\\\n", " "))] for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_the_plugin_in_a_page_has_the_flags_that_it_is_given(
+    page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no kubectl, and so nobody's cluster
+    monkeypatch.chdir(tmp_path)
+    for words in typed(page, "kubectl eagle3"):
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        try:
+            code = main(words if len(words) > 1 else [*words, "--help"])  # in a sentence the command is named alone
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        assert code != 2, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_annotation_in_a_page_is_one_that_is_acted_on(page: Path) -> None:
+    stages = {*StageName, "STAGE"}
+    for kind, what in re.findall(r"eagle3\.dev/(\w+)[=:] ?([\w]+)@", page.read_text()):
+        assert kind in ("retry", "approve")
+        assert what in stages or re.fullmatch(r"r(\d+|N)", what), what
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (DOCS.parent / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^ +|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
+    }
+    assert {"demo", "test", "crd"} <= named <= targets
