@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
 from eagle3_draft.extract.handover import HandoverReader, HandoverWriter, Rows, folder_on_disk
+from eagle3_draft.extract.regions import Regions
+from eagle3_draft.features.pieces import PAGE
 from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
 
@@ -26,8 +28,9 @@ def rows(conversation: int, start: int, count: int) -> Rows:
     return Rows(conversation, start, count)
 
 
-def pair(folder: Path) -> tuple[HandoverWriter, HandoverReader]:
-    return HandoverWriter(folder, refuse), HandoverReader(folder)
+def pair(folder: Path, regions: int = 0, region_bytes: int = 2 * PAGE) -> tuple[HandoverWriter, HandoverReader]:
+    """In files of their own, unless there are regions."""
+    return HandoverWriter(folder, refuse, Regions(folder, region_bytes, regions)), HandoverReader(folder)
 
 
 def refuse(error: Exception) -> None:
@@ -45,12 +48,17 @@ def taken(reader: HandoverReader, conversation: int, tokens: int) -> dict[str, t
 
 
 @settings(deadline=None, max_examples=50)  # it writes files
-@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8), chunk=st.integers(1, 16), look_each=st.booleans())
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    chunk=st.integers(1, 16),
+    look_each=st.booleans(),
+    regions=st.integers(0, 3),
+)
 def test_conversations_come_back_whole_however_forwards_cut_them(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], chunk: int, *, look_each: bool
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], chunk: int, regions: int, *, look_each: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("handover")
-    writer, reader = pair(folder)
+    writer, reader = pair(folder, regions, region_bytes=4 * PAGE)
     waiting = dict.fromkeys(range(len(lengths)), 0)
     while waiting:
         forward, room = [], chunk
@@ -69,11 +77,44 @@ def test_conversations_come_back_whole_however_forwards_cut_them(
         found = taken(reader, number, length)
         assert found["input_ids"].tolist() == list(range(length))
         assert found["hidden"][:, 0].tolist() == [number] * length
-    assert not list(folder.iterdir())
+    assert not [path for path in folder.iterdir() if not path.name.startswith("region-")]
 
 
-def test_what_was_handed_over_may_change_at_once(tmp_path: Path) -> None:
-    writer, reader = pair(tmp_path)
+def test_memory_is_used_again_once_nothing_of_it_is_held_and_never_before(tmp_path: Path) -> None:
+    writer, reader = pair(tmp_path, regions=9)
+    held = []
+    for number in range(12):
+        writer.write([rows(number, 0, 4)], columns([rows(number, 0, 4)]))
+        found = taken(reader, number, 4)
+        assert found["hidden"][:, 0].tolist() == [number] * 4
+        if number % 4 == 0:  # as a conversation that waits until its shard is full
+            held.append((number, found["hidden"][1:]))
+        del found
+    assert len(list(tmp_path.iterdir())) == len(held) + 1
+    for number, rest in held:
+        assert rest.tolist() == [[number, at] for at in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("regions", "region_bytes"),
+    [
+        pytest.param(1, PAGE, id="more than a region holds"),
+        pytest.param(3, 1 << 60, id="no room for a region"),
+        pytest.param(0, 2 * PAGE, id="no shared memory"),
+    ],
+)
+def test_rows_for_which_there_is_no_region_come_in_a_file_that_goes(
+    tmp_path: Path, regions: int, region_bytes: int
+) -> None:
+    writer, reader = pair(tmp_path, regions, region_bytes)
+    writer.write([rows(0, 0, 4)], columns([rows(0, 0, 4)]))
+    assert taken(reader, 0, 4)["input_ids"].tolist() == [0, 1, 2, 3]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("regions", [0, 1])
+def test_what_was_handed_over_may_change_at_once(tmp_path: Path, regions: int) -> None:
+    writer, reader = pair(tmp_path, regions)
     shown = columns([rows(0, 0, 4)])
     writer.write([rows(0, 0, 4)], shown)
     for column in shown.values():
@@ -108,13 +149,13 @@ def test_no_file_follows_one_that_could_not_be_written_and_the_engine_is_told(tm
     errors: list[Exception] = []
     folder = tmp_path / "handover"
     folder.mkdir()
-    writer = HandoverWriter(folder, errors.append)
+    writer = HandoverWriter(folder, errors.append, Regions(folder, 2 * PAGE, 0))
     (folder / "0.partial").mkdir()  # where the file would be written
     for start in (0, 4, 8, 12):
         writer.write([rows(0, start, 4)], columns([rows(0, start, 4)]))
     wait_for("the error", 10, lambda: errors)
     assert isinstance(errors[0], OSError)
-    assert not list(folder.glob("*.safetensors"))
+    assert not [*folder.glob("*.json"), *folder.glob("*.rows")]
 
 
 def test_what_a_killed_pod_left_on_the_disk_goes_when_it_starts_again_and_that_of_others_stays(tmp_path: Path) -> None:

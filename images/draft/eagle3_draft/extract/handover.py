@@ -1,11 +1,13 @@
-"""How rows get from the engine's process to the stage's: one file a forward, in the order of the forwards.
+"""How rows get from the engine's process to the stage's: a note for each forward, in the order of the forwards, and its rows.
 
-A file holds the rows of all conversations of its forward, each tensor in one piece, and says whose they are. The engine's process
-does not wait for it: the rows leave the GPU in the order of its work, and a thread of the writer's own waits for them and writes
-the file, while the next forward runs. A conversation that was computed in one forward, as most are, is a view of its file's rows;
-what was computed in several is joined here.
+A note says whose rows they are and where: in a region of shared memory, to which the GPU copies them itself, or in a file of their
+own where no region has room. The engine's process does not wait for either: the rows leave the GPU in the order of its work, and
+a thread of the writer's own waits for them and writes the note, while the next forward runs. A conversation that was
+computed in one forward, as most are, is a view of its rows; what was computed in several is joined here.
 """
 
+import json
+import mmap
 import shutil
 import tempfile
 from collections import deque
@@ -17,18 +19,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.features.pieces import PADDING, pieces
+from eagle3_draft.extract.regions import Column, Entry, Leases, Regions, layout
 from eagle3_draft.stage import StageError
 
-#: Forwards whose files are not written yet. One more would wait: their rows are in memory.
+#: Forwards whose notes are not written yet. One more would wait: their rows are in memory.
 AHEAD = 2
-
-_ROWS = "rows"
 
 
 class Rows(NamedTuple):
@@ -58,13 +57,15 @@ class HandoverWriter:
     """The engine's side.
 
     Args:
-        folder: for the files; emptied by the reader.
-        failed: told, by the writer's thread, of what kept it from writing a file. No file follows one that is missing.
+        folder: for the notes and the files; emptied by the reader.
+        failed: told, by the writer's thread, of what kept it from writing one. None follows one that is missing.
+        regions: what the rows are laid into while there is room.
     """
 
-    def __init__(self, folder: Path, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, folder: Path, failed: Callable[[Exception], None], regions: Regions) -> None:
         self._folder = folder
         self._failed = failed
+        self._regions = regions
         self._written = 0
         self._broken = False
         self._thread = ThreadPoolExecutor(1, "handover")
@@ -79,37 +80,35 @@ class HandoverWriter:
         """
         if len(self._waiting) == AHEAD:
             self._waiting.popleft().result()
-        taken = {_ROWS: torch.tensor(list(rows))} | {name: _on_host(column) for name, column in columns.items()}
-        copied = (
-            torch.cuda.current_stream().record_event() if any(column.is_cuda for column in columns.values()) else None
-        )
-        self._waiting.append(self._thread.submit(self._write, taken, copied))
+        on_gpu = any(column.is_cuda for column in columns.values())
+        places, size = layout(columns)
+        entry = self._regions.take(size, pinned=on_gpu)
+        memory = self._regions.memory(entry) if entry else torch.empty(size, dtype=torch.uint8, pin_memory=on_gpu)
+        for name, column in columns.items():
+            places[name].view(memory).copy_(column, non_blocking=True)
+        copied = torch.cuda.current_stream().record_event() if on_gpu else None
+        note = {"rows": list(rows), "columns": places, "entry": entry}
+        self._waiting.append(self._thread.submit(self._write, note, None if entry else memory, copied))
 
-    def _write(self, columns: Mapping[str, Tensor], copied: torch.cuda.Event | None) -> None:
+    def _write(self, note: Mapping[str, object], own_file: Tensor | None, copied: torch.cuda.Event | None) -> None:
         if self._broken:
             return
-        path = _file(self._folder, self._written)
+        path = _note(self._folder, self._written)
         partial = path.with_suffix(".partial")
         try:
             if copied is not None:
                 copied.synchronize()
-            shapes = {name: (column.dtype, tuple(column.shape)) for name, column in columns.items()}
-            with partial.open("wb") as file:
-                for piece in pieces(shapes, {name: [column] for name, column in columns.items()}):
-                    file.write(piece)
+            if own_file is not None:
+                _file(path).write_bytes(own_file.numpy().data)
+            partial.write_text(json.dumps(note))
             partial.rename(path)
             self._written += 1
         except Exception as error:
             self._broken = True
-            with suppress(OSError):
-                partial.unlink()  # where there is no space, it makes room for a word about it
+            for left in (partial, _file(path)):
+                with suppress(OSError):
+                    left.unlink()  # where there is no space, it makes room for a word about it
             self._failed(error)
-
-
-def _on_host(column: Tensor) -> Tensor:
-    """A copy on the CPU; of what is on the GPU, one that is there when the GPU gets to it."""
-    host = torch.empty(column.shape, dtype=column.dtype, pin_memory=column.is_cuda)
-    return host.copy_(column, non_blocking=True)
 
 
 @dataclass
@@ -127,11 +126,12 @@ class HandoverReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._leases = Leases(folder)
         self._read = 0
         self._open: dict[int, _Conversation] = {}
 
     def look(self) -> int:
-        """Take in the forwards that were handed over since the last look. Their files go, what they hold stays mapped.
+        """Take in the forwards that were handed over since the last look. Their notes and files go, their rows stay mapped.
 
         Returns:
             How many there were.
@@ -140,14 +140,14 @@ class HandoverReader:
             StageError: rows of a conversation are missing before others (FeaturesMisaligned).
         """
         before = self._read
-        while (path := _file(self._folder, self._read)).exists():
-            with safe_open(path, framework="pt") as file:
-                names = [name for name in file.keys() if not name.startswith(PADDING)]  # noqa: SIM118  (it is no mapping)
-                columns = {name: file.get_tensor(name) for name in names}
+        while (path := _note(self._folder, self._read)).exists():
+            note = json.loads(path.read_bytes())
+            memory = self._leases.memory(Entry(*note["entry"])) if note["entry"] is not None else _mapped(_file(path))
             path.unlink()
             self._read += 1
+            columns = {name: Column(*place).view(memory) for name, place in note["columns"].items()}
             end = 0
-            for one in map(Rows._make, columns.pop(_ROWS).tolist()):
+            for one in map(Rows._make, note["rows"]):
                 which, end = slice(end, end + one.tokens), end + one.tokens
                 self._add(one, {name: column[which] for name, column in columns.items()})
         return self._read - before
@@ -177,5 +177,17 @@ class HandoverReader:
         conversation.count += rows.tokens
 
 
-def _file(folder: Path, number: int) -> Path:
-    return folder / f"{number}.safetensors"
+def _mapped(path: Path) -> Tensor:
+    """The bytes of a file, which goes."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch shares writable buffers alone
+    path.unlink()
+    return torch.frombuffer(mapped, dtype=torch.uint8)
+
+
+def _note(folder: Path, number: int) -> Path:
+    return folder / f"{number}.json"
+
+
+def _file(note: Path) -> Path:
+    return note.with_suffix(".rows")

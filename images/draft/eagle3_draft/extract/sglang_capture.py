@@ -4,7 +4,7 @@ SGLang's sources are not touched. Its ``Engine`` lets a subclass choose what a s
 registers two hooks with SGLang's own registry and goes on to SGLang's scheduler. The hooks call the same method with the
 same layer ids as a server with a draft does, and see the same concatenation as that draft would.
 
-The rank that has the rows hands them over, one file a forward, and the forward goes on: the file may be there a little after
+The rank that has the rows hands them over, all of a forward together, and the forward goes on: they may be there a little after
 the engine has answered. A hook that raised would have SGLang kill every process, the client with its exit code included.
 So it notes what is wrong in ``FAILURE`` instead, takes nothing more, and the client raises it by name.
 """
@@ -31,6 +31,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.sglang import CapturePoints
 from eagle3_draft.extract.handover import HandoverWriter, Rows
+from eagle3_draft.extract.regions import Regions
 from eagle3_draft.features import Teaching, as_stored, teach
 from eagle3_draft.features.teaching import tensors
 
@@ -52,7 +53,9 @@ class Plan:
         ids: the layers, in SGLang's notation.
         dtype: of the stored states, which are handed over as they are stored.
         teacher: in which form the target's answers are.
-        folder: for the files; emptied by whoever reads them.
+        folder: for what is handed over; emptied by whoever reads it.
+        regions: of shared memory that the states pass through, at most.
+        region_bytes: of each.
     """
 
     points: CapturePoints
@@ -60,6 +63,8 @@ class Plan:
     dtype: FeatureDtype
     teacher: TeacherKind
     folder: Path
+    regions: int
+    region_bytes: int
 
 
 def reserve_failure(folder: Path) -> None:
@@ -111,7 +116,7 @@ class Capture:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._handover = HandoverWriter(plan.folder, self._note)
+        self._handover = HandoverWriter(plan.folder, self._note, Regions(plan.folder, plan.region_bytes, plan.regions))
         self._failed = False
 
     def install(self) -> None:

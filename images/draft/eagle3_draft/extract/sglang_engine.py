@@ -64,6 +64,12 @@ BATCH_BYTES, BATCH_CONVERSATIONS = 64 * 1024 * 1024, 64
 #: Batches that SGLang computes, or has computed and nobody has taken: some forwards of the largest target.
 WINDOW_BATCHES = 16
 
+#: Of the shared memory that states pass through: those of the window and as many again, which are written meanwhile.
+REGIONS_BYTES = 2 * WINDOW_BATCHES * BATCH_BYTES
+
+#: Of a token's id as it is handed over, and padding.
+ID_BYTES = 16
+
 #: For the rows of an answered conversation to be handed over, and between two looks for them.
 HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
 
@@ -106,7 +112,16 @@ class SGLangEngine:
         # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        plan = Plan(capture_points(version), tuple(ids), config.dtype, config.teacher, self._folder)
+        region_bytes = max(BATCH_BYTES, _largest_forward(arguments) * (self._token_bytes + ID_BYTES))
+        plan = Plan(
+            capture_points(version),
+            tuple(ids),
+            config.dtype,
+            config.teacher,
+            folder,
+            regions=REGIONS_BYTES // region_bytes if folder.is_relative_to(SHARED_MEMORY) else 0,
+            region_bytes=region_bytes,
+        )
         try:
             starting = self._serving.submit(_engine, plan, arguments)
             self._engine = _awaited(starting, startup_seconds(target.weight_bytes), check)
@@ -417,6 +432,13 @@ def _parsed(words: list[str]) -> Any:
             Reason.INVALID_CONFIGURATION,
             f"serve.arguments: SGLang {__version__} does not take them for the extraction: {last}",
         ) from error
+
+
+def _largest_forward(arguments: Any) -> int:
+    """Tokens of a forward, at most; more are in none but one whose only conversation is longer."""
+    chunk: int = arguments.chunked_prefill_size
+    most: int = arguments.max_prefill_tokens
+    return chunk if chunk > 0 else most
 
 
 def _handover(folder: Path, longest: int) -> Path:
