@@ -38,6 +38,7 @@ from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.vocabulary import Usage, choose
 from tiny.flags import AUXILIARY_LAYERS
 from tiny.make import cached
+from unit.train.corpus import step_on
 
 CPU = torch.device("cpu")
 
@@ -92,7 +93,7 @@ class Tiny:
         steps = [step for epoch in range(epochs) for step in epoch_steps(lengths, TOKENS, seed=seed, epoch=epoch)]
         for number, step in enumerate(steps):
             batch = pack(features.train.read(step), UNROLL)
-            learning.step(batch, learning_rate(number, len(steps), RATE), torch.zeros(2))
+            step_on(learning, batch, rate=learning_rate(number, len(steps), RATE), notes=torch.zeros(2))
         return learning
 
 

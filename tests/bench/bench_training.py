@@ -45,6 +45,8 @@ from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.loss import known_rows
+from eagle3_draft.train.portions import Portion
 from eagle3_draft.train.worker import be_deterministic
 
 #: Dense bf16 products of this size on random data, FLOP/s: what one H200 was seen to sustain at its best.
@@ -162,12 +164,13 @@ class Ours:
             factor=FACTORS[precision],
             shards=shards,
         )
-        self.batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
-        self.notes = torch.zeros(2, device=device)
+        batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
+        known = known_rows(self.learning.teacher.answer(batch.teaching), batch.teachers)
+        self.portion, self.notes = Portion(batch, known), torch.zeros(2, device=device)
 
     def step(self) -> torch.Tensor:
         """One optimizer step; its loss."""
-        return self.learning.step(self.batch, 1e-5, self.notes)[0]
+        return self.learning.step([self.portion], 1, 1e-5, self.notes)[0]
 
 
 def measure(step: Callable[[], Any], device: torch.device) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from eagle3_draft.features import Features
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import run
-from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.plan import Plan
+from eagle3_draft.train.portions import Portions
 from eagle3_draft.train.prefetch import prefetched
 from gpu import store
 from gpu.test_training_on_gpu import GPU, IDS, SIZES, STEPS
@@ -144,11 +146,9 @@ def one_rank() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("precision", list(FACTORS))
-def test_no_step_waits_for_the_gpu(made: corpus.Corpus, precision: str) -> None:
-    target, samples = Target(made.target), Features.open(made.features).train
-    learning = Learning(
+def learning_on(made: corpus.Corpus, precision: str) -> Learning:
+    target = Target(made.target)
+    return Learning(
         SIZES,
         GPU,
         embedding=target.embedding(),
@@ -158,18 +158,49 @@ def test_no_step_waits_for_the_gpu(made: corpus.Corpus, precision: str) -> None:
         factor=FACTORS[precision],
     )
 
-    def batch(_number: int) -> Batch:
-        return pack(samples[:4], STEPS, multiple=learning.multiple, pin=True)
 
+def portions_of(made: corpus.Corpus, learning: Learning, **changes: Any) -> tuple[Plan, Portions]:
+    """One rank's plan of a training, and what makes its portions."""
+    samples = Features.open(made.features).train
+    config = corpus.train_config(made, made.features, **(SETTINGS | changes))
+    plan = Plan(config, samples.lengths.tolist(), 0, 1)
+    knows = learning.teacher.knows.cpu()
+    return plan, Portions(samples, plan, knows, unroll_steps=STEPS, multiple=learning.multiple, pin=True)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("precision", list(FACTORS))
+def test_no_step_waits_for_the_gpu(made: corpus.Corpus, precision: str) -> None:
+    learning = learning_on(made, precision)
+    plan, portions = portions_of(made, learning)
     # The reader's thread does wait, for its own copies
-    batches = [ready for _, ready in prefetched(batch, range(6), GPU)]
+    ready = list(prefetched(portions.make, plan.passes(0)[:1] * 6, GPU))
     notes = torch.zeros(2, device=GPU)
     try:
-        for number, ready in enumerate(batches):
+        for number, portion in enumerate(ready):
             if number == 3:  # what is compiled is compiled
                 torch.cuda.set_sync_debug_mode("error")
-            values = learning.step(ready, 1e-3, notes).to("cpu", non_blocking=True)
+            values = learning.step([portion], 1, 1e-3, notes).to("cpu", non_blocking=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     assert values.isfinite().all()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_step_of_many_passes_needs_no_more_memory_than_one_of_a_few(tmp_path: Path) -> None:
+    made = store.make(tmp_path, SIZES, train=[256] * 128, held_out=HELD_OUT, alphabet=64)
+    learning, notes, peaks = learning_on(made, "bf16"), torch.zeros(2, device=GPU), []
+    for passes in (8, 8, 64):  # the first compiles
+        plan, portions = portions_of(made, learning, tokens_per_step=512 * passes, tokens_per_pass=512)
+        step = plan.steps[0]
+        assert step.passes == passes
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        with closing(prefetched(portions.make, plan.passes(0)[:passes], GPU)) as ready:
+            learning.step(ready, passes, 1e-3, notes)
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+    of_one_pass = 512 * 2 * 4 * SIZES.hidden_size  # the features, in bytes
+    print(f"peak bytes: {peaks}, a pass's features {of_one_pass}")
+    assert peaks[2] - peaks[1] < 4 * of_one_pass

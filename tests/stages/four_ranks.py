@@ -13,6 +13,7 @@ from eagle3_api.jobs import TrainConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import Batch
+from unit.train.corpus import step_on
 from unit.train.test_learning import new_batch, new_learning
 from unit.train.test_loop import trained
 
@@ -27,7 +28,7 @@ def of_rank(rank: int) -> list[Batch]:
 def values(batches: Sequence[Batch], precision: str, shards: int | None = None) -> list[list[float]]:
     """Loss, gradient norm and accuracy of a few steps."""
     learning = new_learning(FACTORS[precision], shards=shards)
-    return [learning.step(batches[0], 1e-3, torch.zeros(0), batches[1:]).tolist() for _ in range(3)]
+    return [step_on(learning, *batches, rate=1e-3, notes=torch.zeros(0)).tolist() for _ in range(3)]
 
 
 def four_ranks(rank: int, folder: Path, trainings: dict[str, list[TrainConfig]]) -> None:

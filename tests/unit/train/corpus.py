@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eagle3_api.artifacts import PROMPTS
@@ -17,6 +18,10 @@ from eagle3_api.jobs import ObjectReference, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features, FeatureWriter, Header, Sample, Split, teach
 from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.train.batches import Batch
+from eagle3_draft.train.learning import Learning
+from eagle3_draft.train.loss import known_rows
+from eagle3_draft.train.portions import Portion
 
 VOCABULARY, HIDDEN, END = 150, 32, 2
 LAYERS = [0, 1, 2]
@@ -158,6 +163,14 @@ def write_features(corpus: Corpus, train: list[Sample], held_out: list[Sample], 
         writer.write(split, 0, [sample.input_ids.tolist() for sample in samples], samples)
     (folder / PROMPTS).write_text('{"messages": [{"role": "user", "content": "3 4"}], "input_ids": [1, 3, 4]}\n')
     writer.publish(key=FEATURES_KEY, made_from={"target": corpus.target_digest}, numbers={}, provenance={})
+
+
+def step_on(learning: Learning, *batches: Batch, rate: float, notes: Tensor) -> Tensor:
+    """An optimizer step on batches that are on its device, each in a pass of its own: what ``Learning.step`` returns."""
+    answers = [learning.teacher.answer(batch.teaching) for batch in batches]
+    known = [known_rows(of_batch, batch.teachers) for of_batch, batch in zip(answers, batches, strict=True)]
+    portions = [Portion(batch, torch.stack(known).sum(0)) for batch in batches]
+    return learning.step(portions, len(portions), rate, notes)
 
 
 def train_config(corpus: Corpus, out: Path, **changes: Any) -> TrainConfig:

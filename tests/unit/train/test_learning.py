@@ -15,6 +15,7 @@ from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import CLIP, Learning, precision_policy
 from eagle3_draft.train.loss import CROSS_ENTROPY
 from unit.model.test_draft import SWITCHES, config
+from unit.train.corpus import step_on
 from unit.train.test_loss import LOSSES
 
 VOCABULARY, STEPS = 96, 3
@@ -62,7 +63,7 @@ def new_batch(tokens: int = 120, *, stored: int | None = None) -> Batch:
 
 
 def losses(learning: Learning, batch: Batch, steps: int) -> list[float]:
-    return [learning.step(batch, 3e-3, torch.zeros(2))[0].item() for _ in range(steps)]
+    return [step_on(learning, batch, rate=3e-3, notes=torch.zeros(2))[0].item() for _ in range(steps)]
 
 
 @pytest.mark.parametrize("switches", ["latent attention, yarn, EAGLE-3.1", "all"])
@@ -118,7 +119,7 @@ def test_the_gradient_that_the_optimizer_takes_is_never_longer_than_the_bound_ov
         taken.append(torch.stack(gradients).norm().item())
 
     learning.optimizer.register_step_pre_hook(measure)
-    told = [learning.step(new_batch(60), 3e-3, torch.zeros(0))[1].item() for _ in range(3)]
+    told = [step_on(learning, new_batch(60), rate=3e-3, notes=torch.zeros(0))[1].item() for _ in range(3)]
     assert min(told) > CLIP  # what is told is the norm before
     assert taken == pytest.approx([CLIP] * 3, rel=1e-4)
 

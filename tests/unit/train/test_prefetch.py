@@ -1,4 +1,4 @@
-"""The reader makes batches ahead, in order, and its errors come where their batches would have."""
+"""The reader makes portions ahead, in order, and its errors come where their portions would have."""
 
 import threading
 from contextlib import closing
@@ -7,59 +7,60 @@ import pytest
 import torch
 
 from eagle3_draft.features import LastState, Sample
-from eagle3_draft.train.batches import Batch, pack
+from eagle3_draft.train.batches import pack
+from eagle3_draft.train.portions import Portion
 from eagle3_draft.train.prefetch import AHEAD, prefetched
 
 CPU = torch.device("cpu")
 
 
-def batch_of(number: int) -> Batch:
+def portion_of(number: int) -> Portion:
     ids = torch.full((4,), number, dtype=torch.int32)
     told = LastState.of(torch.zeros(4, 1), torch.zeros(4, 5))
-    return pack([Sample(ids, torch.ones(4, dtype=torch.uint8), torch.zeros(4, 3), told)], 2)
+    sample = Sample(ids, torch.ones(4, dtype=torch.uint8), torch.zeros(4, 3), told)
+    return Portion(pack([sample], 2), torch.full((2,), float(number)))
 
 
-def test_batches_come_in_order_each_with_its_item() -> None:
-    with closing(prefetched(batch_of, range(7), CPU)) as batches:
-        assert [(item, int(batch.input_ids[0])) for item, batch in batches] == [(n, n) for n in range(7)]
+def test_portions_come_in_order() -> None:
+    with closing(prefetched(portion_of, range(7), CPU)) as portions:
+        assert [(int(one.counted[0]), int(one.batch.input_ids[0])) for one in portions] == [(n, n) for n in range(7)]
 
 
-def test_it_is_a_few_batches_ahead_and_no_more() -> None:
+def test_it_is_a_few_portions_ahead_and_no_more() -> None:
     made: list[int] = []
     enough = threading.Event()
 
-    def make(number: int) -> Batch:
+    def make(number: int) -> Portion:
         made.append(number)
         if number == AHEAD:
             enough.set()
-        return batch_of(number)
+        return portion_of(number)
 
-    with closing(prefetched(make, range(50), CPU)) as batches:
-        next(batches)
+    with closing(prefetched(make, range(50), CPU)) as portions:
+        next(portions)
         assert enough.wait(60)
         assert max(made) == AHEAD
 
 
-def test_an_error_is_raised_where_its_batch_would_have_come() -> None:
-    def make(number: int) -> Batch:
+def test_an_error_is_raised_where_its_portion_would_have_come() -> None:
+    def make(number: int) -> Portion:
         if number == 3:
             raise ValueError("shard 3")
-        return batch_of(number)
+        return portion_of(number)
 
     seen: list[int] = []
-    with closing(prefetched(make, range(9), CPU)) as batches, pytest.raises(ValueError, match="shard 3"):
-        for item, _ in batches:
-            seen.append(item)
+    with closing(prefetched(make, range(9), CPU)) as portions, pytest.raises(ValueError, match="shard 3"):
+        seen.extend(int(portion.counted[0]) for portion in portions)
     assert seen == [0, 1, 2]
 
 
-def test_what_the_next_batch_is_made_of_is_fetched_while_one_is_made() -> None:
+def test_what_the_next_portion_is_made_of_is_fetched_while_one_is_made() -> None:
     told: list[str] = []
 
-    def make(number: int) -> Batch:
+    def make(number: int) -> Portion:
         told.append(f"make {number}")
-        return batch_of(number)
+        return portion_of(number)
 
-    with closing(prefetched(make, range(3), CPU, lambda number: told.append(f"expect {number}"))) as batches:
-        list(batches)
+    with closing(prefetched(make, range(3), CPU, lambda number: told.append(f"expect {number}"))) as portions:
+        list(portions)
     assert told == ["expect 1", "make 0", "expect 2", "make 1", "make 2"]

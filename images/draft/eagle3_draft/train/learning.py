@@ -1,6 +1,6 @@
 """The draft while it learns: the model on this rank's device, its gradients and its optimizer. The loop is ``worker``'s."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
@@ -14,9 +14,10 @@ from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import CROSS_ENTROPY, Answers, Teacher, known_rows, step_weights, total_loss
+from eagle3_draft.train.loss import CROSS_ENTROPY, Answers, Teacher, step_weights, total_loss
 from eagle3_draft.train.loss_kernel import Judged, judge
 from eagle3_draft.train.mesh import mesh_of
+from eagle3_draft.train.portions import Portion
 
 #: The global norm that gradients are cut to, and AdamW's settings: those of the published trainings.
 CLIP = 0.5
@@ -85,33 +86,34 @@ class Learning:
         learnt = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(learnt, lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
 
-    def step(self, batch: Batch, rate: float, notes: Tensor, further: Sequence[Batch] = ()) -> Tensor:
+    def step(self, portions: Iterable[Portion], passes: int, rate: float, notes: Tensor) -> Tensor:
         """One optimizer step.
 
         Args:
-            batch: on the device.
+            portions: of this rank, on the device. Each is asked for when the one before is launched.
+            passes: their number, the same on every rank.
             rate: the learning rate.
             notes: (n,) float32 on the device, of this rank; every rank gets their sums.
-            further: batches of the same step, which are computed one after the other; as many on every rank.
 
         Returns:
             (3 + n,) float32 on the device: the loss, the gradient's norm before it was cut, the first step's accuracy, and
             the notes.
         """
-        batches = [batch, *further]
-        answers = [self.teacher.answer(part.teaching) for part in batches]
-        steps = len(batch.wanted)
-        known = [known_rows(of_part, part.teachers) for of_part, part in zip(answers, batches, strict=True)]
-        shared = torch.cat([torch.stack(known).sum(0), notes])
+        coming = iter(portions)
+        portion = next(coming)
+        steps = len(portion.counted)
+        shared = torch.cat([portion.counted, notes])
         dist.all_reduce(shared)
         counted = shared[:steps]
         # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
         weights = self.ranks * step_weights(counted, self.loss)
         marks = torch.zeros(3, steps, device=self.device)
-        for number, (part, of_part) in enumerate(zip(batches, answers, strict=True), 1):
+        for number in range(1, passes + 1):
+            if number > 1:
+                portion = next(coming)
             # Between copies of the draft the gradients of all passes are added up once
-            self.sharded.set_requires_all_reduce(number == len(batches))
-            judged = self.judge(part, of_part, weights)
+            self.sharded.set_requires_all_reduce(number == passes)
+            judged = self.judge(portion.batch, self.teacher.answer(portion.batch.teaching), weights)
             judged.loss.backward()  # type: ignore[no-untyped-call]
             marks += torch.stack([judged.marks.losses, judged.marks.right, judged.marks.supervised])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import non_finite
-from eagle3_draft.train.batches import Batch, idle, pack
+from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.begin import first_weights
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
@@ -35,7 +36,8 @@ from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.listeners import StepMeasures
 from eagle3_draft.train.loss_kernel import Judged
 from eagle3_draft.train.mesh import shards_of
-from eagle3_draft.train.plan import Pass, Plan, Step
+from eagle3_draft.train.plan import Plan, Step
+from eagle3_draft.train.portions import Portion, Portions
 from eagle3_draft.train.prefetch import prefetched
 from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.telemetry import Telemetry
@@ -106,6 +108,14 @@ class Training:
             loss=config.loss,
             shards=shards_of(config),
         )
+        self.portions = Portions(
+            features.train,
+            self.plan,
+            self.learning.teacher.knows.cpu(),
+            unroll_steps=config.unroll_steps,
+            multiple=self.learning.multiple,
+            pin=device.type == "cuda",
+        )
         self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
         self.best = BestWeights(folder)
         # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
@@ -142,14 +152,11 @@ class Training:
         self.saved = time.monotonic()
         if self._is_over(state):
             return
-        held: list[Batch] = []
-        with closing(prefetched(self._batch, self.plan.passes(state.step), self.device, self._expect)) as batches:
-            for part, batch in self._waited_for(batches):
-                held.append(batch)
-                if not part.is_last:
-                    continue
-                self._step(state, part.of, held)
-                held = []
+        passes = self.plan.passes(state.step)
+        with closing(prefetched(self.portions.make, passes, self.device, self.portions.expect)) as made:
+            portions = self._waited_for(made)
+            for step in self.plan.steps[state.step :]:
+                self._step(state, step, islice(portions, step.passes))
                 if self.to_stop or self.to_save:
                     self._checkpoint(state)
                 self._evaluate_if_due(state)
@@ -169,37 +176,21 @@ class Training:
 
     # ------------------------------------------------------------------------------------------------------ a step
 
-    def _batch(self, part: Pass) -> Batch:
-        """This rank's part of one pass of a step, on the CPU."""
-        unroll, multiple = self.config.unroll_steps, self.learning.multiple
-        mine = self.plan.part(part)
-        if not mine:
-            return idle(self.train[0], unroll, multiple=multiple)
-        return pack(
-            self.train.read(mine),
-            unroll,
-            multiple=multiple,
-            pin=self.device.type == "cuda",
-        )
-
-    def _expect(self, part: Pass) -> None:
-        self.train.expect(self.plan.part(part))
-
-    def _waited_for(self, batches: Iterator[tuple[Pass, Batch]]) -> Iterator[tuple[Pass, Batch]]:
-        """The batches, and note how long each kept the device waiting."""
+    def _waited_for(self, made: Iterator[Portion]) -> Iterator[Portion]:
+        """The portions, and note how long each kept the device waiting."""
         self.clock = time.monotonic()
         self.waiting.begin()
-        for following in batches:
+        for portion in made:
             self.waiting.came()
-            yield following
+            yield portion
             self.waiting.begin()
 
-    def _step(self, state: TrainingState, step: Step, batches: Sequence[Batch]) -> None:
+    def _step(self, state: TrainingState, step: Step, portions: Iterator[Portion]) -> None:
         """Launch one optimizer step, and read what the one before measured."""
         notes = torch.tensor([self.stop.received, self._checkpoint_is_due()], dtype=torch.float32)
         rate = learning_rate(state.step, len(self.plan.steps), self.config.learning_rate)
         notes = notes.to(self.device, non_blocking=True)
-        values = self.learning.step(batches[0], rate, notes, batches[1:]).to("cpu", non_blocking=True)
+        values = self.learning.step(portions, step.passes, rate, notes).to("cpu", non_blocking=True)
         done = None
         if self.device.type == "cuda":
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -75,6 +75,11 @@ class Teacher:
         moved._head = self._head.to(device, dtype)
         return moved
 
+    @property
+    def knows(self) -> Tensor:
+        """(target vocabulary,) bool, the tokens that the draft knows."""
+        return self._places >= 0
+
     @torch.no_grad()
     def teach(self, teaching: Teaching) -> Lesson:
         """The lesson of what the target says at the taught positions."""

@@ -25,11 +25,6 @@ class Pass:
     of: Step
     number: int  # 0-based
 
-    @property
-    def is_last(self) -> bool:
-        """The step is done with it."""
-        return self.number == self.of.passes - 1
-
 
 class Plan:
     """The steps, the same for all ranks.
