@@ -327,7 +327,7 @@ def start(config: ExtractConfig, data: Path, folder: Path, token_bytes: int) -> 
 
     from eagle3_draft.data.rendering import Renderer
     from eagle3_draft.data.tokenizer_files import chat_template
-    from eagle3_draft.extract.sglang_engine import server_arguments
+    from eagle3_draft.extract.sglang_engine import server_arguments, settled
 
     Prefill.log, Prefill.forward_tokens = folder / PREFILL_LOG, folder / "forward-tokens"
     for stream in (sys.stdout, sys.stderr):
@@ -337,7 +337,7 @@ def start(config: ExtractConfig, data: Path, folder: Path, token_bytes: int) -> 
     every = Conversations.read(data)
     Prefill.ids = [renderer.conversation(every[index].messages).input_ids.tolist() for index in range(len(every))]
     arguments = server_arguments(config, token_bytes)
-    Prefill.own = arguments.chunked_prefill_size
+    Prefill.own = settled(arguments)["chunked_prefill_size"]
 
     resize(Prefill.own)
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -87,7 +88,7 @@ class _Region:
             with path.open("wb+") as file:
                 os.posix_fallocate(file.fileno(), 0, size)  # without, a write to the mapping would end the process
                 memory = torch.from_numpy(np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8))
-            if pinned and int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)):  # type: ignore[no-untyped-call]
+            if pinned and not _pinned(memory):
                 raise OSError(errno.ENOMEM, "the GPU's driver does not pin it")
         except OSError:
             path.unlink()
@@ -172,6 +173,15 @@ class Leases:
         held = np.frombuffer(mapped, np.uint8, entry.size, entry.begin)
         weakref.finalize(held, _give_back, mapped, entry.number).atexit = False
         return torch.from_numpy(held)
+
+
+def _pinned(memory: Tensor) -> bool:
+    """Have the GPU's driver pin it, so that the GPU writes to it while others work."""
+    if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), 0)) == 0:  # type: ignore[no-untyped-call]
+        return True
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")  # is told of the driver's error, which nothing that comes later is to be
+    return False
 
 
 def _give_back(mapped: mmap.mmap, number: int) -> None:

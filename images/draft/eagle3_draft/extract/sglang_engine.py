@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +112,8 @@ class SGLangEngine:
         # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        region_bytes = max(BATCH_BYTES, _largest_forward(arguments) * (self._token_bytes + ID_BYTES))
+        said = settled(arguments)
+        region_bytes = max(BATCH_BYTES, _largest_forward(said) * (self._token_bytes + ID_BYTES))
         plan = Plan(
             capture_points(version),
             tuple(ids),
@@ -138,10 +139,10 @@ class SGLangEngine:
             "captureIds": json.dumps(ids),
             "captureConvention": convention(target.architecture, version),
             "torch": str(torch.__version__),
-            "device": str(arguments.device),
-            "dtype": str(arguments.dtype),
+            "device": str(said["device"]),
+            "dtype": str(said["dtype"]),
             "tensorParallelSize": str(config.tensor_parallel_size),
-            "forwardTokens": str(arguments.chunked_prefill_size),
+            "forwardTokens": str(said["chunked_prefill_size"]),
         }
 
     def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
@@ -414,17 +415,27 @@ def server_arguments(config: ExtractConfig, token_bytes: int) -> Any:
         words.append("--trust-remote-code")
     words += capture_arguments(config.arguments, answers=config.data.regenerate is not None)
     own = _parsed(words)
-    if own.device == "cpu":  # which is busy computing, not launching
+    said = settled(own)
+    if said["device"] == "cpu":  # which is busy computing, not launching
         return own
-    larger = forward_arguments(config.arguments, own.chunked_prefill_size, token_bytes)
+    larger = forward_arguments(config.arguments, said["chunked_prefill_size"] or 0, token_bytes)
     return _parsed([*words, *larger]) if larger else own
+
+
+def settled(arguments: Any) -> Mapping[str, Any]:
+    """The engine's settings by name, with what SGLang chooses where nobody does."""
+    found: Mapping[str, Any] = arguments.resolved_dict() if hasattr(arguments, "resolved_dict") else vars(arguments)
+    return found
 
 
 def _parsed(words: list[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return prepare_server_args(words)
+            arguments = prepare_server_args(words)
+            if hasattr(arguments, "resolve_once"):  # since 0.5.21 these are the words alone, until somebody asks
+                arguments.resolve_once()
+            return arguments
     except (SystemExit, ValueError, AssertionError) as error:
         last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
         raise StageError(
@@ -434,10 +445,10 @@ def _parsed(words: list[str]) -> Any:
         ) from error
 
 
-def _largest_forward(arguments: Any) -> int:
+def _largest_forward(arguments: Mapping[str, Any]) -> int:
     """Tokens of a forward, at most; more are in none but one whose only conversation is longer."""
-    chunk: int = arguments.chunked_prefill_size
-    most: int = arguments.max_prefill_tokens
+    chunk: int = arguments["chunked_prefill_size"] or 0
+    most: int = arguments["max_prefill_tokens"]
     return chunk if chunk > 0 else most
 
 
