@@ -237,6 +237,8 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
 
     features = tmp_path / "pod-2" / "llm" / "tiny" / "extract" / "k1"
     drafts = tmp_path / "drafts" / "llm" / "tiny" / "train" / "t1"
+    abandoned = drafts.with_name("t0")
+    (abandoned / ".scratch" / ".step-3").mkdir(parents=True)
     train_config = corpus.train_config(
         made,
         tmp_path,
@@ -250,6 +252,7 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
     assert run_train(train_config).held_out == result.held_out
     assert {path.name for path in drafts.iterdir()} >= {"manifest.json", "model.safetensors", "prompts.jsonl"}
     assert not (drafts / ".scratch").exists()
+    assert not abandoned.exists()
 
     removed = tmp_path / "pod-3"
     clean.run(CleanConfig(owner=owner, key="c" * 16, object_store=store), features_root=removed)

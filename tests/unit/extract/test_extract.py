@@ -27,6 +27,7 @@ from eagle3_api.jobs import (
     ExtractConfig,
     ExtractResult,
     ObjectReference,
+    ObjectStoreConfig,
     Progress,
     Report,
     StageName,
@@ -37,9 +38,11 @@ from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.tokenizer_files import template_digest, tokenizer_digest
 from eagle3_draft.extract import run
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
+from eagle3_draft.extract.handover import folder_on_disk
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
 
@@ -466,6 +469,35 @@ def test_what_the_claim_leaves_counts_though_its_file_system_has_more(
     with pytest.raises(StageError, match=r"has 48[0-9].* KiB free and lacks"):
         run(world.config(features_capacity=1_000_000), load=no_engine, features_root=root)
     assert run(world.config(features_capacity=3_000_000), features_root=root).whole
+
+
+def test_what_a_pod_s_disk_may_take_counts_where_the_parts_go_to_a_bucket(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be far larger than the emptyDir, whose limit ends the pod. The bucket itself is not reached here."""
+    bucket = ObjectStoreConfig(url="s3://features/team", endpoint="http://127.0.0.1:9", cache_bytes=100_000)
+
+    class Elsewhere(Volume):
+        keeps = False
+
+    monkeypatch.setattr("eagle3_draft.extract.stage.place_of", lambda store, folder: Elsewhere())
+    with pytest.raises(StageError, match=r"20 conversations .* pod's disk .* lacks .*objectStore[.]cache"):
+        run(world.config(object_store=bucket), load=no_engine, part_conversations=20, features_root=world.folder)
+    roomy = bucket.model_copy(update={"cache_bytes": 10**9})
+    assert run(world.config(object_store=roomy), part_conversations=20, features_root=world.folder).whole
+
+
+def test_what_was_handed_over_before_the_pod_was_killed_goes_whichever_engine_is_next(world: World) -> None:
+    left = folder_on_disk(world.folder / "features", 0)
+    (left / "0.safetensors").write_bytes(bytes(1000))
+    seen = []
+
+    def free(_: Path) -> int:
+        seen.append(left.exists())
+        return 10**9
+
+    run(world.config(), free_bytes=free)
+    assert seen == [False], "also before the free space is looked at"
 
 
 def spoken(messages: Sequence[dict[str, str]]) -> str:

@@ -45,12 +45,19 @@ class Rows(NamedTuple):
 
 
 def folder_on_disk(artifact: Path, pod: int) -> Path:
-    """A new folder for the files beside an artifact, in place of those that killed pods of this number left there."""
+    """A new folder for the files beside an artifact."""
     artifact.mkdir(parents=True, exist_ok=True)
-    prefix = f".handover-{pod}-"
-    for left in artifact.glob(f"{prefix}*"):
+    return Path(tempfile.mkdtemp(prefix=_prefix(pod), dir=artifact))
+
+
+def remove_left(artifact: Path, pod: int) -> None:
+    """Remove what killed pods of this number left beside an artifact. The next one may hand over in memory."""
+    for left in artifact.glob(f"{_prefix(pod)}*"):
         shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=artifact))
+
+
+def _prefix(pod: int) -> str:
+    return f".handover-{pod}-"
 
 
 class HandoverWriter:

@@ -26,7 +26,7 @@ class Sampled:
     tokens: int
 
 
-def require_space(sampled: Sampled, *, left: int, token_bytes: int, stored: int, free: int) -> None:
+def require_space(sampled: Sampled, *, left: int, token_bytes: int, stored: int, free: int, keeps: bool = True) -> None:
     """Estimate what is to be stored, and hold it against what is free.
 
     Inspect knew bytes of the data only; these are tokens, and conversations that cannot be used are left out.
@@ -38,19 +38,23 @@ def require_space(sampled: Sampled, *, left: int, token_bytes: int, stored: int,
         stored: bytes of these conversations that an earlier run has stored.
         free: bytes that the features volume still takes: by its file system, and by its claim, of which one that is shared knows
             nothing.
+        keeps: whether the volume keeps the features, and is no cache of a bucket.
 
     Raises:
         StageError: they do not fit; the message names the missing bytes (StorageTooSmall).
     """
     each = sampled.tokens / max(1, sampled.conversations)
     needed = max(0, int(each * token_bytes * left) - stored)
+    volume, remedy = "the features volume", "Free them, take a larger claim, or lower data.maxSamples"
+    if not keeps:
+        volume, remedy = "the pod's disk", "Raise storage.features.objectStore.cache; the node's disk must have it"
     if needed > free:
         raise StageError(
             ExitCode.DOES_NOT_FIT,
             Reason.STORAGE_TOO_SMALL,
             f"{left:,} conversations of {each:,.0f} tokens each, by the first {sampled.conversations:,}, need "
-            f"{readable_bytes(needed)} more; the features volume has {readable_bytes(free)} free and lacks "
-            f"{readable_bytes(needed - free)}. Free them, take a larger claim, or lower data.maxSamples",
+            f"{readable_bytes(needed)} more; {volume} has {readable_bytes(free)} free and lacks "
+            f"{readable_bytes(needed - free)}. {remedy}",
         )
 
 

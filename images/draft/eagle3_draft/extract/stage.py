@@ -17,6 +17,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.data.prompts import Prompt
 from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
+from eagle3_draft.extract.handover import remove_left
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.interruption import Interruption, interruptible
 from eagle3_draft.extract.making import Maker
@@ -91,6 +92,7 @@ def run(
         folder.parent.name == StageName.EXTRACT
     ):  # if not, it is not laid out as artifacts are: others' things may lie there
         _remove_abandoned(folder, at)
+    remove_left(folder, parts.index())
     with (
         interruptible() as interruption,
         closing(_Loaded(lambda: load(config) if load else load_engine(config, interruption.check))) as engine,
@@ -203,14 +205,16 @@ def _begin(
     else:
         to_store = unfinished
     folder.mkdir(parents=True, exist_ok=True)
-    free = free_bytes(folder)
-    if config.features_capacity is not None:
-        free = min(free, max(0, config.features_capacity - held_bytes(features_root)))
+    free, cache = free_bytes(folder), config.object_store
+    capacity = config.features_capacity if cache is None else cache.cache_bytes
+    if capacity is not None:
+        free = min(free, max(0, capacity - held_bytes(features_root)))
     require_space(
         Sampled(looked_at, sum(len(text.input_ids) for text in usable.all)),
         left=sum(len(one.conversations) for one in to_store),
         token_bytes=bytes_per_token(hidden_size(Path(config.target)), len(config.layers), config.dtype, config.teacher),
         stored=stored_bytes([folder / one.name for one in to_store]),
         free=free,
+        keeps=at.keeps,
     )
     return found

@@ -10,11 +10,11 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, TrainConfig, TrainResult
+from eagle3_api.jobs import ExitCode, StageName, TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
-from eagle3_draft.places import place_of
+from eagle3_draft.places import Volume, place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import endings, foreign
 from eagle3_draft.train.begin import prepare
@@ -42,6 +42,7 @@ def run(config: TrainConfig) -> TrainResult:
     """
     folder, scratch = Path(config.folder), Path(config.scratch)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
+        remove_abandoned(config)
         return artifacts.numbers(folder, manifest, TrainResult)
     check_libraries(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,23 @@ def run(config: TrainConfig) -> TrainResult:
         with suppress(OSError):  # where it went with the artifact's working files, or is not empty
             artifacts.remove_working_files(scratch)
             scratch.rmdir()
+        remove_abandoned(config)
     return result
+
+
+def remove_abandoned(config: TrainConfig) -> None:
+    """Remove what this object's trainings under other keys left unfinished: the spec has changed since, and a draft is trained.
+
+    Their checkpoints lie beside this training's scratch, the weights of their best drafts beside its artifact. A finished one stays.
+    """
+    volume = Volume()
+    for own in dict.fromkeys((Path(config.folder), Path(config.scratch))):
+        if own.parent.name != StageName.TRAIN:  # not laid out as artifacts are: others' things may lie there
+            continue
+        for other, finished in volume.inside(own.parent).items():
+            if other != own and not finished:
+                with suppress(OSError):  # it takes space, and does no harm
+                    volume.remove(other)
 
 
 def _launch(config: TrainConfig, index: int) -> TrainResult:

@@ -1,0 +1,52 @@
+"""What is done once, around the ranks."""
+
+from pathlib import Path
+
+import pytest
+
+from eagle3_api.artifacts import MANIFEST
+from eagle3_draft.train.launch import remove_abandoned
+from unit.train import corpus
+
+
+def written(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    return path
+
+
+@pytest.mark.parametrize("bucket", [False, True], ids=["features on a volume", "features in a bucket"])
+def test_what_trainings_under_other_keys_left_unfinished_goes_and_finished_drafts_stay(
+    tmp_path: Path, bucket: bool
+) -> None:
+    drafts, features = tmp_path / "drafts" / "llm" / "tiny" / "train", tmp_path / "features" / "llm" / "tiny" / "train"
+    scratch = drafts / "now" / ".scratch" if bucket else features / "now"
+    made = corpus.Corpus(tmp_path / "target", tmp_path / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "target_digest", lambda _: "d" * 64)
+        config = corpus.train_config(made, tmp_path, folder=str(drafts / "now"), scratch=str(scratch))
+    kept = [
+        written(drafts / "now" / ".best-3.safetensors"),
+        written(scratch / ".step-3" / "state.json"),
+        written(drafts / "proven" / MANIFEST),
+        written(drafts / "proven" / "model.safetensors"),
+        written(tmp_path / "drafts" / "llm" / "tiny" / "convert" / "half" / "model.safetensors"),
+        written(tmp_path / "drafts" / "llm" / "tiny-2" / "train" / "other" / ".best-9.safetensors"),
+    ]
+    gone = [
+        written(drafts / "former" / ".best-7.safetensors"),
+        written((drafts / "former" / ".scratch" if bucket else features / "former") / ".step-7" / "state.json"),
+    ]
+    remove_abandoned(config)
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in gone)
+    assert not (drafts / "former").exists()
+
+
+def test_a_folder_that_is_not_laid_out_as_artifacts_are_has_no_neighbours_to_remove(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "target_digest", lambda _: "d" * 64)
+        config = corpus.train_config(corpus.Corpus(tmp_path / "target", tmp_path / "store"), tmp_path / "mine")
+    other = written(tmp_path / "mine" / "thesis" / "only-copy")
+    remove_abandoned(config)
+    assert other.exists()
