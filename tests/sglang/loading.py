@@ -3,7 +3,7 @@
     python loading.py TARGET INPUTS OUT FOLDER...
 
 Every parameter is NaN before the weights are loaded, so that one which gets nothing shows. INPUTS is a safetensors file with
-``features`` (tokens, layers x hidden), and of the tokens to come ``tokens`` (tokens,) and the target's ``embeds`` (tokens, hidden). OUT receives a safetensors file for
+``features`` (tokens, layers x hidden), of which a draft reads as many states as it takes, and of the tokens to come ``tokens`` (tokens,) and the target's ``embeds`` (tokens, hidden). OUT receives a safetensors file for
 each folder, ``<number>.safetensors``: the parameters by their names, ``hot_token_id`` where the draft knows a part of the tokens, ``logits`` (tokens, draft vocabulary) and
 ``fed_back`` (tokens, hidden), what the next step would read.
 """
@@ -119,6 +119,8 @@ def ask(
 ) -> dict[str, torch.Tensor]:
     """The first step's logits, and what it leaves to the next one, at every position."""
     embeds = model.model.embed_tokens(tokens) if own_embedding(model.config) else targets_embeds
+    states = len(model.config.eagle_config["eagle_aux_hidden_state_layer_ids"])
+    features = features[:, : states * getattr(model.config, "target_hidden_size", model.config.hidden_size)]
     from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
 
     for layer in getattr(model.model, "layers", None) or [model.model.midlayer]:
@@ -129,8 +131,8 @@ def ask(
         else:
             heads = (attention.num_heads, attention.num_kv_heads, attention.head_dim)
             attention.attn = Causal(*heads, attention.attn.scaling)
-    states = SimpleNamespace(hidden_states=features)
-    batch = SimpleNamespace(spec_info=states, mm_input_embeds=None, attn_cp_metadata=None)
+    info = SimpleNamespace(hidden_states=features)
+    batch = SimpleNamespace(spec_info=info, mm_input_embeds=None, attn_cp_metadata=None)
     normed, (fed_back,) = model.model(None, torch.arange(len(features)), batch, input_embeds=embeds)
     logits = torch.nn.functional.linear(normed, model.lm_head.weight[: model.config.draft_vocab_size])
     return {"logits": logits, "fed_back": fed_back.clone()}

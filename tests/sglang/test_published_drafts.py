@@ -56,6 +56,21 @@ VARIANTS: dict[str, dict[str, object]] = {
             truncate=False,
         )
     },
+    "one state": {"layers": [0]},
+    "one state, with norms and biases that nobody reads": {
+        "layers": [0],
+        "fc_norm": True,
+        "norm_before_fc": True,
+        "fc_bias": True,
+    },
+    "two states, both norms, biases, yarn": {
+        "layers": [0, 1],
+        "fc_norm": True,
+        "norm_before_fc": True,
+        "fc_bias": True,
+        "output_bias": True,
+        "rope_scaling": YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=16),
+    },
     "three layers": {"depth": 3},
     "latent attention": LATENT,
     "latent attention, plain rope": LATENT | {"rope_scaling": None},
@@ -180,7 +195,8 @@ def test_every_kind_of_draft_says_in_sglang_what_it_said_in_training(
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=VARIANTS[name])
     draft = Draft(sizes)
     draft.load_state_dict(loaded[f"variant {name}"])
-    logits, fed_back = first_step(draft, inputs["features"], inputs["embeds"])
+    features = inputs["features"][:, : len(sizes.layers) * corpus.HIDDEN]
+    logits, fed_back = first_step(draft, features, inputs["embeds"])
     close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
     close(loaded[name]["logits"], logits)
     close(loaded[name]["fed_back"], fed_back)

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,9 @@ def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
 def with_switches(made: Made, folder: Path, switches: Mapping[str, object]) -> Made:
     """Another draft for the same target, whose configuration differs in these fields."""
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(switches))
-    train(folder, sizes, made.target, parity.read_held_out(made.trained))
+    read = len(sizes.layers) * sizes.target_hidden_size
+    samples = [replace(sample, hidden=sample.hidden[:, :read].clone()) for sample in parity.read_held_out(made.trained)]
+    train(folder, sizes, made.target, samples)
     return Made(made.target, folder)
 
 
