@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +158,42 @@ def test_tensorboard_has_every_step_and_evaluation(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("held_out/accept_length/drafted_3")] == [2.0]
 
 
+@pytest.mark.stages  # wandb starts a process of its own
+def test_weights_and_biases_has_every_step_and_evaluation_in_the_run_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    asked = WeightsAndBiases(project="drafts", entity="us")
+    telemetry = Telemetry(config(tmp_path, weights_and_biases=asked), steps=100)
+    telemetry.step(STEP, "words")
+    telemetry.evaluation(7, EVALUATION)
+    telemetry.close()
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-u-k.wandb")  # by the training, so that a resumed one goes on in it
+    records = list(recorded(file))
+    (run,) = [record.run for record in records if record.HasField("run")]
+    assert (run.entity, run.project, run.display_name) == ("us", "drafts", "n/draft")
+    assert {update.key: update.value_json for update in run.config.update}["tokensPerStep"] == "80"
+    (history,) = [record.history for record in records if record.HasField("history")]
+    found = {item.nested_key[0]: json.loads(item.value_json) for item in history.item}
+    assert found["_step"] == 7
+    assert found["train/loss"] == 2.5
+    assert found["held_out/accept_length/drafted_3"] == 2.0
+
+
+def recorded(file: Path) -> Iterator[Any]:
+    """What an offline run of wandb wrote, by its own reader."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store: Any = DataStore()
+    store.open_for_scan(str(file))
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        yield record
+
+
 def test_a_listener_that_fails_is_told_nothing_more_and_the_others_are(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +210,10 @@ def test_a_listener_that_fails_is_told_nothing_more_and_the_others_are(
     assert capsys.readouterr().err.count("TensorBoard hears no more of this training: No space left") == 1
 
 
-def test_a_library_that_the_image_lacks_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+def test_a_library_that_the_image_lacks_is_named_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not there
     check_libraries(config(tmp_path, tensor_board=True))
     asked = config(tmp_path, weights_and_biases=WeightsAndBiases(project="drafts"))
     with pytest.raises(StageError, match=r"weightsAndBiases needs the Python package wandb.*pip install") as refused:
