@@ -1,11 +1,13 @@
-"""How fast a large draft is converted, and in how much memory.
+"""How fast the stage Convert is with a large draft, and in how much memory.
 
-    python tests/bench/bench_conversion.py [--scale 1.0] [--folder DIR]
+    python tests/bench/bench_conversion.py [--scale 1.0] [--folder DIR] [--rounds 3]
 
-A draft for Kimi-K2.5 (2.6 billion parameters: hidden size 7168, a head for all 163,840 tokens) with random weights is written,
-converted in a process of its own, and thrown away. Memory is the most that process held beyond what it held before the
-conversion; the disk's speed is that of copying the same file in the same pieces. Both are over when the disk has it all. They
-take turns, three times, and the best of each counts: a virtual disk is several times faster in one minute than in the next.
+A draft for Kimi-K2.5 (2.6 billion parameters: hidden size 7168, a head for all 163,840 tokens) with random weights goes through
+the whole stage, twice: as a checkpoint from elsewhere in bf16 (which is not asked anything: no target runs here), and as what Train
+leaves, in float32, with held-out features. Each run is a process of its own. Memory is the most of it that the kernel could not
+have back (RssAnon, looked at every few milliseconds) beyond what it had before the stage, torch and Transformers imported. The disk's
+speed is that of copying the checkpoint in the same pieces; copy and conversion take turns, and the best of each counts: a virtual
+disk is several times faster in one minute than in the next.
 """
 
 import argparse
@@ -14,22 +16,36 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
-from eagle3_api.checkpoints import Served, Target, check, read_folder, read_form, report
+from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints.safetensors import BITS, Tensor
+from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
 from eagle3_api.sglang import NEWEST
-from eagle3_draft.convert.emit import emit
-from eagle3_draft.convert.weights import PIECE
+from eagle3_draft import artifacts, convert
+from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.inspect.target import target_digest
+from eagle3_draft.model import DraftConfig
+from eagle3_draft.tensors import PIECE
+from eagle3_draft.train.publish import SAMPLE_CONVERSATIONS, SAMPLE_TOKENS
+from eagle3_draft.train.vocabulary import Vocabulary
 from published import files, shapes
+from unit.train import corpus
 
 LAYERS = [2, 30, 58]
-SECONDS, MEMORY, SHARE = 60.0, 2**30, 0.8
-ROUNDS = 3
+VOCABULARY_SIZE, CONTEXT, UNROLL_STEPS = 163840, 262144, 7
+SECONDS, ABOVE_THE_LARGEST, SHARE = 60.0, 2**30, 0.8
+KEY = "c0" * 32
 
 
 def main() -> int:
@@ -37,72 +53,162 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="of the draft's width")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
+    parser.add_argument("--rounds", type=int, default=3, help="of copy and conversion")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         root = Path(name)
-        size = make(root, given.scale)
-        print(json.dumps({"parameters": size // 2, "bytes": size}))
-        copies, conversions = [], []
-        for _ in range(ROUNDS):
-            # Both in a fresh process: a virtual machine may have lent the memory that a deleted file leaves to others by then
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                copies.append(pool.apply(copy, (root / "draft" / "model.safetensors", root / "copy")))
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                conversions.append(pool.apply(convert, (root,)))
-            shutil.rmtree(root / "out")
-        copied, seconds = min(copies), min(seconds for seconds, _, _ in conversions)
-        memory, processor = max(memory for _, memory, _ in conversions), min(cpu for _, _, cpu in conversions)
-    result = {
-        "copy MB/s": round(size / copied / 1e6),
-        "convert MB/s": round(size / seconds / 1e6),
-        "seconds": round(seconds, 1),
-        "share of the disk's speed": round(copied / seconds, 2),
-        "seconds of the processor": round(processor, 1),
-        "memory MiB": round(memory / 2**20),
-        "all copies": [round(one, 1) for one in copies],
-        "all conversions": [round(one, 1) for one, _, _ in conversions],
-    }
-    print(json.dumps(result, indent=1))
-    return 0 if seconds < SECONDS and memory < MEMORY and copied / seconds > SHARE else 1
+        sizes = sized(given.scale)
+        make_target(root, sizes)
+        make_published(root, sizes)
+        make_trained(root, sizes)
+        source = root / "published" / WEIGHTS
+        size, largest = source.stat().st_size, sizes.draft_vocabulary_size * sizes.hidden_size * 2
+        print(json.dumps({"parameters": size // 2, "bytes": size, "largest tensor MiB": round(largest / 2**20)}))
+        copies = []
+        runs: dict[str, list[Run]] = {"published": [], "trained": []}
+        for _ in range(given.rounds):
+            copies.append(_apart(copy, (source, root / "copy")))
+            for kind, done in runs.items():
+                done.append(_apart(stage, (root, kind)))
+    copied = min(copies)
+    print(json.dumps({"copy": {"seconds": [round(one, 1) for one in copies], "MB/s": round(size / copied / 1e6)}}))
+    good = True
+    for kind, done in runs.items():
+        seconds, memory = min(run["seconds"] for run in done), max(run["memory"] for run in done)
+        result = {
+            "seconds": [round(run["seconds"], 1) for run in done],
+            "seconds of the processor": round(min(run["processor"] for run in done), 1),
+            "memory MiB": round(memory / 2**20),
+            "share of the disk's speed": round(copied / seconds, 2),
+        }
+        print(json.dumps({kind: result}, indent=1))
+        good = good and memory < largest + ABOVE_THE_LARGEST
+        good = good and (kind == "trained" or (seconds < SECONDS and copied / seconds > SHARE))
+    return 0 if good else 1
 
 
-def make(root: Path, scale: float) -> int:
-    """Write a target without weights to speak of, and a draft for it; returns the bytes of the draft's weights."""
+Run = dict[str, float]
+
+
+def _apart(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """What it returns in a fresh process: a virtual machine may have lent the memory that a deleted file leaves to others by then."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+# ------------------------------------------------------------------------------------------------------------- made
+
+
+def sized(scale: float) -> DraftConfig:
+    """The sizes of the draft, its width scaled."""
     hidden = int(7168 * scale) // 64 * 64
-    vocabulary = 163840
-    config = {
+    return DraftConfig(
+        hidden_size=hidden,
+        target_hidden_size=hidden,
+        layers=LAYERS,
+        intermediate_size=int(28672 * scale) // 64 * 64,
+        heads=64,
+        kv_heads=64,
+        head_dim=int(192 * scale) // 8 * 8,
+        rms_norm_eps=1e-6,
+        rope_theta=50000.0,
+        vocabulary_size=VOCABULARY_SIZE,
+        draft_vocabulary_size=VOCABULARY_SIZE,
+        max_position_embeddings=CONTEXT,
+    )
+
+
+def make_target(root: Path, sizes: DraftConfig) -> None:
+    """As much of a target as conversion reads: its configuration, its tokenizer, and an embedding of zeros."""
+    hidden = sizes.hidden_size
+    text: dict[str, Any] = {"num_hidden_layers": 61, "hidden_size": hidden, "vocab_size": VOCABULARY_SIZE}
+    text |= {"max_position_embeddings": CONTEXT, "dtype": "bfloat16", "tie_word_embeddings": False}
+    corpus.new_tokenizer().save_pretrained(root / "target")
+    config = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": text}
+    (root / "target" / CONFIG).write_text(json.dumps(config))
+    matrix = Tensor("BF16", (VOCABULARY_SIZE, hidden))
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    files.write_sparse(root / "target" / "model.safetensors", dict.fromkeys(names, matrix))
+
+
+def make_published(root: Path, sizes: DraftConfig) -> None:
+    """The draft as others publish it, in bf16."""
+    (root / "published").mkdir()
+    config = _as_published(sizes)
+    (root / "published" / CONFIG).write_text(json.dumps(config))
+    _fill(root / "published" / WEIGHTS, shapes.shapes(config), "BF16")
+
+
+def make_trained(root: Path, sizes: DraftConfig, conversations: int = SAMPLE_CONVERSATIONS) -> None:
+    """The draft as Train leaves it, in float32, with some held-out conversations: it is right nowhere, and says so."""
+    folder = root / "trained"
+    folder.mkdir()
+    (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
+    _fill(folder / WEIGHTS, shapes.shapes(_as_published(sizes)), "F32")
+    Vocabulary(torch.arange(VOCABULARY_SIZE), VOCABULARY_SIZE).save(folder / VOCABULARY)
+    tokens = conversations * SAMPLE_TOKENS
+    noise = torch.randn(SAMPLE_TOKENS, len(LAYERS) * sizes.hidden_size).to(torch.bfloat16)
+    save_file(
+        {
+            "input_ids": torch.randint(VOCABULARY_SIZE, (tokens,), dtype=torch.int32),
+            "loss_mask": (torch.arange(tokens) % SAMPLE_TOKENS >= SAMPLE_TOKENS // 4).to(torch.uint8),
+            "top_tokens": torch.randint(VOCABULARY_SIZE, (tokens, 1), dtype=torch.int32),
+            "top_log_probabilities": torch.zeros(tokens, 1, dtype=torch.float16),
+            "hidden": noise.repeat(conversations, 1),
+            "offsets": torch.tensor([0, *accumulate([SAMPLE_TOKENS] * conversations)]),
+        },
+        folder / HELD_OUT,
+    )
+    (folder / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n')
+    (folder / REPORT).write_text("{}")
+    result = TrainResult(
+        steps=1,
+        tokens=1,
+        loss=12.0,
+        accuracy=[0.0] * UNROLL_STEPS,
+        expected_accept_lengths=[1.0],
+        held_out=1000,
+        vocabulary_size=VOCABULARY_SIZE,
+        vocabulary_coverage=1.0,
+        tokens_per_second=1.0,
+    )
+    made_from = {"target": target_digest(root / "target")}
+    artifacts.publish(folder, stage="train", key=KEY, made_from=made_from, numbers=result.to_json(), provenance={})
+
+
+def _as_published(sizes: DraftConfig) -> dict[str, Any]:
+    return {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "hidden_size": hidden,
-        "intermediate_size": int(28672 * scale) // 64 * 64,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 64,
-        "head_dim": int(192 * scale) // 8 * 8,
-        "vocab_size": vocabulary,
-        "draft_vocab_size": vocabulary,
-        "max_position_embeddings": 262144,
-        "rope_theta": 50000.0,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in LAYERS]},
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "vocab_size": sizes.vocabulary_size,
+        "draft_vocab_size": sizes.draft_vocabulary_size,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "rope_theta": sizes.rope_theta,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in sizes.layers]},
     }
-    target = {
-        "architectures": ["KimiK25ForConditionalGeneration"],
-        "text_config": {"num_hidden_layers": 61, "hidden_size": hidden, "vocab_size": vocabulary},
-    }
-    for folder, content in ((root / "target", target), (root / "draft", config)):
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(content))
-    files.write(root / "target" / "model.safetensors", {"norm.weight": Tensor("BF16", (hidden,))})
-    wanted = shapes.shapes(config)
+
+
+def _fill(path: Path, wanted: Mapping[str, tuple[int, ...]], dtype: str) -> None:
+    """Write a safetensors file of small random numbers: the same again after some megabytes."""
     header, end = {}, 0
-    for name, shape in wanted.items():
-        size = prod(shape) * BITS["BF16"] // 8
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
+    for name, shape in sorted(wanted.items()):
+        size = prod(shape) * BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
-    files.write_raw(root / "draft" / "model.safetensors", json.dumps(header).encode())
-    noise = (torch.randn(PIECE // 2) * 0.02).to(torch.bfloat16).view(torch.uint8).numpy().tobytes()
-    with (root / "draft" / "model.safetensors").open("ab") as file:
+    text = json.dumps(header).encode()
+    files.write_raw(path, text + b" " * (-len(text) % 8))
+    kind = {"BF16": torch.bfloat16, "F32": torch.float32}[dtype]
+    noise = (torch.randn(PIECE // kind.itemsize) * 0.02).to(kind).view(torch.uint8).numpy().tobytes()
+    with path.open("ab") as file:
         for written in range(0, end, PIECE):
             file.write(noise[: min(PIECE, end - written)])
-    return end
+
+
+# --------------------------------------------------------------------------------------------------------- measured
 
 
 def copy(source: Path, to: Path) -> float:
@@ -118,36 +224,60 @@ def copy(source: Path, to: Path) -> float:
     return seconds
 
 
-def convert(root: Path) -> tuple[float, int, float]:
-    """Seconds, bytes of memory, and seconds of the processor that the conversion takes."""
-    torch.set_num_threads(1)
-    served = Served(
-        NEWEST,
-        Target(
-            "KimiK25ForConditionalGeneration",
-            61,
-            json.loads((root / "draft/config.json").read_text())["hidden_size"],
-            163840,
-        ),
-        tuple(LAYERS),
-        262144,
+def stage(root: Path, kind: str) -> Run:
+    """Seconds, seconds of the processor, and bytes of memory that the whole stage takes.
+
+    Args:
+        root: with what was made.
+        kind: of the draft: ``published`` or ``trained``.
+    """
+    brought: dict[str, Any] = {"checkpoint": str(root / kind)}
+    if kind == "published":
+        brought["checkpoint_digest"] = checkpoint_digest(root / kind)
+    else:
+        brought = {"trained": str(root / kind), "trained_key": KEY}
+    config = ConvertConfig(
+        owner=ObjectReference(namespace="n", name="draft", uid="u"),
+        key=KEY,
+        folder=str(root / "out"),
+        target=str(root / "target"),
+        target_digest=target_digest(root / "target"),
+        layers=LAYERS,
+        sglang_version=str(NEWEST),
+        context_length=CONTEXT,
+        **brought,
     )
+    corpus.new_tokenizer()  # what it imports is not the stage's
     os.sync()
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
-    before, begin, processor = _memory("VmRSS"), time.perf_counter(), time.process_time()
-    form = read_form(read_folder(root / "draft"))
-    findings = check(form, served)
-    assert report.refusal(findings) is None, report.table(findings)
-    (root / "out").mkdir()
-    emit(form, served, [layer + 1 for layer in LAYERS], root / "target", "bfloat16", root / "out")
-    seconds, processor = time.perf_counter() - begin, time.process_time() - processor
-    return seconds, _memory("VmHWM") - before, processor
+    with peak() as memory:
+        begin, processor = time.perf_counter(), time.process_time()
+        convert.run(config, load=None)
+        seconds, processor = time.perf_counter() - begin, time.process_time() - processor
+    shutil.rmtree(root / "out")
+    return {"seconds": seconds, "processor": processor, "memory": float(memory[0])}
 
 
-def _memory(field: str) -> int:
-    """Bytes that this process holds (VmRSS), or held at most (VmHWM)."""
+@contextmanager
+def peak() -> Iterator[list[int]]:
+    """Bytes that this process holds at most, beyond what it held before; what it maps of files is not counted."""
+    most, before, over = [0], _anonymous(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.005):
+            most[0] = max(most[0], _anonymous() - before)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _anonymous() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
 if __name__ == "__main__":

@@ -143,8 +143,9 @@ def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path, cl
     clock.ended("end")
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    draft, ids = read_converted(folder, layers)
-    draft, ids, embedding = draft.to(device), ids.to(device), Target(given.target).embedding().float().to(device)
+    served, ids = read_converted(folder, layers)
+    draft, ids = served.float().to(device), ids.to(device)
+    embedding = Target(given.target).embedding().float().to(device)
     engine = TransformersEngine.load(given.target, layers, arguments=["--dtype", "float32"])
     found: list[float] = []
     for prompt, answer in zip(prompts, answers, strict=True):

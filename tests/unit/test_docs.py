@@ -16,8 +16,8 @@ from eagle3_api.conditions import Reason, Type
 from eagle3_api.crd import definition
 from eagle3_api.jobs import StageName
 from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE
+from eagle3_draft.convert.accuracy import ACCURACY
 from eagle3_draft.convert.agreement import AGREEMENT
-from eagle3_draft.convert.proof import ACCURACY
 from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
 from eagle3_operator.cli.main import main
 

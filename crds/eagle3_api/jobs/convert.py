@@ -58,6 +58,7 @@ class ConvertResult(Model):
         None, description="The first step's accuracy of a draft that knew nothing of its target."
     )
     parity_error: float | None = Field(
-        None, description="Largest difference of logits, converted against trained, on held-out features."
+        None,
+        description="Largest difference of a weight, converted against trained: what rounding to the served type took.",
     )
     warnings: list[str] = Field(default_factory=list, max_length=4)

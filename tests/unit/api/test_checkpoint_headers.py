@@ -195,6 +195,23 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     ),
     "a rope of no kind": ({"rope_parameters": "linear"}, Reason.CONFIG_INVALID, "rope_parameters"),
     "a rope of an unknown kind": (rope(rope_type="spiral"), Reason.CONFIG_INVALID, "'spiral', and SGLang refuses"),
+    "longrope by its older name": (
+        rope(rope_type="su", short_factor=[1.0] * 16, long_factor=[2.0] * 16),
+        Reason.CONFIG_INVALID,
+        "longrope was called so: write that",
+    ),
+    "yarn with mrope's sections": (
+        rope(rope_type="yarn", factor=4.0, mrope_section=[8, 4, 4]),
+        Reason.CONFIG_INVALID,
+        "SGLang takes every kind that has one for default",
+    ),
+    "coefficients of its own": (rope(rope_type="default", use_fope=True), Reason.CONFIG_INVALID, "use_fope is set"),
+    "neighbours that turn": ({"rope_is_neox_style": False}, Reason.UNSUPPORTED_DRAFT, "rope_is_neox_style is false"),
+    "longrope for another head": (
+        rope(rope_type="longrope", short_factor=[1.0] * 48, long_factor=[2.0] * 48),
+        Reason.CONFIG_INVALID,
+        "short_factor of its rotary embedding has 48 numbers, and a head of 32 has 16 pairs",
+    ),
     "a rope whose kind is a list": (
         rope(rope_type=["yarn"]) | {"max_position_embeddings": 64},
         Reason.CONFIG_INVALID,
@@ -223,7 +240,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "an epsilon in words": ({"rms_norm_eps": "small"}, Reason.CONFIG_INVALID, "rms_norm_eps is 'small'"),
     "a base that is a list": (rope(rope_type="default", rope_theta=[1e4]), Reason.CONFIG_INVALID, "rope_theta is ["),
     "a context that its rope depends on": (
-        rope(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]) | {"max_position_embeddings": 2048},
+        rope(rope_type="longrope", short_factor=[1.0] * 16, long_factor=[2.0] * 16) | {"max_position_embeddings": 2048},
         Reason.CONTEXT_TOO_SHORT,
         "is 2048, the served context 4096",
     ),
@@ -550,10 +567,21 @@ ROPES_OF_SGLANG: list[dict[str, Any]] = [
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     {"rope_type": "yarn", "factor": 4, "mscale": 1.0, "mscale_all_dim": 0, "original_max_position_embeddings": 4096},
     {"rope_type": "mrope", "mrope_section": [8, 4, 4]},
+    {"rope_type": "default", "mrope_section": [8, 4, 4]},
     {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "dynamic", "alpha": 1000.0},
+    {"rope_type": "deepseek_yarn", "factor": 4.0},
+    {"rope_type": "proportional"},
 ]
 
 
 @pytest.mark.parametrize("fields", ROPES_OF_SGLANG)
 def test_a_rope_that_says_what_its_kind_needs_passes(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert look(draft(tmp_path, rope(**fields))) == []
+
+
+def test_where_the_unscaled_positions_stand_beside_the_rope_they_count_as_sglang_counts_them(tmp_path: Path) -> None:
+    phi = rope(rope_type="longrope", short_factor=[1.0] * 16, long_factor=[2.0] * 16)
+    form = read_form(read_folder(draft(tmp_path, phi | {"original_max_position_embeddings": 1024})))
+    assert form.rope["original_max_position_embeddings"] == 1024

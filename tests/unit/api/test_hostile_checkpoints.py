@@ -28,7 +28,7 @@ from eagle3_api.checkpoints.form import LATENT_SIZES
 from eagle3_api.checkpoints.pickled import DIRECTORY_LIMIT, PickleError, read_tensors
 from eagle3_api.checkpoints.safetensors import DRAFT_HEADER_LIMIT, HeaderError, Tensor, read_header
 from eagle3_api.sglang import Version
-from eagle3_draft.convert.weights import pieces
+from eagle3_draft.tensors import pieces
 from published import files, shapes
 
 CONFIG: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""``kubectl eagle3 check`` and ``eagle3-draft check`` and ``adopt``: on a laptop, without a cluster."""
+"""``kubectl eagle3 check`` and ``eagle3-draft check`` and ``convert``: on a laptop, without a cluster."""
 
 import json
 import os
@@ -152,10 +152,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
     return drafts.make(tmp_path_factory.mktemp("made"))
 
 
-def test_a_draft_is_adopted_by_hand(made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_draft_is_converted_by_hand(made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LAYOUTS["AngelSlim"](drafts.original_of(made), tmp_path)
     out = tmp_path / "out"
-    assert draft_cli.main(["adopt", str(tmp_path), str(out), "--target", str(made.target)]) == 0
+    assert draft_cli.main(["convert", str(tmp_path), str(out), "--target", str(made.target)]) == 0
     said = capsys.readouterr().out
     assert "mended   layout" in said
     assert f"--speculative-draft-model-path {out}" in said
@@ -172,7 +172,7 @@ def test_values_are_looked_at_where_torch_is(
     assert main(["check", str(tmp_path)]) == 0
     assert draft_cli.main(["check", str(tmp_path)]) == ExitCode.REFUSED
     assert "REFUSED  finite" in capsys.readouterr().out
-    words = ["adopt", str(tmp_path), str(tmp_path / "out"), "--target", str(made.target)]
+    words = ["convert", str(tmp_path), str(tmp_path / "out"), "--target", str(made.target)]
     assert draft_cli.main(words) == ExitCode.REFUSED
 
 
@@ -182,7 +182,7 @@ def test_a_draft_that_is_asked_by_hand_must_know_its_target(
     published, out = tmp_path / "published", tmp_path / "out"
     published.mkdir()
     LAYOUTS["SpecForge"](drafts.original_of(made), published)
-    words = ["adopt", str(published), str(out), "--target", str(made.target), "--ask"]
+    words = ["convert", str(published), str(out), "--target", str(made.target), "--ask"]
     assert draft_cli.main(words) == ExitCode.REFUSED
     said = capsys.readouterr().out
     assert "REFUSED  agreement" in said
@@ -191,7 +191,7 @@ def test_a_draft_that_is_asked_by_hand_must_know_its_target(
 
 
 def test_adopting_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert draft_cli.main(["adopt", str(tmp_path), str(tmp_path / "out")]) == ExitCode.BAD_CONFIGURATION
+    assert draft_cli.main(["convert", str(tmp_path), str(tmp_path / "out")]) == ExitCode.BAD_CONFIGURATION
     assert "--target" in capsys.readouterr().err
 
 
@@ -199,7 +199,7 @@ def test_a_draft_of_another_target_is_not_adopted(
     made: drafts.Made, draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        draft_cli.main(["adopt", str(draft), str(tmp_path / "out"), "--target", str(made.target)]) == ExitCode.REFUSED
+        draft_cli.main(["convert", str(draft), str(tmp_path / "out"), "--target", str(made.target)]) == ExitCode.REFUSED
     )
     assert "trained for another model" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()

@@ -17,7 +17,7 @@ from eagle3_api.checkpoints import Finding, Level
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode, TrainResult
 from eagle3_draft import artifacts
-from eagle3_draft.convert import prompts, proof, run
+from eagle3_draft.convert import accuracy, prompts, run
 from eagle3_draft.convert.agreement import FEWEST_POSITIONS, Agreement, judge, measure
 from eagle3_draft.convert.answers import ANSWER_TOKENS, hear
 from eagle3_draft.convert.parity import read_converted, read_held_out
@@ -249,7 +249,7 @@ def test_a_draft_that_is_not_as_good_as_its_trainer_said_is_noticed_beyond_what_
     result = TrainResult.model_validate(numbers | {"accuracy": [said] * 2, "heldOut": held_out})
     here = Agreement([0.05] * 8, [1.0] * 8, 0.0, 100)
     samples = (read_held_out(made.trained) * conversations)[:conversations]
-    found: list[Finding] = list(proof._against_the_trainer(here, result, samples))
+    found: list[Finding] = list(accuracy.against_the_trainer(here, result, accuracy.Asked(samples, thinned=False)))
     assert [finding.level for finding in found] == [level]
     words = f"right in 5.0% of 100 held-out positions, of the trained one they were in {said:.1%}"
     assert words in found[0].message

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -176,6 +176,44 @@ def test_both_spellings_of_the_rope_mean_the_same_to_transformers(
     assert LlamaConfig(**old).rope_parameters == config["rope_parameters"]
     for spelt in (config, old):
         assert config_of(read_form(Folder(tmp_path, spelt, (), form.tensors, {}, "safetensors")), [0, 1]) == sizes
+
+
+#: Kinds that SGLang builds and this product's own forward does not.
+ONLY_SGLANGS: list[dict[str, object]] = [
+    {"rope_type": "dynamic", "factor": 2.0},
+    {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 64,
+    },
+    {"rope_type": "deepseek_yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    {"rope_type": "proportional"},
+    {"rope_type": "yarn", "factor": 4.0, "extrapolation_factor": 0.5, "original_max_position_embeddings": 64},
+]
+
+
+@pytest.mark.parametrize("rope", ONLY_SGLANGS, ids=lambda rope: rope["rope_type"])
+def test_a_rope_that_only_sglang_knows_goes_along_as_it_is_and_is_left_to_the_probe(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path, rope: dict[str, object]
+) -> None:
+    rope = rope | {"rope_theta": 1e4}
+
+    def turned(config: dict[str, Any], _: dict[str, Tensor]) -> None:
+        config["rope_parameters"] = rope
+
+    def not_asked(_: object) -> NoReturn:
+        raise AssertionError("the target was started for nothing")
+
+    checkpoint = drafts.with_fault(converted[0], tmp_path / "published", turned)
+    run(drafts.adopt_config(made, tmp_path / "out", checkpoint), load=not_asked)
+    config = json.loads((tmp_path / "out" / CONFIG).read_text())
+    assert config["rope_parameters"] == rope
+    assert config["rope_scaling"] | {"rope_theta": 1e4} == rope
+    checks = json.loads((tmp_path / "out" / REPORT).read_text())["checks"]
+    (said,) = [check["message"] for check in checks if check["rule"] == "agreement"]
+    assert f"of type {rope['rope_type']}" in said
+    assert "left to the probe" in said
 
 
 # ------------------------------------------------------------------------------------------------- refused: trained

@@ -22,9 +22,9 @@ from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import NEWEST
 from eagle3_draft.cli import main
 from eagle3_draft.convert.export import write_speculators
-from eagle3_draft.convert.weights import pieces
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.stage import StageError
+from eagle3_draft.tensors import pieces
 from published.layouts import LAYOUTS, Original
 
 TARGET_VOCABULARY = 96

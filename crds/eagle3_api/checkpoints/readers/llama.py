@@ -138,6 +138,8 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
     rope.pop("type", None)
+    if kind != "default" and (original := config.get("original_max_position_embeddings")):
+        rope["original_max_position_embeddings"] = original  # Phi's place for it, which SGLang takes first
     theta = positive(rope.pop("rope_theta", None) or config.get("rope_theta"), _DEFAULT_THETA)
     return {"rope_type": kind, **rope, "rope_theta": theta or _DEFAULT_THETA}
 
@@ -209,6 +211,8 @@ def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> li
         found.append("it is quantised (quantization_config): only drafts in floating point are converted")
     ropes = [config, *(config.get(name) for name in ("rope_parameters", "rope_scaling"))]
     parts = [rope.get("partial_rotary_factor") for rope in ropes if isinstance(rope, Mapping)]
+    if config.get("rope_is_neox_style") is False:
+        found.append("rope_is_neox_style is false: only heads whose halves turn against each other are converted")
     if cut := [part for part in parts if part not in (None, 1)]:
         found.append(f"partial_rotary_factor is {cut[0]!r:.40}: only heads that turn as a whole are converted")
     eagle = config.get("eagle_config")

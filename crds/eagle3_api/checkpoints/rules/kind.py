@@ -92,7 +92,7 @@ MEANING = HeaderRule(
     "meaning",
     "fields that mean one thing to the trainer and another to the server",
     "what was trained one way and is served the other is accepted less, step by step",
-    "Follow the message, and compare the accept lengths that asking the draft tells (eagle3-draft adopt --ask).",
+    "Follow the message, and compare the accept lengths that asking the draft tells (eagle3-draft convert --ask).",
     _meaning,
 )
 

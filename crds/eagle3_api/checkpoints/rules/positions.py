@@ -10,8 +10,8 @@ from eagle3_api.conditions import Reason
 ROPES = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
 
 
-#: Kinds that SGLang's ``get_rope`` builds, each with the fields without which it and turns positions otherwise than in
-#: training, or does not start. Its defaults for the rest are the published ones. Source: SGLang 0.5.21, rotary_embedding/factory.py.
+#: Kinds that SGLang's ``get_rope`` builds, each with the fields without which it turns positions otherwise than in training, or
+#: does not start. Its defaults for the rest are the published ones. Source: SGLang 0.5.21, rotary_embedding/factory.py.
 _REQUIRED = {
     "default": (),
     "mrope": ("mrope_section",),
@@ -24,7 +24,11 @@ _REQUIRED = {
     "proportional": (),
 }
 
+#: What kinds were called before, which SGLang does not know.
+_FORMERLY = {"su": "longrope"}
+
 _LISTS = frozenset({"mrope_section", "short_factor", "long_factor"})
+_PER_PAIR = frozenset({"short_factor", "long_factor"})
 _NUMBERS = frozenset(
     {
         "factor",
@@ -51,10 +55,23 @@ def _rope(form: Form, _: Served) -> Iterator[Found]:
     if not isinstance(kind, str) or kind not in _REQUIRED:
         yield refused(
             Reason.CONFIG_INVALID,
-            f"rope_type is {kind!r:.40}, and SGLang refuses to start with what is none of {', '.join(_REQUIRED)}",
+            f"rope_type is {kind!r:.40}, and SGLang refuses to start with what is none of {', '.join(_REQUIRED)}"
+            + (f". {_FORMERLY[kind]} was called so: write that" if isinstance(kind, str) and kind in _FORMERLY else ""),
         )
         return
-    if missing := [name for name in _REQUIRED[kind] if name not in form.rope]:
+    if "mrope_section" in form.rope and kind not in ("default", "mrope"):
+        yield refused(
+            Reason.CONFIG_INVALID,
+            f"its rotary embedding is of type {kind} and has an mrope_section: SGLang takes every kind that has one for default, "
+            "and positions would not be scaled as in training",
+        )
+    if form.rope.get("use_fope"):
+        yield refused(
+            Reason.CONFIG_INVALID,
+            "use_fope is set: such a rotary embedding has coefficients of its own, and conversion carries none",
+        )
+    missing = [name for name in _REQUIRED[kind] if name not in form.rope]
+    if missing and not (kind == "dynamic" and "alpha" in form.rope):  # Hunyuan's, which SGLang scales by instead
         yield refused(
             Reason.CONFIG_INVALID,
             f"a rotary embedding of type {kind} needs {', '.join(missing)}: without a factor SGLang takes 1.0, and positions turn "
@@ -67,6 +84,12 @@ def _rope(form: Form, _: Served) -> Iterator[Found]:
             yield refused(
                 Reason.CONFIG_INVALID,
                 f"{name} of its rotary embedding is {value!r:.40}, not {'numbers' if name in _LISTS else 'a number'}",
+            )
+        elif name in _PER_PAIR and isinstance(value, list) and form.head_dim and len(value) != form.head_dim // 2:
+            yield refused(
+                Reason.CONFIG_INVALID,
+                f"{name} of its rotary embedding has {len(value)} numbers, and a head of {form.head_dim} has {form.head_dim // 2} pairs "
+                "that turn: SGLang refuses to start",
             )
 
 

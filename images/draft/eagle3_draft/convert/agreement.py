@@ -18,7 +18,7 @@ from eagle3_api.checkpoints.rules import Finding, Level, Rule
 from eagle3_api.conditions import Reason
 from eagle3_draft.features import Sample
 from eagle3_draft.model import Draft
-from eagle3_draft.train.batches import pack
+from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.evaluate import replayed, right_table
 
 #: Draft steps that are measured; the trainer replays as many.
@@ -44,7 +44,8 @@ class Agreement:
 
     Attributes:
         accuracy: per step, share of its proposals that are the target's most likely token.
-        expected_accept_lengths: by replay, the i-th with i + 1 draft steps; the target's own token counted.
+        expected_accept_lengths: by replay, the i-th with i + 1 draft steps; the target's own token counted. None where not
+            every position was looked at.
         chance: of the first step's accuracy.
         positions: first proposals that were looked at.
     """
@@ -60,9 +61,42 @@ class Agreement:
         return (self.accuracy[0] - self.chance) / (1 - self.chance) if self.chance < 1 else 0.0
 
 
+class Tally:
+    """Proposals, counted batch by batch.
+
+    Args:
+        steps: draft steps.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.right = torch.zeros(steps)
+        self.asked = torch.zeros(steps)
+        self.said: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+
+    def add(self, proposed: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+        """Count the proposals of each step, (wanted_i,) ids of the target's; returns which of them are right."""
+        greedy = batch.teaching.greedy.long()
+        hits = [of_step == greedy[rows] for of_step, rows in zip(proposed, batch.teachers, strict=True)]
+        self.right += torch.stack([of_step.sum() for of_step in hits]).cpu()
+        self.asked += torch.tensor([len(of_step) for of_step in hits])
+        self.said[0].update(proposed[0].tolist())
+        self.said[1].update(greedy[batch.teachers[0]].tolist())
+        return hits
+
+    def agreement(self, expected_accept_lengths: Sequence[float] = ()) -> Agreement:
+        """What they come to."""
+        positions = int(self.asked[0])
+        return Agreement(
+            accuracy=(self.right / self.asked.clamp(min=1)).tolist(),
+            expected_accept_lengths=list(expected_accept_lengths),
+            chance=sum(count * self.said[1][token] for token, count in self.said[0].items()) / max(1, positions) ** 2,
+            positions=positions,
+        )
+
+
 @torch.no_grad()
 def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Tensor) -> Agreement:
-    """Run a draft over what its target computed.
+    """Run a draft over all that its target computed, and walk it as a server would.
 
     Args:
         draft: on the device on which it is to run.
@@ -72,29 +106,15 @@ def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Ten
     """
     device, dtype = next((p.device, p.dtype) for p in draft.parameters())
     ids = ids.to(device)
-    right = torch.zeros(STEPS)
-    asked = torch.zeros(STEPS)
+    tally = Tally(STEPS)
     walked = torch.zeros(2, STEPS)
-    said: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for sample in samples:
         batch = pack([sample], STEPS).to(device)
-        greedy = batch.teaching.greedy.long()
         embeds = embedding[sample.input_ids.long()].to(device, dtype)
         logits = draft(batch.features.to(dtype), embeds, batch.documents, batch.wanted)
-        proposed = [ids[of_step.argmax(-1)] for of_step in logits]
-        hits = [of_step == greedy[rows] for of_step, rows in zip(proposed, batch.teachers, strict=True)]
-        right += torch.stack([of_step.sum() for of_step in hits]).cpu()
-        asked += torch.tensor([len(of_step) for of_step in hits])
+        hits = tally.add([ids[of_step.argmax(-1)] for of_step in logits], batch)
         walked += replayed([sample], right_table(batch, hits), STEPS)
-        said[0].update(proposed[0].tolist())
-        said[1].update(greedy[batch.teachers[0]].tolist())
-    positions = int(asked[0])
-    return Agreement(
-        accuracy=(right / asked.clamp(min=1)).tolist(),
-        expected_accept_lengths=[made / taken if taken else 0.0 for made, taken in zip(*walked.tolist(), strict=True)],
-        chance=sum(count * said[1][token] for token, count in said[0].items()) / max(1, positions) ** 2,
-        positions=positions,
-    )
+    return tally.agreement([made / taken if taken else 0.0 for made, taken in zip(*walked.tolist(), strict=True)])
 
 
 def judge(agreement: Agreement) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""``eagle3-draft check``, ``adopt`` and ``export``: by hand, without a cluster."""
+"""``eagle3-draft check``, ``convert`` and ``export``: by hand, without a cluster."""
 
 import argparse
 import sys
@@ -24,11 +24,11 @@ from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.export import write_speculators
 from eagle3_draft.convert.proof import prove_adopted
 from eagle3_draft.convert.values import Values, judge
-from eagle3_draft.convert.weights import pieces
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.tensors import pieces
 
 
 def look_at_values(form: Form) -> list[Finding]:
@@ -42,11 +42,11 @@ def look_at_values(form: Form) -> list[Finding]:
     return list(judge(seen))
 
 
-def adopt(given: argparse.Namespace) -> int:
+def convert(given: argparse.Namespace) -> int:
     """Convert a draft for a target; returns the exit code."""
     out: Path = given.out
     if given.target is None:
-        sys.stderr.write("adopt writes a draft for a target: name its folder with --target\n")
+        sys.stderr.write("convert writes a draft for a target: name its folder with --target\n")
         return ExitCode.BAD_CONFIGURATION
     try:
         form = read_form(read_folder(given.folder))
@@ -59,7 +59,7 @@ def adopt(given: argparse.Namespace) -> int:
         if report.refusal(findings) is None and layers is not None:
             ids = capture_ids(list(layers), facts.architecture, facts.num_layers, served.version)
             out.mkdir(parents=True, exist_ok=True)
-            findings += emit(form, served, ids, given.target, facts.dtype, out)
+            findings += emit(form, served, ids, given.target, facts.dtype, out).findings
             if given.ask:
                 findings += _ask(form, list(layers), facts, given, out)
     except (UnreadableError, StageError) as error:

@@ -6,8 +6,8 @@ import torch
 
 from eagle3_api.checkpoints import Finding, Form, Level
 from eagle3_api.checkpoints.rules.embedding import EMBEDDING
-from eagle3_draft.convert.weights import pieces
 from eagle3_draft.model.target import Target
+from eagle3_draft.tensors import pieces
 
 #: A copy of the target's in another type differs by rounding: bfloat16 keeps eight bits, float16 loses what is tiny.
 _RELATIVE, _ABSOLUTE = 2**-7, 1e-6

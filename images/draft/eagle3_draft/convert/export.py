@@ -17,11 +17,11 @@ from eagle3_api.checkpoints import Form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.convert.emit import sources_of
 from eagle3_draft.convert.sglang_config import both_ropes
-from eagle3_draft.convert.weights import Source, type_of, write
+from eagle3_draft.convert.weights import write
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.tensors import Source, sources_of, type_of
 
 #: Whose layout this is.
 VERSION = "0.9.0"
@@ -58,8 +58,7 @@ def write_speculators(
     sources = _renamed(sources_of(form, target), form.vocabulary_size)
     dtype = type_of(sources["fc.weight"])
     out.mkdir(parents=True, exist_ok=True)
-    for _ in write(sources, out / WEIGHTS, dtype):
-        pass
+    write(sources, out / WEIGHTS, dtype)
     config = speculators_config(form, layers, verifier=verifier, steps=steps, dtype=str(dtype).removeprefix("torch."))
     artifacts.write_atomic(out / CONFIG, json.dumps(config, indent=1).encode())
 

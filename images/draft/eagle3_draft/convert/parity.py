@@ -1,9 +1,16 @@
-"""The converted draft against the trained one, on held-out features: same forward, same proposals."""
+"""The converted draft against the trained one: the same sizes, the same words, and the same weights to the bit.
 
+A draft is its configuration, its vocabulary and its weights. Where these are the same, every forward is; where one number is
+another, a comparison of two forwards may still call it rounding. So the numbers are compared, and no forward is run, which for
+a draft of billions of parameters would be two of them in memory. What it says is measured by ``accuracy``, of one draft.
+"""
+
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -11,77 +18,96 @@ from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import read_folder, read_form
+from eagle3_api.checkpoints.files import Stored
 from eagle3_api.jobs import StageName
 from eagle3_draft import artifacts
+from eagle3_draft.convert.trained import stored
 from eagle3_draft.features import Sample, sample_of
-from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of
-from eagle3_draft.train.batches import pack
+from eagle3_draft.model.fast import FastDraft
+from eagle3_draft.tensors import pieces, type_of
 from eagle3_draft.train.vocabulary import Vocabulary
+
+T = TypeVar("T")
 
 #: Of the held-out sample.
 _COLUMNS = frozenset({"input_ids", "loss_mask", "hidden", "top_tokens", "top_log_probabilities", "offsets"})
 
-#: Unroll steps that are compared: the first reads the target's states, the others the draft's own.
-STEPS = 3
+#: Numbers that are compared at once: what a processor's cache holds.
+_PIECE = 256 * 1024
 
 
 @dataclass(frozen=True)
 class Parity:
     """How far the converted draft is from the trained one.
 
-    Args:
-        error: the largest difference of two logits.
-        scale: root mean square of the trained draft's logits.
-        agreement: share of rows with the same most likely token of the target's vocabulary.
-        rows: that were compared.
+    Attributes:
+        error: the largest difference of two weights: what rounding took, where they are rounded.
+        different: what is not the trained draft's, in words; nothing in a conversion that is right.
+        weights: numbers that were compared.
     """
 
     error: float
-    scale: float
-    agreement: float
-    rows: int
+    different: list[str]
+    weights: int
 
 
-@torch.no_grad()
-def compare(
-    trained: Path, converted: Path, layers: Sequence[int], embedding: Tensor, held_out: Sequence[Sample]
-) -> Parity:
-    """Run both drafts, in float32, over the same features.
-
-    The trained one is loaded as the trainer left it; the converted one as SGLang reads it, from its own config.json, by
-    SGLang's names and with its own vocabulary map.
+def compare(trained: Path, converted: Path, layers: Sequence[int]) -> Parity:
+    """Hold a draft as the trainer left it against one as SGLang reads it: from its own config.json, by SGLang's names and with
+    its own vocabulary map. Both are read some megabytes at a time.
 
     Args:
         trained: Train's artifact.
         converted: the folder for SGLang.
         layers: the auxiliary layers.
-        embedding: the target's.
-        held_out: what to run them on.
     """
-    ours, our_ids = read_trained(trained)
-    theirs, their_ids = read_converted(converted, layers)
-    error = squares = 0.0
-    agreed = rows = values = 0
-    for sample in held_out:
-        batch = pack([replace(sample, loss_mask=torch.ones_like(sample.loss_mask))], STEPS)
-        features, embeds = batch.features.float(), embedding[batch.input_ids].float()
-        for one, other in zip(
-            ours(features, embeds, batch.documents, batch.wanted),
-            theirs(features, embeds, batch.documents, batch.wanted),
-            strict=True,
-        ):
-            error = max(error, (one - other).abs().max().item() if one.numel() else 0.0)
-            squares += one.square().sum().item()
-            values += one.numel()
-            agreed += int((our_ids[one.argmax(-1)] == their_ids[other.argmax(-1)]).sum())
-            rows += len(one)
-    return Parity(
-        error=error,
-        scale=(squares / values) ** 0.5 if values else 0.0,
-        agreement=agreed / rows if rows else 1.0,
-        rows=rows,
+    different = [*_other_sizes(trained, converted, layers), *_other_words(trained, converted)]
+    ours = stored(trained / WEIGHTS)
+    theirs = dict(_as_sglang_reads(read_folder(converted).tensors))
+    added = {name for name in theirs if name.endswith("o_proj.bias")} - ours.keys()
+    different += [f"{name} is missing" for name in sorted(ours.keys() - theirs.keys())]
+    different += [f"{name} is new" for name in sorted(theirs.keys() - ours.keys() - added)]
+    different += [f"{name} is not zero" for name in sorted(added) if any(p.any() for p in pieces(theirs[name]))]
+    error, weights = 0.0, 0
+    for name in sorted(ours.keys() & theirs.keys()):
+        if ours[name].shape != theirs[name].shape:
+            different.append(f"{name} has another shape")
+            continue
+        same, apart = _same(ours[name], theirs[name])
+        error, weights = max(error, apart), weights + ours[name].elements
+        if not same:
+            different.append(f"{name} has other values, up to {apart:.3g} apart")
+    return Parity(error, different, weights)
+
+
+def _same(one: Stored, other: Stored) -> tuple[bool, float]:
+    """Whether the second tensor is the first in its own type, and how far its numbers are from the first's."""
+    dtype, same, apart = type_of(other), True, 0.0
+    for ours, theirs in zip(pieces(one, _PIECE), pieces(other, _PIECE), strict=True):
+        same = same and torch.equal(ours.to(dtype), theirs)
+        least, most = torch.aminmax(theirs.to(ours.dtype, copy=True).sub_(ours))
+        apart = max(apart, -least.item(), most.item())
+    return same, apart
+
+
+def _other_sizes(trained: Path, converted: Path, layers: Sequence[int]) -> Iterator[str]:
+    """What of the configuration SGLang reads otherwise, but for what conversion adds on purpose."""
+    ours = json.loads((trained / CONFIG).read_bytes())
+    theirs = config_of(read_form(read_folder(converted)), layers)
+    expected = DraftConfig.model_validate(ours).model_copy(
+        update={"max_position_embeddings": theirs.max_position_embeddings}  # at least the served context
     )
+    if expected.fc_bias and expected.latent is None:  # SGLang makes both biases or none
+        expected = expected.model_copy(update={"output_bias": True})
+    told, read = expected.model_dump(), theirs.model_dump()
+    yield from (f"{name} is {read[name]}, not {told[name]}" for name in told if read[name] != told[name])
+
+
+def _other_words(trained: Path, converted: Path) -> Iterator[str]:
+    ours, maps = Vocabulary.load(trained / VOCABULARY), load_file(converted / WEIGHTS)
+    if not (torch.equal(ours.offsets, maps["d2t"]) and torch.equal(ours.members, maps["t2d"])):
+        yield "its rows stand for other words"
 
 
 def read_held_out(trained: Path) -> list[Sample]:
@@ -98,24 +124,22 @@ def read_held_out(trained: Path) -> list[Sample]:
     return [sample_of({name: rows[start:end] for name, rows in columns.items()}) for start, end in pairwise(bounds)]
 
 
-def read_trained(folder: Path) -> tuple[Draft, Tensor]:
-    """A draft as the trainer left it, and the target's ids of the tokens that it knows, (draft vocabulary,)."""
-    draft = Draft(DraftConfig.model_validate_json((folder / CONFIG).read_bytes()))
-    draft.load_state_dict(load_file(folder / WEIGHTS))
-    return draft, Vocabulary.load(folder / VOCABULARY).ids
+def read_converted(folder: Path, layers: Sequence[int]) -> tuple[FastDraft, Tensor]:
+    """A converted draft as SGLang reads it, and the target's ids of the tokens that it knows, (draft vocabulary,).
 
-
-def read_converted(folder: Path, layers: Sequence[int]) -> tuple[Draft, Tensor]:
-    """A converted draft in float32 as SGLang reads it, and the target's ids of the tokens that it knows, (draft vocabulary,)."""
+    Its parameters are the file itself, mapped, in the type in which they are served: they take no memory that the kernel
+    could not have back.
+    """
     form = read_form(read_folder(folder))
     tensors = load_file(folder / WEIGHTS)
-    draft = Draft(config_of(form, layers))
-    draft.load_state_dict({name: tensor.float() for name, tensor in _as_sglang_reads(tensors)})
+    with torch.device("meta"):
+        draft = FastDraft(config_of(form, layers))
+    draft.load_state_dict(dict(_as_sglang_reads(tensors)), assign=True)
     offsets = tensors.get("d2t", torch.zeros(draft.config.draft_vocabulary_size, dtype=torch.int64))
     return draft, offsets + torch.arange(len(offsets))
 
 
-def _as_sglang_reads(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _as_sglang_reads(tensors: Mapping[str, T]) -> Iterator[tuple[str, T]]:
     """SGLang's own steps from a checkpoint's name to a parameter, and from there to this product's name of it."""
     for name, tensor in tensors.items():
         if name in ("d2t", "t2d"):

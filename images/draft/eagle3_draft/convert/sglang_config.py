@@ -75,7 +75,7 @@ def _attention(form: Form) -> dict[str, Any]:
 def both_ropes(form: Form) -> dict[str, Any]:
     """Transformers 5's spelling, and the older one beside it."""
     rope = dict(form.rope)
-    if rope["rope_type"] in ("llama3", "yarn"):
+    if rope["rope_type"] in ("llama3", "yarn", "deepseek_yarn", "longrope"):
         # Where it is not said it is max_position_embeddings, which may become another number here
         rope.setdefault("original_max_position_embeddings", form.max_position_embeddings)
     both = {"rope_parameters": rope, "rope_theta": rope["rope_theta"]}

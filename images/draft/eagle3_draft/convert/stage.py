@@ -2,9 +2,12 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -65,16 +68,18 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
     else:
         form = _adopted(config)
         findings = check_checkpoint(form, served)
-    findings += emit(form, served, ids, Path(config.target), facts.dtype, folder)
+    with beside(partial(_check_unchanged, config)):
+        emitted = emit(form, served, ids, Path(config.target), facts.dtype, folder)
+    findings += emitted.findings
     prompts.put(config, folder)
     proof = Proof()
     if trained is not None:
-        proof = prove_trained(config, trained, _said_by_the_trainer(trained), facts.dtype)
+        proof = prove_trained(config, trained, _said_by_the_trainer(trained))
     elif load is not None:
         proof = prove_adopted(config, form, facts.dtype, load)
     findings += proof.findings
     refuse(proof.findings, f"the draft in {form.path} is refused")
-    return _publish(config, form, findings, ids, proof, started)
+    return _publish(config, form, findings, ids, emitted.digests, proof, started)
 
 
 def _capture_ids(config: ConvertConfig, facts: TargetFacts) -> list[int]:
@@ -116,7 +121,20 @@ def _adopted(config: ConvertConfig) -> Form:
             ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "there is neither a trained nor an adopted draft"
         )
     checkpoint = Path(config.checkpoint)
-    form = read_checkpoint(checkpoint)
+    return read_checkpoint(checkpoint)
+
+
+def _check_unchanged(config: ConvertConfig) -> None:
+    """Read the weights once more, for their digest alone: gigabytes, for which nobody waits.
+
+    Raises:
+        StageError: they are not those that the trainer published (CorruptArtifact), or that were inspected
+            (CheckpointUnreadable).
+    """
+    if config.trained is not None:
+        artifacts.verified(Path(config.trained), WEIGHTS)
+        return
+    checkpoint = Path(config.checkpoint or "")
     if config.checkpoint_digest not in (None, digest := checkpoint_digest(checkpoint)):
         raise StageError(
             ExitCode.BAD_INPUT,
@@ -124,7 +142,17 @@ def _adopted(config: ConvertConfig) -> Form:
             f"draft.checkpoint: {checkpoint} was changed since it was inspected (digest {digest[:12]}…); set "
             "eagle3.dev/retry to inspect it anew",
         )
-    return form
+
+
+@contextmanager
+def beside(check: Callable[[], object]) -> Iterator[None]:
+    """Run a check beside what is done meanwhile. What it finds comes before what went wrong there, for it may be the cause."""
+    with ThreadPoolExecutor(1, "beside") as thread:
+        found = thread.submit(check)
+        try:
+            yield
+        finally:
+            found.result()
 
 
 def refused(reason: Reason, message: str) -> StageError:
@@ -141,6 +169,7 @@ def _publish(
     form: Form,
     findings: list[Finding],
     ids: list[int],
+    made: Mapping[str, str],
     proof: Proof,
     started: datetime,
 ) -> ConvertResult:
@@ -151,7 +180,7 @@ def _publish(
         expected = _said_by_the_trainer(Path(config.trained)).expected_accept_lengths
     parameters = {name: t for name, t in read_folder(folder).tensors.items() if name not in ("d2t", "t2d")}
     result = ConvertResult(
-        digest=checkpoint_digest(folder),
+        digest=checkpoint_digest(folder, known=made),
         parameters=sum(prod(tensor.shape) for tensor in parameters.values()),
         bytes=(folder / WEIGHTS).stat().st_size,
         layers=config.layers,
@@ -181,7 +210,6 @@ def _publish(
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    made = {name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)}
     training = Training.read(Path(config.trained)) if config.trained is not None else None
     said = statement(config, form.family, made, run, training)
     artifacts.write_atomic(folder / PROVENANCE, json.dumps(said, indent=1).encode())

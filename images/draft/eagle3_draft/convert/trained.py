@@ -15,7 +15,8 @@ from eagle3_draft.stage import StageError
 
 
 def trained_form(trained: Path, draft: DraftConfig) -> Form:
-    """The form of a draft that this product trained.
+    """The form of a draft that this product trained. Whether its weights are those that were published is left to the caller: they
+    are gigabytes.
 
     Args:
         trained: Train's artifact.
@@ -24,7 +25,7 @@ def trained_form(trained: Path, draft: DraftConfig) -> Form:
     Raises:
         StageError: a file is not what was published (CorruptArtifact, CheckpointUnreadable).
     """
-    tensors, maps = (_stored(artifacts.verified(trained, name)) for name in (WEIGHTS, VOCABULARY))
+    maps = stored(artifacts.verified(trained, VOCABULARY))
     return Form(
         family="Train's artifact",
         path=trained,
@@ -42,7 +43,7 @@ def trained_form(trained: Path, draft: DraftConfig) -> Form:
         rope=rope_parameters(draft),
         layers=Layers(tuple(draft.layers), Notation.OUTPUT, "layers"),
         vocabulary=Vocabulary(maps.get("d2t"), MapKind.OFFSETS, maps.get("t2d")),
-        tensors=tensors,
+        tensors=stored(trained / WEIGHTS),
         depth=draft.depth,
         norm_before_fc=draft.norm_before_fc,
         fc_norm=draft.fc_norm,
@@ -53,7 +54,12 @@ def trained_form(trained: Path, draft: DraftConfig) -> Form:
     )
 
 
-def _stored(path: Path) -> dict[str, Stored]:
+def stored(path: Path) -> dict[str, Stored]:
+    """The tensors of a safetensors file, by name.
+
+    Raises:
+        StageError: it cannot be read (CheckpointUnreadable).
+    """
     try:
         header = read_header(path)
     except (HeaderError, OSError) as error:

@@ -4,6 +4,7 @@ Whatever conversion can mend is no reason to refuse: both look through the same 
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from eagle3_api.checkpoints import (
@@ -68,6 +69,8 @@ def check_trainable(form: Form, field: str) -> None:
         )
     elif kind not in ROPES:
         why = f"its rotary embedding is of type {kind}; training knows {', '.join(sorted(ROPES))}"
+    elif form.rope.get("extrapolation_factor", 1) != 1:
+        why = "its rotary embedding has an extrapolation_factor, which training does not know"
     else:
         return
     raise StageError(
@@ -88,14 +91,21 @@ def refuse(findings: list[Finding], where: str) -> None:
         raise StageError(ExitCode.REFUSED, reason, f"{where}: {message}")
 
 
-def checkpoint_digest(folder: Path, field: str = "draft.checkpoint") -> str:
+def checkpoint_digest(folder: Path, field: str = "draft.checkpoint", known: Mapping[str, str] | None = None) -> str:
     """sha256 over names and contents of a checkpoint's configuration and weights.
+
+    Args:
+        folder: of the checkpoint.
+        field: of the object, which names it.
+        known: sha256 of files that need not be read for it, by name.
 
     Raises:
         StageError: it cannot be read (CheckpointUnreadable).
     """
     try:
-        lines = [f"{path.name} {file_digest(path)}" for path in checkpoint_files(folder)]
+        lines = [
+            f"{path.name} {(known or {}).get(path.name) or file_digest(path)}" for path in checkpoint_files(folder)
+        ]
     except UnreadableError as error:
         raise _unreadable(field, str(error)) from None
     except OSError as error:

@@ -219,7 +219,9 @@ def scaling_of(rope: Mapping[str, Any], positions: int, *, latent: bool = False)
     if kind == "llama3":
         return Llama3Scaling.model_validate(given)
     if kind != "yarn":
-        raise ValueError(f"a rotary embedding of type {kind} is not known")
+        raise ValueError(f"a rotary embedding of type {kind} is not known here")
+    if given.get("extrapolation_factor", 1) != 1:
+        raise ValueError("a rotary embedding of type yarn with an extrapolation_factor is not known here")
     if not latent and not {"mscale", "mscale_all_dim"} <= given.keys():
         given = {name: value for name, value in given.items() if name not in ("mscale", "mscale_all_dim")}
     return YarnScaling.model_validate(given)

@@ -14,8 +14,6 @@ from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.artifacts import write_atomic
-from eagle3_draft.convert.emit import sources_of
-from eagle3_draft.convert.weights import pieces
 from eagle3_draft.data.tokenizer_files import own_template, special_tokens
 from eagle3_draft.features import Features, Samples, Text
 from eagle3_draft.inspect.checkpoint import checkpoint_digest, read_checkpoint
@@ -24,6 +22,7 @@ from eagle3_draft.model.config import config_of, draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
+from eagle3_draft.tensors import pieces, sources_of
 from eagle3_draft.train.checks import check_sizes
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, choose, required
 
