@@ -15,6 +15,9 @@ _SCALE_BYTES = 4
 #: Of a token in ``TopK``: its id in 4, its probability in 2.
 _TOP_BYTES = 6
 
+#: Of a process of Convert before it begins: torch, Transformers and the libraries of a GPU that it does not have.
+CONVERT_PROCESS_BYTES = 2**30
+
 #: A server may take so long before its weights are read: imports, graph capture, warm-up.
 STARTUP_BASE_SECONDS = 600.0
 
@@ -34,6 +37,21 @@ def bytes_per_token(hidden_size: int, layers: int, dtype: FeatureDtype, teacher:
     state = hidden_size * DTYPE_BYTES[dtype] + (_SCALE_BYTES if dtype == "fp8" else 0)
     said = TOP_K * _TOP_BYTES if teacher == "TopK" else state + 8
     return layers * state + said + 5
+
+
+def conversion_memory(hidden_size: int, target_dtype: str) -> int:
+    """Bytes that the stage Convert holds at most of a draft that was trained here: its weights stay in their files.
+
+    Held are the process itself, the matrices of a layer that are multiplied side by side, and what is computed of a thousand
+    tokens. Both by measurement of a draft whose feed-forward network is four times as wide as its states
+    (docs/benchmarks/conversion.md); its vocabulary does not count.
+
+    Args:
+        hidden_size: of the target, and so of the draft.
+        target_dtype: of the target's weights, as torch says it, which is the one that is computed in.
+    """
+    numbers = 16 * hidden_size**2 + 64 * 1024 * hidden_size
+    return CONVERT_PROCESS_BYTES + numbers * (4 if target_dtype == "float32" else 2)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from eagle3_api.estimate import conversion_memory
 from eagle3_api.jobs import (
     CleanConfig,
     CleanResult,
@@ -231,6 +232,7 @@ def config(
             layers=[1, 15, 28],
             sglang_version="0.5.23",
             context_length=FACTS.context_length,
+            memory_bytes=conversion_memory(FACTS.hidden_size, FACTS.target_dtype),
         ),
         StageName.PUBLISH: PublishConfig(
             **common,

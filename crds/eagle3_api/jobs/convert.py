@@ -33,6 +33,7 @@ class ConvertConfig(Model):
         default_factory=list, description="serve.arguments, for the engine that measures an adopted checkpoint."
     )
     tensor_parallel_size: int = Field(1, description="Of that engine.")
+    memory_bytes: int | None = Field(None, description="What the Job asks the scheduler for, by the draft's size.")
 
 
 class ConvertResult(Model):

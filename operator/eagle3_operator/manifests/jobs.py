@@ -10,6 +10,7 @@ from eagle3_api.jobs import (
     FATAL_EXIT_CODES,
     LIBRARY,
     METRICS_PORT,
+    ConvertConfig,
     HookConfig,
     JobConfig,
     JobEnvelope,
@@ -232,12 +233,20 @@ def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program
         mounts=_mounts(obj, stage),
         grace=stage_grace(obj.spec, stage),
         gpus=stage_gpus(obj.spec, stage),
-        requests=_REQUESTS[stage],
+        requests=_requests(config),
         environment={} if own_image else {"PYTHONPATH": LIBRARY},
         secrets=bucket_keys(_bucket(obj.spec, stage)),
         own_image=own_image,
         container={"terminationMessagePolicy": "File", **_ports(stage)},
     )
+
+
+def _requests(config: JobConfig) -> Mapping[str, str]:
+    """What a stage's pod asks for where the placement says nothing."""
+    requests = _REQUESTS[StageName(config.stage)]
+    if isinstance(config, ConvertConfig) and config.memory_bytes is not None:
+        return {**requests, "memory": f"{-(-config.memory_bytes // 2**20)}Mi"}
+    return requests
 
 
 def _ports(stage: StageName) -> Manifest:

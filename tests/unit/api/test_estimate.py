@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle3_api.estimate import bytes_per_token, readable_bytes, startup_seconds, ways_to_store
+from eagle3_api.estimate import bytes_per_token, conversion_memory, readable_bytes, startup_seconds, ways_to_store
 
 
 def test_the_kimi_extraction_needs_four_and_a_half_tebibytes() -> None:
@@ -27,6 +27,22 @@ def test_every_other_way_of_storing_says_what_to_set() -> None:
     assert ways["fp8", "LastState"] == ""
     assert ways["bf16", "TopK"] == "extract.dtype bf16 and extract.teacher TopK"
     assert ways["fp8", "TopK"] == "extract.teacher TopK"
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "dtype", "gibibytes"),
+    [
+        (64, "float32", 1.02),
+        (2048, "bfloat16", 1.38),
+        (4096, "bfloat16", 2.0),
+        (4096, "float32", 3.0),
+        (7168, "bfloat16", 3.41),
+        (8192, "float16", 4.0),
+        (16384, "bfloat16", 11.0),
+    ],
+)
+def test_a_conversion_asks_for_memory_by_the_width_of_its_draft(hidden_size: int, dtype: str, gibibytes: float) -> None:
+    assert conversion_memory(hidden_size, dtype) / 2**30 == pytest.approx(gibibytes, abs=0.01)
 
 
 def test_the_start_up_budget_grows_with_the_weights_to_be_read() -> None:

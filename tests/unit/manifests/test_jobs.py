@@ -64,6 +64,13 @@ def test_a_small_job_finds_a_place_beside_a_server_that_took_the_memory(stage: S
         assert "limits" not in asked
 
 
+@pytest.mark.parametrize(("memory", "asked"), [(None, "1Gi"), (2**31, "2048Mi"), (2**31 + 1, "2049Mi")])
+def test_a_conversion_asks_for_the_memory_that_its_draft_takes(memory: int | None, asked: str) -> None:
+    told = config(StageName.CONVERT).model_copy(update={"memory_bytes": memory})
+    (container,) = pod(job(draft(placement=full_placement()), SETTINGS, config=told))["containers"]
+    assert container["resources"] == {"requests": {"cpu": "200m", "memory": asked}}
+
+
 def test_the_conversion_of_an_adopted_draft_runs_the_target_where_extraction_would() -> None:
     adopted = draft(placement=full_placement(), draft={"checkpoint": "/data/draft"}, extract={"gpus": 4})
     asked = pod(job(adopted, SETTINGS, config=config(StageName.CONVERT)))["containers"][0]

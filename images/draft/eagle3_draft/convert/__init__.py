@@ -7,15 +7,16 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     stage         what is converted, and in which order
     trained       Train's artifact in the one form
     sglang_config config.json, written and read
-    weights       tensors, streamed
+    weights       tensors, streamed and hashed in passing
     values        values that no trained draft has
     emit          the folder that SGLang loads
     export        the folder that others load
     prompts       what the probe will send
     answers       what the target says to them, and its states
-    parity        the converted draft's forward against the trained one's
+    parity        the converted draft's numbers against the trained one's
+    accuracy      its accuracy against what its trainer said
     agreement     how often a draft proposes what its target says
-    proof         both of these, judged
+    proof         these three, judged
     provenance    where the draft comes from, as others read it
 """
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from eagle3_api.estimate import conversion_memory
 from eagle3_api.jobs import ConvertConfig, StageName
 from eagle3_operator.decide.stages.configuration import checkpoint, data_config, engine_arguments, owner
 from eagle3_operator.decide.stages.stage import Context, Stage
@@ -40,6 +41,7 @@ def _config(context: Context, key: str) -> ConvertConfig:
         context_length=facts.context_length,
         arguments=engine_arguments(spec),
         tensor_parallel_size=spec.target.tensor_parallel_size,
+        memory_bytes=conversion_memory(facts.hidden_size, facts.target_dtype),
     )
 
 
