@@ -361,6 +361,18 @@ def test_every_tensor_of_a_shard_begins_on_a_page_and_any_reader_of_safetensors_
     assert read["offsets"].tolist() == [0, 5, 14]
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=30)  # it writes files
+def test_conversations_that_lie_side_by_side_in_memory_are_written_as_others_are(cuts: list[tuple[int, int]]) -> None:
+    computed = sample(60)
+    beside = [computed.rows(slice(start, start + length)) for start, length in sorted(cuts)]
+    beside += [beside[-1], computed.rows(slice(0, 30)), computed.rows(slice(30, 60))]
+    apart = [sample_of({name: tensor.clone() for name, tensor in tensors(one).items()}) for one in beside]
+    with TemporaryDirectory() as folder:
+        written = [write_shard(Path(folder) / "x.safetensors", samples, HEADER) for samples in (beside, apart)]
+    assert written[0] == written[1]
+
+
 def test_what_stops_the_writing_of_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

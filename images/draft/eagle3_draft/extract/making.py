@@ -25,8 +25,8 @@ from eagle3_draft.places import Place
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
-#: Shards that are written at a time, while the states of the next one are taken.
-WRITERS = 4
+#: Shards that are written at a time, while the states of the next one are taken: as one is hashed another waits for the disk.
+WRITERS = 8
 
 #: Bytes of their states, which are in memory; a larger one is written alone.
 WRITING_BYTES = 512 * 1024 * 1024
@@ -60,13 +60,15 @@ class _Begun:
     usable: Usable
     engine: Engine
     writer: FeatureWriter
+    resumed: Sequence[ShardRecord]
     missing: Sequence[_Shard]
     states: Iterator[States]
     worth: Iterator[int]
 
 
 class Maker:
-    """Makes parts, one after the other. The states of the next one may be computed already while one is stored.
+    """Makes parts, one after the other. While the shards of one are written, the states of the next one are computed, and the last
+    shards of the one before reach the disk and it is published: neither the engine nor the disk waits for the other at its end.
 
     Args:
         inputs: of the extraction.
@@ -97,9 +99,13 @@ class Maker:
         self._started = _now()
         self._begun: _Begun | None = None
         self._since = 0.0
+        self._writers = ThreadPoolExecutor(WRITERS, "shard")
+        self._writing: deque[tuple[int, Future[ShardRecord]]] = deque()
+        self._publisher = ThreadPoolExecutor(1, "publish")
+        self._publishing: Future[None] | None = None
 
     def begin(self, part: Part, usable: Usable, engine: Engine) -> None:
-        """Have the engine compute a part, but for the shards that an earlier run finished; then finish the part before.
+        """Have the engine compute a part, but for the shards that an earlier run finished; then store the part before.
 
         Raises:
             StageError: a token that the target does not have (TargetUnreadable); or as ``finish``.
@@ -118,18 +124,18 @@ class Maker:
         writer = FeatureWriter(self._folder / part.name, header)
         plan = self._plan(usable.texts, engine.hidden_size)
         worth = _shares(len(part.conversations), sum(len(shard.texts) for shard in plan))
-        missing = []
+        resumed, missing = [], []
         for shard in plan:
             if (record := writer.resume(shard.split, shard.number, shard.ids)) is None:
                 missing.append(shard)
             else:
                 self._progress.advance(sum(next(worth) for _ in shard.texts))
-                self._count_skipped(record)
+                resumed.append(record)
         if self._begun is None:
             self._since = time.monotonic()
         states = engine.states([ids for shard in missing for ids in shard.ids])
-        self.finish()
-        self._begun = _Begun(part, usable, engine, writer, missing, states, worth)
+        self._store()
+        self._begun = _Begun(part, usable, engine, writer, resumed, missing, states, worth)
 
     def finish(self) -> None:
         """Store and publish the part that was begun last, if there is one.
@@ -137,10 +143,48 @@ class Maker:
         Raises:
             StageError: too many states that are not finite (NonFinite).
         """
+        self._store()
+        self._settle()
+
+    def close(self) -> None:
+        """Let what is being written end."""
+        self._writers.shutdown()
+        self._publisher.shutdown()
+
+    def _store(self) -> None:
         if self._begun is None:
             return
         begun, self._begun = self._begun, None
-        self._write(begun)
+        written = self._write(begun)
+        self._settle()
+        self._publishing = self._publisher.submit(self._publish, begun, written)
+        if not self._at.keeps:  # there may be room for this part alone
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the part that is being published."""
+        if self._publishing is not None:
+            self._publishing.result()
+            self._publishing = None
+
+    def _write(self, begun: _Begun) -> list[Future[ShardRecord]]:
+        most = WRITING_BYTES // self._token_bytes(begun.engine.hidden_size)
+        written = []
+        for shard in begun.missing:
+            samples = self._samples(begun.states, shard.texts, begun.worth)
+            while self._writing and (
+                len(self._writing) == WRITERS or sum(tokens for tokens, _ in self._writing) + shard.tokens > most
+            ):
+                self._writing.popleft()[1].result()
+            written.append(self._writers.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples))
+            self._writing.append((shard.tokens, written[-1]))
+        self._progress.advance(sum(begun.worth))
+        return written
+
+    def _publish(self, begun: _Begun, written: Sequence[Future[ShardRecord]]) -> None:
+        for record in (*begun.resumed, *(one.result() for one in written)):
+            self._skipped += record.skipped
+        non_finite.require_few(self._skipped, self._inputs)
         config, now = self._inputs.config, time.monotonic()
         numbers = _numbers(begun, seconds=now - self._since)
         self._since = now
@@ -159,22 +203,6 @@ class Maker:
             },
         )
         self._at.published(begun.writer.folder, manifest)
-
-    def _write(self, begun: _Begun) -> None:
-        most = WRITING_BYTES // self._token_bytes(begun.engine.hidden_size)
-        with ThreadPoolExecutor(WRITERS, "shard") as threads:
-            writing: deque[tuple[int, Future[ShardRecord]]] = deque()
-            for shard in begun.missing:
-                samples = self._samples(begun.states, shard.texts, begun.worth)
-                while writing and (
-                    len(writing) == WRITERS or sum(tokens for tokens, _ in writing) + shard.tokens > most
-                ):
-                    self._count_skipped(writing.popleft()[1].result())
-                written = threads.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples)
-                writing.append((shard.tokens, written))
-            for _, last in writing:
-                self._count_skipped(last.result())
-        self._progress.advance(sum(begun.worth))
 
     def _plan(self, texts: Mapping[Split, Sequence[Rendered]], hidden_size: int) -> list[_Shard]:
         token_bytes = self._token_bytes(hidden_size)
@@ -201,10 +229,6 @@ class Maker:
             samples.append(Sample(ids, mask, states.hidden, states.teaching, states.hidden_scale))
             self._progress.advance(next(worth))
         return samples
-
-    def _count_skipped(self, record: ShardRecord) -> None:
-        self._skipped += record.skipped
-        non_finite.require_few(self._skipped, self._inputs)
 
 
 def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) -> None:

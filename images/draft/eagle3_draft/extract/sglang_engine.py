@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,6 +74,9 @@ ID_BYTES = 16
 #: For the rows of an answered conversation to be handed over, and between two looks for them.
 HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
 
+#: Between two turns of Python's threads.
+SWITCH_SECONDS = 0.0005
+
 #: Tokens on which all is tried before the first conversation: kernels are compiled, and what SGLang cannot do is said.
 TRIED_TOKENS = 16
 
@@ -112,6 +116,10 @@ class SGLangEngine:
         # the engine's processes spin on: tens of milliseconds a conversation on a machine with a GPU
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        # Its threads hash and write pieces, each some microseconds of Python and then none for long: with the interpreter's
+        # 5 ms between two turns they would wait for their turn longer than for the disk
+        self._switch_seconds = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
         said = settled(arguments)
         region_bytes = max(BATCH_BYTES, _largest_forward(said) * (self._token_bytes + ID_BYTES))
         plan = Plan(
@@ -169,6 +177,7 @@ class SGLangEngine:
             self._serving.submit(engine.shutdown).result()
         self._serving.shutdown()
         torch.set_num_threads(self._torch_threads)
+        sys.setswitchinterval(self._switch_seconds)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _batches(self, conversations: Sequence[Sequence[int]]) -> Iterator["_Batch"]:

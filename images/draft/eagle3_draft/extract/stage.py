@@ -106,8 +106,10 @@ def run(
             artifacts.remove_partials(folder / part.name)
         texts, progress = _texts(inputs, own, to_make, folder, engine, interruption)
         found: Sequence[Prompt] | None = None
-        with closing(texts):
-            maker = Maker(inputs, folder, at, shard_bytes, attend=texts.attend, progress=progress)
+        with (
+            closing(texts),
+            closing(Maker(inputs, folder, at, shard_bytes, attend=texts.attend, progress=progress)) as maker,
+        ):
             for part in to_make:
                 if found is None:
                     found = _begin(inputs, texts, to_make, unfinished, folder, at, features_root, free_bytes)

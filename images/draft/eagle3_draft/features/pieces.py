@@ -1,7 +1,7 @@
 """The bytes of a safetensors file in which every tensor begins on a page, from tensors that lie in parts, none of them copied."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -47,10 +47,28 @@ def pieces(
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for name in shapes:
         size = 0
-        parts = [part.contiguous().flatten().view(torch.uint8) for part in columns[name]]
+        parts = [*_merged(part.contiguous().flatten().view(torch.uint8) for part in columns[name] if len(part))]
         if 0 < sum(map(len, parts)) <= SMALL:
             parts = [torch.cat(parts)]
         for part in parts:
             size += len(part)
             yield part.numpy().data
         yield memoryview(bytes(-size % PAGE))
+
+
+def _merged(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Bytes that follow each other in memory in one tensor, as those of conversations do that were computed together."""
+    begun: Tensor | None = None
+    for part in parts:
+        if begun is None:
+            begun = part
+        elif (
+            part.untyped_storage().data_ptr() == begun.untyped_storage().data_ptr()
+            and part.storage_offset() == begun.storage_offset() + len(begun)
+        ):
+            begun = begun.as_strided((len(begun) + len(part),), (1,))
+        else:
+            yield begun
+            begun = part
+    if begun is not None:
+        yield begun
