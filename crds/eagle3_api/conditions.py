@@ -93,6 +93,7 @@ class Reason(StrEnum):
     REGISTRY_UNAVAILABLE = "RegistryUnavailable"
     INTERRUPTED = "Interrupted"
     JOB_STALLED = "JobStalled"
+    HOOK_TIMED_OUT = "HookTimedOut"
     JOB_FAILED = "JobFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     IMAGE_PULL = "ImagePull"

@@ -46,6 +46,11 @@ class Pod:
         """The main container has run, or runs."""
         return self.started_at is not None
 
+    @property
+    def timed_out(self) -> bool:
+        """The kubelet has ended it when its time was up (``activeDeadlineSeconds``)."""
+        return self.phase == "Failed" and self.waiting_reason == "DeadlineExceeded"
+
 
 @dataclass(frozen=True)
 class Job:

@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 from eagle3_api.base import Model
 from eagle3_api.references import PATTERN
 from eagle3_api.spec.bucket import Bucket
+from eagle3_api.spec.duration import Period
 from eagle3_api.spec.placement import EnvironmentVariable
 from eagle3_api.spec.schema import BY_NAME, rule, rules
 from eagle3_api.spec.strings import Name, Text
@@ -56,6 +57,11 @@ class Hook(Model):
         None,
         max_length=16,
         description="Names of the volumes in placement.volumes that it sees, read-only. It sees no others.",
+    )
+    timeout: Period = Field(
+        "30m",
+        description="How long a pod of it may take, its image's pull included. Then it is ended, which is one of the six failures that "
+        "are tried again.",
     )
 
 

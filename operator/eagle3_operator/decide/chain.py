@@ -217,6 +217,9 @@ def _why_failed(job: Job) -> tuple[Reason, str]:
     last = pods[-1] if pods else None
     if last is not None and last.oom_killed:
         return Reason.OUT_OF_MEMORY, f"pod {last.name} was killed for its memory; raise placement.memory."
+    if last is not None and last.timed_out:
+        said = f"pod {last.name} was ended, because it took longer than publish.hook.timeout.{_quoted(last)}"
+        return Reason.HOOK_TIMED_OUT, f"{said} See what it waits for, or raise publish.hook.timeout."
     report = job.report
     if report is not None and not report.ok:
         return report.reason or Reason.JOB_FAILED, _sentence(report.message)
@@ -224,9 +227,13 @@ def _why_failed(job: Job) -> tuple[Reason, str]:
         f"pod {last.name} ended with code {last.exit_code}" if last and last.exit_code is not None else "no pod is left"
     )
     said = _sentence(job.failure_message or job.failure_reason or "no reason given")
-    words = last.termination_message.strip()[-_LAST_WORDS:] if last else ""
-    quoted = f" Its last words: {_sentence(words)}" if words else ""
+    quoted = _quoted(last) if last else ""
     return Reason.JOB_FAILED, f"{job.kind} {job.name} failed ({said.rstrip('.')}; {ending}).{quoted}"
+
+
+def _quoted(pod: Pod) -> str:
+    words = pod.termination_message.strip()[-_LAST_WORDS:]
+    return f" Its last words: {_sentence(words)}" if words else ""
 
 
 def _sentence(message: str) -> str:
@@ -276,13 +283,14 @@ def _end_queued(status: StageStatus, job: Job) -> Step:
 
 def _tries(job: Job) -> str:
     """What became of the pods before this one: a Job that fails again and again is not simply under way."""
-    failed = [pod for pod in job.pods if pod.phase == "Failed" and pod.exit_code is not None]
+    failed = [pod for pod in job.pods if pod.phase == "Failed" and (pod.exit_code is not None or pod.timed_out)]
     if not failed:
         return ""
     last = max(failed, key=lambda pod: pod.finished_at or pod.created_at)
     said = Report.parse(last.termination_message)
     why = said.message if said else last.termination_message.strip()[-_LAST_WORDS:]
-    return f"pod {last.name} ended with code {last.exit_code}" + (f" ({why})" if why else "") + "; it is tried again"
+    end = "took longer than publish.hook.timeout" if last.timed_out else f"ended with code {last.exit_code}"
+    return f"pod {last.name} {end}" + (f" ({why})" if why else "") + "; it is tried again"
 
 
 def _unmade(job: Job) -> tuple[Reason, str] | None:

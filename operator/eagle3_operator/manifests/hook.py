@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from eagle3_api.artifacts import DRAFTS_ROOT, PREDICATE, STATEMENT
 from eagle3_api.jobs import HookConfig
-from eagle3_api.spec import Eagle3Draft, Hook, Placement
+from eagle3_api.spec import Eagle3Draft, Hook, Placement, seconds
 from eagle3_operator.manifests.credentials import LOGIN_FOLDER, bucket_keys, registry_login
 from eagle3_operator.manifests.pods import Mount, Program, configuration, root_mount, user_mounts
 
@@ -55,6 +55,7 @@ def program(obj: Eagle3Draft, config: HookConfig, placement: Placement, *, name:
         requests={"cpu": "100m", "memory": "128Mi"},
         environment={variable: value for variable, value in told.items() if value is not None},
         secrets=bucket_keys(publish.object_store),
+        deadline=int(seconds(publish.hook.timeout)),
         # It leaves no report: its last words, if it fails, are those of its log
         container={"terminationMessagePolicy": "FallbackToLogsOnError"},
     )

@@ -138,6 +138,8 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["image"] = stage_image(obj.spec, stage)
     if stage in (StageName.PUBLISH, StageName.HOOK) and obj.spec.publish is not None:
         wish["publish"] = obj.spec.publish.model_copy(update={"hook": None}).to_json()
+    if stage is StageName.HOOK and (wanted := _hook(obj.spec)) is not None:
+        wish |= wanted.model_dump(include={"timeout"}, exclude_defaults=True)
     if stage in FEATURE_STAGES and (bucket := obj.spec.storage.features.object_store) is not None:
         wish["bucket"] = bucket.to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:

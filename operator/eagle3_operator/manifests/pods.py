@@ -145,6 +145,8 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Likewise, from Secrets, which the kubelet reads and the operator does not.
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
+    #: Seconds after which the kubelet ends the pod; None lets it run.
+    deadline: int | None = None
     #: It is our own image, which writes to its mounts only.
     own_image: bool = False
     #: Further fields of the container: ports, probes.
@@ -168,6 +170,8 @@ def pod_spec(program: Program, placement: Placement, settings: Settings, *, rest
         "containers": [_main_container(program, placement, settings, mounts)],
         "volumes": volumes,
     }
+    if program.deadline is not None:
+        made["activeDeadlineSeconds"] = program.deadline
     if any(mount.path == LIBRARY for mount in program.mounts):
         made["initContainers"] = [_copy_library(settings)]
     if placement.node_selector:

@@ -100,6 +100,16 @@ def test_an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words_of_init_co
     assert (made.waiting_reason, made.waiting_message) == ("ImagePullBackOff", 'Back-off pulling image "nope"')
 
 
+def test_a_pod_whose_time_was_up_is_told_from_one_that_failed() -> None:
+    failed = {"phase": "Failed", "containerStatuses": [container(ended(137, message="waiting for the device flow"))]}
+    up = failed | {
+        "reason": "DeadlineExceeded",
+        "message": "Pod was active on the node longer than the specified deadline",
+    }
+    assert [pod_from(pod(status=status)).timed_out for status in (failed, up)] == [False, True]
+    assert pod_from(pod(status=up)).termination_message == "waiting for the device flow"
+
+
 def test_the_main_container_counts_and_no_sidecar() -> None:
     status = {
         "phase": "Running",

@@ -131,6 +131,21 @@ def test_a_corrected_secret_publishes_without_another_word() -> None:
     assert world.reason("DraftPublished") == ("True", Reason.ARTIFACT_PUBLISHED)
 
 
+def test_a_hook_that_hangs_is_ended_and_told_with_what_it_waits_for() -> None:
+    world = hooked(timeout="10m")
+    assert world.applied_job("hook")["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 600
+    world.crash("hook", code=137, said="Generating ephemeral keys... waiting for the device flow", timed_out=True)
+    assert world.reason("DraftPublished") == ("False", Reason.HOOK_TIMED_OUT)
+    message = world.condition("DraftPublished").message
+    assert "publish.hook.timeout" in message
+    assert "waiting for the device flow" in message
+    assert world.seen.deployments, "no server waits for it"
+    world.edit(publish={"hook": SIGN | {"timeout": "1h"}}).settle()
+    assert world.reason("DraftPublished") == ("Unknown", Reason.PUBLISHING), "a longer time is tried at once"
+    assert world.applied_job("hook")["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 3600
+    assert [name.split("-")[1] for name in world.created].count("publish") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "again"),
     [

@@ -165,8 +165,8 @@ class World:
         self._put_job(replace(job, complete=True, finished_at=self.now))
         return self.settle()
 
-    def crash(self, stage: str, *, code: int, said: str) -> "World":
-        """The stage's Job fails without a report; its pod's log ended with these words."""
+    def crash(self, stage: str, *, code: int, said: str, timed_out: bool = False) -> "World":
+        """The stage's Job fails without a report; its pod's log ended with these words, perhaps because its time was up."""
         job = self.job(stage)
         pod = Pod(
             f"{job.name}-x",
@@ -176,6 +176,7 @@ class World:
             exit_code=code,
             termination_message=said,
             finished_at=self.now,
+            waiting_reason="DeadlineExceeded" if timed_out else None,
         )
         why = "Job has reached the specified backoff limit"
         self._put_job(replace(job, failed=True, finished_at=self.now, failure_message=why, pods=(pod,)))

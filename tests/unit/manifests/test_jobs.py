@@ -168,6 +168,8 @@ def test_a_hook_has_of_the_object_s_volumes_and_variables_what_it_names() -> Non
     [
         ({"hook": HOOK | {"image": "registry.example.com/cosign:v2.7.0"}}, {StageName.HOOK}),
         ({"hook": HOOK | {"env": []}}, {StageName.HOOK}),
+        ({"hook": HOOK | {"timeout": "1h"}}, {StageName.HOOK}),
+        ({"hook": HOOK | {"timeout": "30m"}}, set()),
         ({"hook": HOOK | {"volumes": ["models"]}}, {StageName.HOOK}),
         ({"oci": {"reference": "registry.example.com/llm/llama-8b-eagle3"}}, {StageName.HOOK, StageName.PUBLISH}),
     ],
