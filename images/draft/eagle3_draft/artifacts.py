@@ -9,6 +9,7 @@ once it is published.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -26,7 +27,7 @@ from eagle3_api.artifacts import FORMAT as MANIFEST_FORMAT
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
+from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft.stage import StageError
 
@@ -109,6 +110,15 @@ def check_key(folder: Path, manifest: Manifest, key: str) -> None:
     """Raises StageError where a folder's manifest is another key's (CorruptArtifact)."""
     if manifest.key != key:
         raise corrupt(folder, f"its manifest is that of key {manifest.key}, not {key}")
+
+
+def is_of(folder: Path, stage: StageName) -> bool:
+    """Whether a stage of ours wrote a folder's manifest: other tools leave a file of that name, too, which says nothing to us."""
+    try:
+        said = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and (said.get("format"), said.get("stage")) == (MANIFEST_FORMAT, stage)
 
 
 def read(folder: Path) -> Manifest:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -14,12 +15,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, PROVENANCE, REPORT, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, DATA, HELD_OUT, PROMPTS, PROVENANCE, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import Folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
 from eagle3_draft import artifacts
 from eagle3_draft.convert import parity, run
+from eagle3_draft.convert.provenance import Origin, read_origins
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
@@ -291,6 +293,39 @@ def test_a_conversion_that_mixes_up_tensors_is_noticed_injected(
 
 
 # ------------------------------------------------------------------------------------------------- adopted
+
+
+def test_the_provenance_names_what_was_fetched_by_where_it_is_elsewhere(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    target, draft, data = tmp_path / "target", tmp_path / "draft", tmp_path / "data"
+    shutil.copytree(made.target, target)
+    data.mkdir()
+    (data / DATA).write_text('{"messages": []}\n')
+    draft.mkdir()
+    for name in (CONFIG, WEIGHTS):
+        shutil.copy(converted[0] / name, draft / name)
+    address = f"s3://drafts/kimi/sha256-{'5e' * 32}"
+    for folder, made_from in (
+        (target, {"repository": "model/acme/tiny", "commit": "a1" * 20}),
+        (data, {"repository": "dataset/acme/talk", "commit": "b2" * 20}),
+        (draft, {"address": address, "draft": "d", "target": "t"}),
+    ):
+        artifacts.publish(folder, stage="fetch", key="k", made_from=made_from, numbers={}, provenance={})
+    fetched = drafts.Made(target, made.trained)
+    read = DataConfig(conversations=str(data / DATA), max_samples=1, max_length=64, holdout=0.5)
+    assert read_origins(drafts.adopt_config(fetched, tmp_path / "out", draft, data=read)) == {
+        str(target): Origin(f"hf://acme/tiny@{'a1' * 20}", {"gitCommit": "a1" * 20}),
+        str(data / DATA): Origin(f"hf://datasets/acme/talk@{'b2' * 20}", {"gitCommit": "b2" * 20}),
+        str(draft): Origin(address, {"sha256": "5e" * 32}),
+    }
+    drafts.adopt(fetched, tmp_path / "out", draft)
+    said = json.loads((tmp_path / "out" / PROVENANCE).read_text())["predicate"]["buildDefinition"]
+    assert [dependency["uri"] for dependency in said["resolvedDependencies"]] == [
+        f"hf://acme/tiny@{'a1' * 20}",
+        address,
+    ]
+    assert said["resolvedDependencies"][0]["digest"].keys() == {"eagle3Digest", "gitCommit"}
 
 
 def test_our_own_output_is_adopted_unchanged(

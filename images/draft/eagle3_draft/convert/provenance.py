@@ -13,7 +13,7 @@ from typing import Any
 
 from eagle3_api import API_VERSION
 from eagle3_api.artifacts import REPORT
-from eagle3_api.jobs import ConvertConfig
+from eagle3_api.jobs import ConvertConfig, StageName
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import of_extraction
 
@@ -36,6 +36,32 @@ LEARNED_BY = (
     "attention",
     "vocabularySize",
 )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where something was fetched from.
+
+    Attributes:
+        uri: hf://NAME@COMMIT, of a data set hf://datasets/NAME@COMMIT, as the hub's own client writes it; or s3://BUCKET/PREFIX/sha256-….
+        digest: what it is there, by in-toto's names: ``gitCommit``, or the ``sha256`` of the manifest.
+    """
+
+    uri: str
+    digest: Mapping[str, str]
+
+    @classmethod
+    def read(cls, path: str) -> "Origin | None":
+        """That of a folder of Fetch's, or of the file in one; None of what was not fetched. Errors as of ``artifacts.read``."""
+        folders = [folder for folder in (Path(path), Path(path).parent) if artifacts.is_of(folder, StageName.FETCH)]
+        if not folders:
+            return None
+        made_from = artifacts.read(folders[0]).made_from
+        if "address" in made_from:
+            return cls(made_from["address"], {"sha256": made_from["address"].rpartition("/sha256-")[2]})
+        kind, _, name = made_from["repository"].partition("/")
+        prefix = "datasets/" if kind == "dataset" else ""
+        return cls(f"hf://{prefix}{name}@{made_from['commit']}", {"gitCommit": made_from["commit"]})
 
 
 @dataclass(frozen=True)
@@ -72,7 +98,8 @@ def statement(
     family: str,
     files: Mapping[str, str],
     run: Mapping[str, str],
-    training: Training | None = None,
+    training: Training | None,
+    origins: Mapping[str, Origin],
 ) -> dict[str, object]:
     """The statement.
 
@@ -81,17 +108,15 @@ def statement(
         family: whose layout the draft came in.
         files: sha256 of what was made, by name.
         run: versions, node, start and end.
-        training: that it comes from, of a draft that was trained here.
+        training: that it comes from; None of a draft that was trained elsewhere.
+        origins: of what was fetched, by its path (``read_origins``).
     """
-    dependencies: list[dict[str, object]] = [
-        {"name": "target", "uri": f"file://{config.target}", "digest": {"eagle3Digest": config.target_digest}}
-    ]
+    dependencies = [_input("target", config.target, origins, {"eagle3Digest": config.target_digest})]
     if config.trained is not None and training is not None:
-        dependencies += _of_training(config, training)
+        dependencies += _of_training(config, training, origins)
     if config.checkpoint is not None:
-        checkpoint: dict[str, object] = {"name": "checkpoint", "uri": f"file://{config.checkpoint}"}
-        if config.checkpoint_digest is not None:
-            checkpoint["digest"] = {"eagle3Digest": config.checkpoint_digest}
+        digest = {"eagle3Digest": config.checkpoint_digest} if config.checkpoint_digest is not None else {}
+        checkpoint = _input("checkpoint", config.checkpoint, origins, digest)
         dependencies.append(checkpoint | {"annotations": {"family": family}})
     return {
         "_type": STATEMENT,
@@ -123,7 +148,28 @@ def statement(
     }
 
 
-def _of_training(config: ConvertConfig, training: Training) -> Iterator[dict[str, object]]:
+def read_origins(config: ConvertConfig) -> dict[str, Origin]:
+    """Of the stage's inputs that were fetched, by their paths. Errors as of ``artifacts.read``."""
+    paths = (config.target, config.checkpoint, _data_path(config))
+    found = {path: Origin.read(path) for path in paths if path is not None}
+    return {path: origin for path, origin in found.items() if origin is not None}
+
+
+def _input(name: str, path: str, origins: Mapping[str, Origin], digest: Mapping[str, str]) -> dict[str, object]:
+    """What something was made from, by an address that means the same elsewhere, if it has one."""
+    origin = origins.get(path, Origin(f"file://{path}", {}))
+    digests = {**digest, **origin.digest}
+    return {"name": name, "uri": origin.uri, **({"digest": digests} if digests else {})}
+
+
+def _data_path(config: ConvertConfig) -> str | None:
+    data = config.data
+    return (data.conversations or data.prompts or data.dataset) if data is not None else None
+
+
+def _of_training(
+    config: ConvertConfig, training: Training, origins: Mapping[str, Origin]
+) -> Iterator[dict[str, object]]:
     """The trained draft, and the data that it learned from."""
     yield {
         "name": "trained",
@@ -132,12 +178,10 @@ def _of_training(config: ConvertConfig, training: Training) -> Iterator[dict[str
         "annotations": {"learnedBy": dict(training.learned_by), "run": dict(training.run)},
     }
     if "data" in training.inputs:
-        data = config.data
-        path = (data.conversations or data.prompts or data.dataset) if data is not None else None
+        path, digest = _data_path(config), {"sha256": training.inputs["data"]}
+        data = _input("data", path, origins, digest) if path is not None else {"name": "data", "digest": digest}
         yield {
-            "name": "data",
-            **({"uri": f"file://{path}"} if path is not None else {}),
-            "digest": {"sha256": training.inputs["data"]},
+            **data,
             "annotations": {name: value for name, value in training.inputs.items() if name not in ("data", "target")},
         }
 

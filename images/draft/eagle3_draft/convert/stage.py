@@ -23,7 +23,7 @@ from eagle3_draft.convert import prompts
 from eagle3_draft.convert.answers import Load
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.proof import Proof, prove_adopted, prove_trained
-from eagle3_draft.convert.provenance import Training, statement
+from eagle3_draft.convert.provenance import Training, read_origins, statement
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint, refuse
@@ -211,7 +211,7 @@ def _publish(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     training = Training.read(Path(config.trained)) if config.trained is not None else None
-    said = statement(config, form.family, made, run, training)
+    said = statement(config, form.family, made, run, training, read_origins(config))
     artifacts.write_atomic(folder / PROVENANCE, json.dumps(said, indent=1).encode())
     artifacts.publish(
         folder,

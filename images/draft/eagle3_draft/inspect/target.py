@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from eagle3_api.artifacts import FORMAT, MANIFEST
 from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
@@ -139,22 +138,13 @@ def _positions(language: dict[str, Any]) -> int | None:
 
 
 def _digest(folder: Path, headers: list[Header]) -> str:
-    if _is_fetched(folder):  # fetched from a hub: what its files are was checked when they came
+    if artifacts.is_of(folder, StageName.FETCH):  # fetched from a hub: what its files are was checked when they came
         lines = [f"{file.path} {file.sha256}" for file in artifacts.read(folder).files]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
     lines = [f"config.json {file_digest(folder / 'config.json')}"]
     lines += [f"{header.path.name} {header.digest} {header.size} {header.modified}" for header in headers]
     lines += [f"{path.name} {file_digest(path)}" for path in tokenizer_files(folder)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _is_fetched(folder: Path) -> bool:
-    """Whether Fetch wrote the folder's manifest: other tools leave a file of that name, too, which says nothing to us."""
-    try:
-        said = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and (said.get("format"), said.get("stage")) == (FORMAT, StageName.FETCH)
 
 
 def _config(folder: Path) -> dict[str, Any]:
