@@ -131,6 +131,9 @@ class RevisionStatus(Model):
     target: str = Field("", description="Digest of the target.")
     draft: str | None = Field(None, description="Digest of the draft; none for the plain revision.")
     artifact: str | None = Field(None, description="Folder of the converted draft.")
+    model: str | None = Field(
+        None, description="Folder of the target that its servers read: a later fetch may have put the same elsewhere."
+    )
     plain_key: str = Field(
         description="Key of the plain revision that this one is compared with; its own for a plain one."
     )
@@ -145,15 +148,19 @@ class RevisionStatus(Model):
     failed_at: str | None = Field(
         None, description="When its start was given up; an hour later it is tried again, beside what serves."
     )
+    unready_since: str | None = Field(
+        None,
+        description="Since when no pod of it is ready, if it serves: after the time that a start may take it is left.",
+    )
     displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
     covered: bool = Field(
         False,
-        description="It is tried in the room that servers made for its draft's training, whose approval covers it.",
+        description="The outage of trying it is approved: by its name, by its plain revision's, or by its draft's training in whose room it comes up.",
     )
     probe: ProbeResult | None = None
     proof: ProbeResult | None = Field(
         None,
-        description="Of a plain revision that is measured again: what it was measured as before. It is fallen back to meanwhile.",
+        description="Of a revision that is to be measured again: what it was measured as before. By that it serves meanwhile.",
     )
     probe_folder: str | None = Field(None, description="Where the measurement lies: answers, report.")
     probe_errors: int = 0
@@ -168,7 +175,6 @@ class RevisionStatus(Model):
         None, description="Accept length of its first windows with enough traffic; later ones may drift away from it."
     )
     watch_problem: str = Field("", description="Why the metrics could not be read, as of the last try.")
-    watched_at: str | None = None
     retried: str | None = Field(None, description="Token of the retry annotation that gave it another chance.")
 
 
@@ -180,7 +186,6 @@ class Handled(Model):
         None,
         description="The last retry of a revision, or of a stage that no revision waits for: nothing else is touched.",
     )
-    approve: str | None = None
     rollback: str | None = Field(None, description="When the watch last moved the Service back.")
     drift: str | None = Field(None, description="When the data was last looked at again because the draft drifts.")
 

@@ -8,9 +8,10 @@ A reader begins with ``whole``, which calls, in this order:
 - ``obstacles``: what stands in the way before anything is started;
 - ``advancing``, with ``stages`` and ``chain``: which Jobs there should be before serving, and how each ended; ``retention``:
   what of their output can go, and what is remembered; ``room``: whether the servers are to go first;
-- ``revisions``, ``rollout``: which revision is tried and which one serves; with ``probing`` and ``diagnosis`` (what was
-  measured, why a server does not start), ``starts`` (how often it was tried), ``approval`` (what waits for a person),
-  ``preference`` (which is the best), ``capacity`` (how many pods each has) and ``retirement`` (which can go);
+- ``rollout``: which revision is tried and which one serves, in a table of steps. The questions it asks of ``revisions`` stand
+  in ``fleet`` (with ``preference``: which is the best). ``watching`` and ``starts`` take stock (what was heard of traffic, how
+  often a start failed and why: ``diagnosis``), ``trying`` and ``probing`` are the candidate, ``approval`` is what waits for a
+  person, ``capacity`` how many pods each has, ``retirement`` which can go;
 - ``conditions``, ``summary``, ``events``: what to say of it all; ``waking``: when to look again.
 
 Nothing here knows a client or a clock, and nothing is remembered but the object's own status.

@@ -16,11 +16,11 @@ class Claimant:
 
     Attributes:
         revision: which one.
-        alone: there are no GPUs for others beside it.
+        takes_place: there are no GPUs for it beside what serves.
     """
 
     revision: Revision
-    alone: bool
+    takes_place: bool
 
 
 def replicas(
@@ -47,22 +47,32 @@ def replicas(
         want[serving] = count
     want |= dict.fromkeys(baking, count)
     if goal is not None:
-        want = _given(want, goal, count)
+        want = _given(want, goal, count, serving)
     if candidate is not None:
-        want = _given(want, candidate, max(1, min(count, candidate.revision.replicas)))
+        want = _given(want, candidate, max(1, min(count, candidate.revision.replicas)), serving)
     return want
 
 
-def _given(want: Mapping[int, int], claimant: Claimant, count: int) -> dict[int, int]:
-    number = claimant.revision.number
-    return (dict.fromkeys(want, 0) if claimant.alone else dict(want)) | {number: count}
+def _given(want: Mapping[int, int], claimant: Claimant, count: int, serving: int | None) -> dict[int, int]:
+    """One pod of what serves goes for the first that takes its place, and one more for each that is ready there."""
+    number, kept = claimant.revision.number, dict(want)
+    if claimant.takes_place:
+        kept = dict.fromkeys(want, 0)
+        if serving is not None:
+            kept[serving] = max(0, want[serving] - max(1, claimant.revision.ready))
+    return kept | {number: count}
+
+
+def enough(former: Revision | None, count: int) -> int:
+    """Ready pods with which a revision takes over: then no fewer answer than before, and at least one."""
+    return max(1, min(count, former.ready if former is not None else 0))
 
 
 def bring(revision: Revision, count: int, view: View, facts: Facts) -> tuple[list[Manifest], list[Scale]]:
-    """What gives a revision so many pods: its Deployment and Service where they are missing, or a scaling."""
+    """What gives a revision that can run so many pods: its Deployment and Service where they are missing, or a scaling."""
     name, number, deployment = view.obj.metadata.name, revision.number, revision.deployment
     if deployment is None:
-        if count == 0:
+        if count == 0 or number in view.seen.deployments:  # the former one of this name is about to end
             return [], []
         made = servers.deployment(
             view.obj,

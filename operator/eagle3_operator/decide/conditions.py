@@ -143,12 +143,14 @@ def revision_proven(at: Situation) -> Said | None:
     if newest.standing is Standing.UNTRIED or (newest.plain and newest.standing is Standing.PROVEN):
         return Said("Unknown", rollout.reason or Reason.PENDING, rollout.message)
     reason, message = newest.judgement()
-    if newest.standing is Standing.PROVEN:
+    if newest.standing is Standing.PROVEN and newest.startable:
         return Said("True", Reason.PROVEN, message)
     return Said("False", reason, f"{message.rstrip('.')}. {_aftermath(at, newest)}")
 
 
 def _aftermath(at: Situation, newest: Revision) -> str:
+    if at.serving is not None and at.serving.number == newest.number and not newest.startable:
+        return "Nothing else may serve: it is restarted again and again."
     serving = f"{at.serving.name} is serving" if at.serving else "nothing is serving"
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
@@ -223,6 +225,9 @@ def ready(at: Situation) -> Said:
         return Said("True", Reason.ARTIFACT_PUBLISHED, "the converted draft is published: status.artifact")
     newest, serving = at.newest, at.serving
     if newest is None or serving is None or newest.number != serving.number:
+        told = at.rollout.reason if at.rollout is not None else None
+        if at.rollout is not None and told is not None:
+            return Said("False", told, at.rollout.message)
         return Said("False", Reason.ROLLING_OUT, f"{newest.name if newest else 'the new revision'} is about to serve")
     health = draft_healthy(at)
     if health is not None and health.status == "False":

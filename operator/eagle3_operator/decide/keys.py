@@ -47,6 +47,11 @@ def draft_key(spec: Eagle3DraftSpec, facts: Facts, digest: str) -> str:
     return key_of("revision/1", _way_of_serving(spec, facts) | drafting)
 
 
+def revision_key(spec: Eagle3DraftSpec, facts: Facts, draft: str | None) -> str:
+    """Key of the revision that the object, as it is now, makes of a draft (its digest), or without one."""
+    return plain_key(spec, facts) if draft is None else draft_key(spec, facts, draft)
+
+
 def _way_of_serving(spec: Eagle3DraftSpec, facts: Facts) -> dict[str, Any]:
     serve = spec.serve
     if serve is None:

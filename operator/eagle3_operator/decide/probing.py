@@ -5,6 +5,7 @@ from dataclasses import replace
 from eagle3_api.artifacts import DRAFTS_ROOT, folder
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
+from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import RevisionStatus, StageState
 from eagle3_operator.decide.chain import Step, View, advance
 from eagle3_operator.decide.diagnosis import held_up
@@ -47,7 +48,7 @@ def probe_config(revision: Revision, plain: Revision | None, view: View, wanted:
         prompts=wanted.artifact,
         prompts_digest=wanted.draft.prompts_digest,
         baseline=baseline,
-        expected_arguments=flags.expected_server_info(spec, facts, draft=revision.status.artifact),
+        expected_arguments=_expected(revision.status, spec, facts),
         concurrency=spec.probe.concurrency,
         count=spec.probe.prompts,
         max_tokens=spec.probe.max_tokens,
@@ -55,14 +56,23 @@ def probe_config(revision: Revision, plain: Revision | None, view: View, wanted:
     )
 
 
-def fits(plain: Revision, view: View, wanted: Wanted) -> bool:
-    """Whether the plain revision's measurement can be compared with one made now: same prompts, same load."""
-    probe = plain.status.probe
-    return (
-        probe is not None
-        and probe.prompts_digest == wanted.draft.prompts_digest
-        and probe.concurrency == view.obj.spec.probe.concurrency
-    )
+def _expected(
+    status: RevisionStatus, spec: Eagle3DraftSpec, facts: Facts
+) -> dict[str, str | int | float | bool | None]:
+    """What the server must say of itself. It reads the target where that lay when its Deployment was made.
+
+    Of a Deployment that was made by an earlier version that is only known of targets that nobody fetches.
+    """
+    expected = flags.expected_server_info(spec, facts, draft=status.artifact)
+    if status.model is not None:
+        return expected | {"model_path": status.model}
+    return {name: value for name, value in expected.items() if name != "model_path" or facts.fetched is None}
+
+
+def fits(measured: ProbeResult, view: View, wanted: Wanted) -> bool:
+    """Whether a measurement can be compared with one made now: same prompts, same load."""
+    same_prompts = measured.prompts_digest == wanted.draft.prompts_digest
+    return same_prompts and measured.concurrency == view.obj.spec.probe.concurrency
 
 
 def measure(

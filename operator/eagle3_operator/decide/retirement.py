@@ -9,22 +9,15 @@ from eagle3_operator.decision import Delete
 from eagle3_operator.observation import Job
 
 
-def retired(
-    revisions: Mapping[int, Revision], *, needed: Collection[int], wanted: Collection[str], keep: int
-) -> list[int]:
-    """The revisions to delete: the oldest of those that are not needed, beyond so many.
+def retired(revisions: Mapping[int, Revision], *, needed: Collection[int], keep: int) -> list[int]:
+    """The revisions to delete: the oldest of those that are neither needed nor kept warm, beyond so many.
 
     Args:
         revisions: all of them, by number.
-        needed: what serves, is tried, or would be fallen back to.
-        wanted: keys of what the object asks for, whose verdicts are still told, and of what others are measured against.
+        needed: ``Fleet.needed``, and what is tried.
         keep: how many are kept for a person to look at.
     """
-    over = [
-        number
-        for number, revision in sorted(revisions.items())
-        if number not in needed and revision.status.key not in wanted and revision.status.bakes_until is None
-    ]
+    over = [n for n, r in sorted(revisions.items()) if n not in needed and r.status.bakes_until is None]
     return over[: max(0, len(over) - keep)]
 
 

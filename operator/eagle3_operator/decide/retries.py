@@ -51,12 +51,16 @@ def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observa
     stage = next((s for s in status.stages if s.name == what and what != StageName.INSPECT), None)
     if stage is not None:
         return _retry_stage(status, seen, stage, token)
-    revisions = [_forget(r, token) if f"r{r.number}" == what else r for r in status.revisions]
+    serving = status.serving_revision
+    revisions = [
+        _forget(r, token, serves=r.number == serving) if f"r{r.number}" == what else r for r in status.revisions
+    ]
     return Retried(status.model_copy(update={"revisions": revisions}), seen)
 
 
-def _forget(revision: RevisionStatus, token: str) -> RevisionStatus:
-    proof = revision.probe or revision.proof if revision.draft is None else None
+def _forget(revision: RevisionStatus, token: str, *, serves: bool) -> RevisionStatus:
+    """The revision as if it had never been tried. What serves, and a plain one, keep what they were proven by meanwhile."""
+    proof = revision.probe or revision.proof if serves or revision.draft is None else None
     return revision.model_copy(update=_FORGOTTEN | {"proof": proof, "retried": token})
 
 

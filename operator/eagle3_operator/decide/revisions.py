@@ -107,7 +107,7 @@ class Revision:
             self.comparable,
             watch,
             spec.probe,
-            status.probe,
+            status.probe or status.proof,
             early=status.early_accept_length,
             problem=status.watch_problem,
         )
@@ -160,21 +160,28 @@ class Revision:
 
     @property
     def may_serve(self) -> bool:
-        """It is proven; or it was, is plain, and is only measured again, so that a draft can be compared with it.
+        """It is proven; or it was, and is only to be measured again.
 
-        It has not become worse by that, and must not be missing when a bad draft is to be left.
+        It has not become worse by that: it serves on, and must not be missing when a bad draft is to be left.
         """
         proof = self._judged(self.status.proof) if self.probe_verdict is None else None
-        return self.standing is Standing.PROVEN or (proof is not None and proof.passed)
+        return self.standing is Standing.PROVEN or (proof is not None and proof.passed and not self.dropped)
 
-    def state(self, *, serving: bool) -> RevisionState:
-        """Where it stands, in one word for people."""
+    def state(self, *, serving: bool, tried: bool) -> RevisionState:
+        """Where it stands, in one word for people.
+
+        Args:
+            serving: the public Service selects it.
+            tried: it is the candidate.
+        """
         standing = self.standing
-        if standing in (Standing.REJECTED, Standing.STALLED):
-            return RevisionState(standing.value)
+        if standing is Standing.REJECTED:
+            return RevisionState.REJECTED
+        if standing is Standing.STALLED or not self.startable:
+            return RevisionState.STALLED
         if serving:
             return RevisionState.SERVING
-        if standing is Standing.PROVEN:
+        if self.may_serve and not tried:
             return RevisionState.PROVEN if self.replicas else RevisionState.RETIRED
         if self.ready:
             return RevisionState.PROBING
@@ -184,7 +191,7 @@ class Revision:
         """Why it stands where it does, in words for the user."""
         if self.dropped and self.watch_verdict is not None:
             return self.watch_verdict.reason, self.watch_verdict.message
-        if self.probe_verdict is not None:
+        if self.probe_verdict is not None and (self.probe_verdict.failed or self.startable):
             return self.probe_verdict.reason, self.probe_verdict.message
         if not self.startable:
             return self.status.reason or Reason.START_FAILED, self.status.start_problem
@@ -195,9 +202,10 @@ def known(before: Iterable[RevisionStatus], seen: Observation, spec: Eagle3Draft
     """All revisions, by number: those the status remembers, and those whose Deployment was made before a status was lost."""
     remembered = {status.number: status for status in before}
     for number, deployment in seen.deployments.items():
-        if number not in remembered and deployment.owned:
+        if number not in remembered and deployment.owned and not deployment.terminating:
             remembered[number] = _from_record(deployment)
-    return [Revision(status, seen.deployments.get(number), spec) for number, status in sorted(remembered.items())]
+    there = {n: d for n, d in seen.deployments.items() if not d.terminating}
+    return [Revision(status, there.get(number), spec) for number, status in sorted(remembered.items())]
 
 
 def record(status: RevisionStatus) -> dict[str, str]:
@@ -207,6 +215,7 @@ def record(status: RevisionStatus) -> dict[str, str]:
         "target": status.target,
         "draft": status.draft,
         "artifact": status.artifact,
+        "model": status.model,
     }
     if status.expected_accept_length is not None:
         made["expected"] = repr(status.expected_accept_length)
@@ -224,6 +233,7 @@ def _from_record(deployment: Deployment) -> RevisionStatus:
         target=said.get("target", ""),
         draft=said.get("draft"),
         artifact=said.get("artifact"),
+        model=said.get("model"),
         expected_accept_length=float(said["expected"]) if "expected" in said else None,
         adaptive=said.get("adaptive") == "true",
     )

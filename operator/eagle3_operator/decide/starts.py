@@ -1,6 +1,6 @@
 """Starts of servers: how often one has failed, when that is forgotten, and what keeps one from starting."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
@@ -14,6 +14,9 @@ from eagle3_operator.observation import Deployment
 COOLDOWN_SECONDS = 3600.0
 
 
+_ANOTHER_CHANCE: dict[str, object] = {"start_failures": 0, "start_problem": "", "failed_at": None, "reason": None}
+
+
 @dataclass(frozen=True)
 class Failure:
     """A start that has failed: how often by now, why, and what it said."""
@@ -22,24 +25,68 @@ class Failure:
     reason: Reason
     problem: str
 
+    @property
+    def changes(self) -> dict[str, object]:
+        """Of the revision's status."""
+        return {"start_failures": self.times, "start_problem": self.problem, "reason": self.reason}
+
 
 def counted(revision: Revision, *, serving: int | None, budget: float, now: datetime) -> dict[str, object]:
     """What is newly known of a revision's start, as changes of its status: a failure, its end, or another chance.
 
     Args:
-        revision: any. If it serves, its restarts are no failed starts.
-        serving: number of the revision that serves.
+        revision: any.
+        serving: number of the revision that serves, and that can have pods.
         budget: seconds that a server may take to become ready.
         now: the time.
     """
     if revision.replicas == 0:
         return _rested(revision, serving=serving, now=now)
-    if revision.number == serving or revision.ready > 0:
+    if revision.number == serving:
+        return _serves(revision, budget=budget, now=now)
+    if revision.ready > 0 or not revision.startable:
         return {}
     failure = _failure(revision, serving=serving, budget=budget, now=now)
-    if failure is None:
+    return {} if failure is None else failure.changes
+
+
+def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime) -> Failure | None:
+    """A revision that is to take over with so many pods, of which some are not ready when they have had their time.
+
+    A pod that was not even started is given the time for that too: for its volume, its image, its node.
+    """
+    if revision.deployment is None or revision.status.started_at is None:
+        return None
+    late = [pod for pod in revision.deployment.without_former_pods.pods if not pod.ready]
+    waited = times.age(revision.status.started_at, now)
+    allowed = budget if late and all(pod.started for pod in late) else budget + BEFORE_THE_CONTAINER
+    if waited <= allowed:
+        return None
+    ready = f"{revision.ready} of {wanted} pods are ready after {waited / 60:.0f} min"
+    reason, problem = held_up(tuple(late)) or diagnose(replace(revision.deployment, pods=tuple(late)))
+    return Failure(revision.serve.start_retries + 1, reason, f"{ready}: {problem}")
+
+
+def _serves(revision: Revision, *, budget: float, now: datetime) -> dict[str, object]:
+    """Whether what serves has no ready pod for longer than a start may take: then nobody is answered, and it is to be left.
+
+    One that is ready again has nothing more against it. A pod that was not started yet is given the time for that too.
+    """
+    status = revision.status
+    if revision.ready > 0:
+        return {"unready_since": None, **({} if revision.startable else _ANOTHER_CHANCE)}
+    if status.unready_since is None:
+        return {"unready_since": times.text(now)}
+    if not revision.startable or revision.deployment is None:
         return {}
-    return {"start_failures": failure.times, "start_problem": failure.problem, "reason": failure.reason}
+    deployment = revision.deployment.without_former_pods
+    begun = any(pod.started for pod in deployment.pods)
+    silent = times.age(status.unready_since, now)
+    if silent <= budget + (0 if begun else BEFORE_THE_CONTAINER):
+        return {}
+    reason, problem = held_up(deployment.pods) or diagnose(deployment)
+    text = f"it served, and no pod of it has been ready for {silent / 60:.0f} min: {problem}"
+    return Failure(revision.serve.start_retries + 1, reason, text).changes | {"failed_at": times.text(now)}
 
 
 def rest_left(revision: Revision, *, serving: int | None, now: datetime) -> float | None:
@@ -53,12 +100,11 @@ def rest_left(revision: Revision, *, serving: int | None, now: datetime) -> floa
 
 
 def _rested(revision: Revision, *, serving: int | None, now: datetime) -> dict[str, object]:
+    none_ready: dict[str, object] = {"unready_since": None}
     if not revision.startable and revision.status.failed_at is None:
-        return {"failed_at": times.text(now)}
+        return none_ready | {"failed_at": times.text(now)}
     left = rest_left(revision, serving=serving, now=now)
-    if left is None or left > 0:
-        return {}
-    return {"start_failures": 0, "start_problem": "", "failed_at": None, "reason": None}
+    return none_ready if left is None or left > 0 else none_ready | _ANOTHER_CHANCE
 
 
 def _failure(revision: Revision, *, serving: int | None, budget: float, now: datetime) -> Failure | None:

@@ -7,7 +7,6 @@ from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import ArtifactStatus, Attempt, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, drift, events, retention, retries, summary, times
 from eagle3_operator.decide.advancing import advance_chain
-from eagle3_operator.decide.approval import APPROVE_ANNOTATION
 from eagle3_operator.decide.chain import Actions, View, halt
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
@@ -95,7 +94,6 @@ def _status(
     true = {c.type for c in said if c.status == "True"}
     # Whose draft serves has traffic to lose, also where it is never pushed or not healthy
     to_lose = "Ready" in true or true.issuperset(("RevisionProven", "ServerAvailable"))
-    approve = obj.metadata.annotations.get(APPROVE_ANNOTATION)
     artifact = _artifact(view, chain) or before.artifact
     return before.model_copy(
         update={
@@ -114,7 +112,6 @@ def _status(
             "former_artifacts": retention.known(artifact, (before.artifact, *before.former_artifacts)),
             "handled": before.handled.model_copy(
                 update={
-                    "approve": approve or before.handled.approve,
                     "rollback": at.rollout.rolled_back if at.rollout else before.handled.rollback,
                 }
             ),

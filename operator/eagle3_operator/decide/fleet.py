@@ -1,0 +1,128 @@
+"""The fleet: all revisions of one object at one moment, and the questions that a roll-out asks about them.
+
+Every question is a predicate over what is known and seen; none of them does or changes anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import Facts
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_operator.decide.keys import revision_key
+from eagle3_operator.decide.preference import rank
+from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All revisions of one object.
+
+    Attributes:
+        revisions: by number.
+        serving: number of the one that the public Service selects.
+        wanted: what the object asks for, once its draft is converted.
+        spec: of the object.
+        facts: of the target, as it is now.
+    """
+
+    revisions: Mapping[int, Revision]
+    serving: int | None
+    wanted: Wanted | None
+    spec: Eagle3DraftSpec
+    facts: Facts
+
+    def __getitem__(self, number: int) -> Revision:
+        return self.revisions[number]
+
+    def changed(self, number: int, **changes: object) -> "Fleet":
+        """The fleet with these fields of one revision's status changed."""
+        revision = self.revisions[number]
+        return self.having(replace(revision, status=revision.status.model_copy(update=changes)))
+
+    def having(self, revision: Revision) -> "Fleet":
+        """The fleet with this revision, new or in place of the one of its number."""
+        return replace(self, revisions={**self.revisions, revision.number: revision})
+
+    def without(self, numbers: list[int]) -> "Fleet":
+        """The fleet without these revisions."""
+        return replace(self, revisions={n: r for n, r in self.revisions.items() if n not in numbers})
+
+    @property
+    def current(self) -> Revision | None:
+        """The revision that serves."""
+        return self.revisions.get(self.serving) if self.serving is not None else None
+
+    @property
+    def occupant(self) -> int | None:
+        """The revision whose place another one may have to take: what serves, where it can have pods at all."""
+        return self.serving if self.current is not None and self.can_run(self.current) else None
+
+    @property
+    def next_number(self) -> int:
+        """Of the next revision."""
+        return max(self.revisions, default=-1) + 1
+
+    def latest(self, key: str) -> Revision | None:
+        """The newest revision of this key: where what serves could not be measured again, another one was."""
+        matching = [r for r in self.revisions.values() if r.status.key == key]
+        return max(matching, key=lambda r: r.number, default=None)
+
+    def can_run(self, revision: Revision) -> bool:
+        """It has its Deployment, or today's spec makes the very one that it had, as its key says.
+
+        A Deployment that is gone and was made from another spec cannot be made again: what came up in its name would not be
+        what was proven.
+        """
+        if revision.deployment is not None:
+            return True
+        return revision.status.key == revision_key(self.spec, self.facts, revision.status.draft)
+
+    def disproven(self, revision: Revision) -> bool:
+        """The same way of serving was measured again since, and did not pass."""
+        newer = (r for r in self.revisions.values() if r.number > revision.number)
+        return any(r.status.key == revision.status.key and r.standing is Standing.REJECTED for r in newer)
+
+    def may_serve(self, revision: Revision) -> bool:
+        """It is proven, can have pods, and these get ready as far as is known."""
+        return revision.may_serve and revision.startable and self.can_run(revision) and not self.disproven(revision)
+
+    @property
+    def to_be_left(self) -> bool:
+        """What serves does not deserve its traffic, or cannot answer it: whatever is done now is no roll-out but a rescue."""
+        return self.current is None or not self.may_serve(self.current)
+
+    def why_left(self, revision: Revision) -> tuple[Reason, str]:
+        """Why something that served may not any more."""
+        newer = self.latest(revision.status.key)
+        if newer is not None and self.disproven(revision) and not revision.dropped:
+            return newer.judgement()
+        if not self.can_run(revision):
+            return Reason.UNAVAILABLE, "its Deployment is gone, and the object does not say any more how it was made"
+        return revision.judgement()
+
+    def displaces(self, revision: Revision) -> bool:
+        """It can only start in the place of what serves."""
+        return revision.displaces(self.occupant)
+
+    def best(self, *, without: int | None = None) -> Revision | None:
+        """The revision that is preferred, of those that may serve; None where there is none.
+
+        Args:
+            without: a revision to leave out, to see what would be fallen back to.
+        """
+        candidates = [r for r in self.revisions.values() if r.number != without and self.may_serve(r)]
+        return min(candidates, key=lambda r: rank(r, self.wanted, self.facts, self.serving), default=None)
+
+    def needed(self, *others: Revision | None) -> set[int]:
+        """Numbers that nobody may delete: what serves, is wanted or fallen back to, ``others``, and their baselines.
+
+        Measuring a baseline again may take an outage. The newest number stays, because numbers are not used twice.
+        """
+        kept = {
+            r.number for r in (self.current, self.best(), self.best(without=self.serving), *others) if r is not None
+        }
+        keys = {self.revisions[number].status.plain_key for number in kept}
+        if self.wanted is not None:
+            keys |= {self.wanted.plain_key, self.wanted.draft_key}
+        return kept | {r.number for key in keys if (r := self.latest(key)) is not None} | {self.next_number - 1}

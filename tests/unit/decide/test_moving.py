@@ -1,0 +1,386 @@
+"""What moves the Service to a revision that is proven already, with how many pods, and who is asked before."""
+
+from dataclasses import replace
+
+import pytest
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import Facts
+from eagle3_operator.observation import Pod
+from unit.decide.world import World, serving_draft, serving_plain
+from unit.samples import FROM_A_HUB, measured
+
+# ------------------------------------------------------------------------------------------- a proven revision comes back
+
+
+def rejected(world: World) -> World:
+    """r1 serves; r2, the same draft with fewer steps, was measured at 1.02x, below the bar."""
+    serving_draft(world).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    waits = world.condition("Ready").reason is Reason.AWAITING_APPROVAL
+    if waits:
+        approve(world)
+    world.ready(2).finish("probe", measured(accept=1.9, speed=92.0))
+    if world.seen.deployments[1].ready_replicas == 0:
+        world.ready(1)
+    world.annotations.clear()
+    assert (world.serving, world.told.revisions[2].state) == (1, "Rejected")
+    return world
+
+
+def approve(world: World) -> World:
+    world.annotations["eagle3.dev/approve"] = (
+        world.condition("Ready").message.split("eagle3.dev/approve=")[1].split()[0]
+    )
+    return world.settle()
+
+
+def test_a_proven_revision_takes_the_place_of_what_serves_only_with_a_persons_word() -> None:
+    """A lower bar is an edit of one number; it must not cost the Service."""
+    world = rejected(World(room=1).edit(serve={"surge": "Never"}))
+    world.edit(probe={"minSpeedup": 1.0}).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1, 2: 0})
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert world.reason("RevisionProven") == ("True", Reason.PROVEN)
+    assert world.reason("Stalled") == ("True", Reason.AWAITING_APPROVAL)
+    approve(world)
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    assert world.ready(2).serving == 2
+    assert world.reason() == ("True", Reason.SERVING)
+
+
+def test_a_proven_revision_is_patient_beside_what_serves_before_it_asks_for_its_place() -> None:
+    world = rejected(World(room=2))
+    world.room = 1
+    world.edit(probe={"minSpeedup": 1.0}).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1, 2: 1})
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    world.later(119).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1, 2: 1})
+    world.later(2).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1, 2: 0})
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+
+
+def test_where_nothing_moves_by_itself_a_proven_revision_does_not_either() -> None:
+    world = rejected(World().edit(autoApply="Never"))
+    world.edit(probe={"minSpeedup": 1.0}).settle()
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert approve(world).ready(2).serving == 2
+
+
+def test_a_proven_revision_is_not_started_while_the_object_is_suspended() -> None:
+    world = rejected(World())
+    world.edit(probe={"minSpeedup": 1.0}, suspend=True).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1, 2: 0})
+    assert world.reason() == ("False", Reason.SUSPENDED)
+
+
+def test_one_word_covers_a_new_way_of_serving_and_nothing_that_comes_later() -> None:
+    """The annotation stays on the object for years."""
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(serve={"maxRunningRequests": 7}).settle()
+    approve(world).ready(2).finish("probe", measured())
+    assert world.replicas == {0: 0, 1: 0, 2: 0, 3: 1}, "its draft has the same word"
+    world.ready(3).finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 3
+    for steps in (2, 4):
+        world.edit(serve={"speculative": {"numSteps": steps, "numDraftTokens": steps + 1}}).settle()
+        assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+        assert world.replicas[3] == 1
+
+
+# -------------------------------------------------------------------------------------- what serves is measured again
+
+
+def test_a_baseline_that_serves_is_measured_by_another_of_its_kind() -> None:
+    """Its own traffic would make every measurement of it worthless, and the next draft wait for ever."""
+    world = serving_plain().ready(1).finish("probe", measured(accept=1.0, speed=54.8))
+    assert world.serving == 0
+    world.edit(probe={"concurrency": 8}).settle()
+    assert world.replicas == {0: 1, 1: 0, 2: 1}
+    world.ready(2)
+    assert [job.revision for job in world.jobs("probe") if not job.finished] == [2]
+    world.finish("probe", measured(concurrency=8))
+    assert world.serving == 0, "of two of one kind it is not moved away from"
+    assert world.replicas == {0: 1, 1: 1, 2: 0}
+    world.ready(1).finish("probe", measured(accept=2.71, speed=126.9, concurrency=8))
+    assert world.serving == 1
+
+
+def test_a_load_that_is_edited_measures_the_draft_again_too() -> None:
+    world = serving_draft().edit(probe={"concurrency": 8}).settle()
+    world.ready(0).finish("probe", measured(concurrency=8))
+    assert (world.serving, world.replicas[2]) == (1, 1)
+    assert world.reason() == ("False", Reason.SERVER_STARTING)
+    world.ready(2).finish("probe", measured(accept=2.71, speed=126.9, concurrency=8))
+    assert (world.serving, world.reason()) == (2, ("True", Reason.SERVING))
+
+
+def test_a_draft_that_is_too_slow_under_the_new_load_is_left_although_it_was_proven_under_the_former() -> None:
+    world = serving_draft().edit(probe={"concurrency": 8}).settle()
+    world.ready(0).finish("probe", measured(concurrency=8))
+    world.ready(2).finish("probe", measured(accept=2.71, speed=60.0, concurrency=8))
+    assert world.ready(0).serving == 0
+    assert world.reason("RevisionProven") == ("False", Reason.SLOWER_THAN_BASELINE)
+    told = [event.message for event in world.events if event.reason == "RolledBack"]
+    assert len(told) == 1
+    assert "SlowerThanBaseline: r2: accept length" in told[0]
+    assert world.replicas == {0: 1, 1: 0, 2: 0}
+
+
+def test_a_rejected_draft_is_measured_again_under_another_load() -> None:
+    world = serving_plain().ready(1).finish("probe", measured(accept=1.0, speed=54.8))
+    world.later(700).edit(probe={"concurrency": 8}).settle().ready(2).finish("probe", measured(concurrency=8))
+    assert world.ready(1).job("probe").revision == 1
+
+
+@pytest.mark.parametrize("surge", ["IfFree", "Never"])
+def test_a_retry_of_what_serves_costs_no_outage(surge: str) -> None:
+    world = serving_draft(World(room=2).edit(serve={"surge": surge})).later(700).settle()
+    before = world.outages
+    world.annotations["eagle3.dev/retry"] = "r1@again"
+    world.settle()
+    assert (world.serving, world.outages, world.replicas[1]) == (1, before, 1)
+    if surge == "Never":
+        assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+        return
+    world.ready(2).finish("probe", measured(accept=2.6, speed=120.0))
+    assert (world.serving, world.outages) == (2, before)
+
+
+# ----------------------------------------------------------------------------------------------- Deployments that are gone
+
+
+def without_deployment(world: World, number: int) -> World:
+    """Somebody deletes it."""
+    world._delete("Deployment", f"kimi-r{number}")
+    return world.settle()
+
+
+def test_a_retired_revision_whose_deployment_is_gone_is_still_the_last_resort() -> None:
+    world = without_deployment(serving_draft().later(700).settle(), 0)
+    assert world.replicas == {1: 1}
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == {0: 1, 1: 1}
+    assert world.ready(0).serving == 0
+
+
+def test_what_the_object_describes_no_more_is_not_made_again_from_what_it_describes_now() -> None:
+    """Under the proof of the old one something else would serve."""
+    world = serving_draft().later(700).settle().edit(image="lmsysorg/sglang:v0.5.24").settle()
+    world = without_deployment(world, 1)
+    assert 1 not in world.replicas
+    assert world.ready(0).serving == 0, "which is still there as it was proven"
+    world.finish("inspect").ready(2).finish("probe", measured())
+    world.ready(3).finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 3
+    images = {
+        made["metadata"]["name"]: made["spec"]["template"]["spec"]["containers"][0]["image"]
+        for made in world.applied
+        if made["kind"] == "Deployment"
+    }
+    assert {name: image[-2:] for name, image in images.items()} == {
+        "kimi-r0": "23",
+        "kimi-r1": "23",
+        "kimi-r2": "24",
+        "kimi-r3": "24",
+    }
+
+
+def test_where_nothing_proven_is_left_the_new_one_is_proven_without_asking_for_a_place_that_nobody_has() -> None:
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(image="lmsysorg/sglang:v0.5.24").settle()
+    without_deployment(without_deployment(world, 0), 1).finish("inspect")
+    assert world.replicas == {2: 1}
+    assert world.ready(2).finish("probe", measured()).serving == 2
+
+
+def test_what_serves_is_made_again_as_it_was_proven() -> None:
+    world = without_deployment(serving_draft().later(700).settle(), 1)
+    assert world.replicas == {0: 0, 1: 1}
+    assert world.ready(1).reason() == ("True", Reason.SERVING)
+    assert world.served == [0, 1]
+
+
+def test_a_deployment_that_is_about_to_end_is_waited_for_and_then_made_again() -> None:
+    world = serving_draft().later(700).settle()
+    world._put(replace(world.seen.deployments[1], terminating=True))
+    world.settle()
+    decision = world.step()
+    assert not [made for made in decision.apply if made["kind"] == "Deployment"]
+    assert decision.requeue_after is not None
+    assert without_deployment(world, 1).replicas[1] == 1
+
+
+# --------------------------------------------------------------------------------------------------------- two replicas
+
+
+def two(room: int, **changes: str) -> World:
+    """r1 serves with two pods; r2 is the same draft with fewer steps."""
+    serve = {"replicas": 2, "startTimeout": "20m"}
+    world = serving_draft(World(room=room).edit(serve=serve, **changes)).ready(1).later(700).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 2})
+    return world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+
+
+def some_ready(world: World, number: int) -> World:
+    """Of a revision's pods those get ready that have a place."""
+    deployment = world.seen.deployments[number]
+    pods = [
+        pod if pod.unschedulable else replace(pod, phase="Running", ready=True, started_at=world.now)
+        for pod in deployment.pods
+    ]
+    return world.pods(number, *pods)
+
+
+def test_with_room_for_all_the_service_moves_when_as_many_answer_as_before() -> None:
+    world = two(room=4)
+    world.ready(2).finish("probe", measured(accept=2.6, speed=120.0))
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 2, 2: 2})
+    assert world.reason() == ("False", Reason.SERVER_STARTING)
+    assert world.ready(2).serving == 2
+
+
+def test_with_room_for_one_more_the_pods_take_each_others_place_with_a_persons_word() -> None:
+    world = two(room=3)
+    some_ready(world, 2).finish("probe", measured(accept=2.6, speed=120.0))
+    some_ready(world, 2).later(121).settle()
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert "the Service has 1 of 2 meanwhile" in world.condition("Ready").message
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 2, 2: 0})
+    approve(world)
+    assert world.replicas == {0: 0, 1: 1, 2: 2}
+    some_ready(some_ready(world, 2), 1)
+    assert (world.serving, world.replicas) == (2, {0: 0, 1: 0, 2: 2})
+    assert world.outages == 0
+
+
+def test_with_no_room_at_all_one_pod_goes_on_serving_all_the_time() -> None:
+    world = two(room=2, autoApply="Always").later(121).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 1}
+    some_ready(some_ready(world, 2), 1).finish("probe", measured(accept=2.6, speed=120.0))
+    assert (world.serving, world.replicas) == (2, {0: 0, 1: 0, 2: 2})
+    assert some_ready(world, 2).reason() == ("True", Reason.SERVING)
+    assert world.outages == 0
+
+
+def one_of_two(world: World, number: int, **trouble: object) -> World:
+    first = Pod(f"kimi-r{number}-a", world.now, "Running", ready=True, started_at=world.now)
+    second = Pod(f"kimi-r{number}-b", world.now, **trouble)  # type: ignore[arg-type]
+    return world.pods(number, first, second)
+
+
+LAME = {
+    "crashes": ({"phase": "Running", "started_at": None, "restarts": 1, "exit_code": 1}, 20, Reason.START_FAILED),
+    "has no image": ({"waiting_reason": "ErrImagePull", "waiting_message": "denied"}, 50, Reason.IMAGE_PULL),
+}
+
+
+@pytest.mark.parametrize("case", LAME)
+def test_a_revision_one_of_whose_pods_never_gets_ready_is_given_up_and_what_serves_goes_on(case: str) -> None:
+    changes, minutes, reason = LAME[case]
+    world = two(room=4)
+    world.ready(2).finish("probe", measured(accept=2.6, speed=120.0))
+    trouble = {name: world.now if name == "started_at" else value for name, value in changes.items()}
+    one_of_two(world, 2, **trouble).later(60 * minutes - 1).settle()
+    assert (world.serving, world.replicas[2]) == (1, 2)
+    world.later(2).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 2, 2: 0})
+    assert world.reason("RevisionProven") == ("False", reason)
+    assert f"1 of 2 pods are ready after {minutes} min" in world.condition("Ready").message
+    assert world.reason("Stalled")[0] == "True"
+    assert world.told.revisions[2].state == "Stalled"
+    world.later(3601).settle()
+    assert world.replicas == {0: 0, 1: 2, 2: 2}, "an hour later it is tried again"
+    assert world.ready(2).serving == 2
+
+
+def test_a_rescue_makes_do_with_the_pods_that_get_ready() -> None:
+    world = serving_draft(World().edit(serve={"replicas": 2, "startTimeout": "20m"})).ready(1).later(700).settle()
+    world.window(verify=2900)
+    world.window(verify=2900)
+    one_of_two(world, 0, phase="Running", started_at=world.now)
+    assert world.serving == 1, "two bad pods serve more than a good one"
+    world.later(1201).settle()
+    assert world.serving == 0
+    assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+
+
+# --------------------------------------------------------------------------------------------- what serves and crashes
+
+
+def crashing(world: World, number: int = 1) -> World:
+    pod = Pod("p", world.now, "Running", started_at=world.now, restarts=7, exit_code=1)
+    return world.pods(number, pod, log=("torch.AcceleratorError: an illegal memory access was encountered",))
+
+
+def test_a_draft_that_crashes_again_and_again_under_traffic_is_left_after_the_time_of_a_start() -> None:
+    world = serving_draft(World().edit(serve={"startTimeout": "20m"})).later(700).settle()
+    crashing(world).later(1199).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1})
+    world.later(2).settle()
+    assert world.replicas == {0: 1, 1: 1}
+    assert world.ready(0).serving == 0
+    assert world.replicas == {0: 1, 1: 0}
+    assert world.reason("RevisionProven") == ("False", Reason.START_FAILED)
+    said = world.condition("RevisionProven").message
+    assert "no pod of it has been ready for 20 min" in said
+    assert "illegal memory access" in said
+    assert "r0 is serving; r1 is tried again in an hour" in said
+    assert [event.type for event in world.events if event.reason == "RolledBack"] == ["Warning"]
+    world.later(3601).settle()
+    assert world.ready(1).serving == 1
+
+
+def test_a_server_that_restarts_within_its_time_is_not_left() -> None:
+    world = serving_draft(World().edit(serve={"startTimeout": "20m"})).later(700).settle()
+    for _ in range(3):
+        crashing(world).later(1100).settle()
+        world.ready(1).later(600).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1})
+    assert world.told.revisions[1].unready_since is None
+
+
+def test_a_server_that_crashes_and_has_nothing_to_be_left_for_goes_on_trying() -> None:
+    world = (
+        serving_plain(World().edit(serve={"startTimeout": "20m"}))
+        .ready(1)
+        .finish("probe", measured(accept=1.0, speed=50.0))
+    )
+    crashing(world, 0).later(7200).settle()
+    assert (world.serving, world.replicas) == (0, {0: 1, 1: 0})
+    assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+    world.ready(0)
+    assert world.told.revisions[0].state == "Serving"
+
+
+# ------------------------------------------------------------------------------------------- a target that is fetched again
+
+
+def found_in(path: str) -> Facts:
+    """What Inspect says of a target that was fetched to this folder."""
+    fetched = FROM_A_HUB.fetched
+    assert fetched is not None
+    assert fetched.target is not None
+    target = fetched.target.model_copy(update={"path": path})
+    return FROM_A_HUB.model_copy(update={"fetched": fetched.model_copy(update={"target": target})})
+
+
+@pytest.mark.parametrize("made_by", ["this version", "an earlier one"])
+def test_a_target_that_was_fetched_to_another_folder_is_no_fault_of_the_server_that_reads_the_former(
+    made_by: str,
+) -> None:
+    world = World().settle().finish("inspect", found_in("/eagle3/models/first"))
+    for stage in ("extract", "train", "convert"):
+        world.finish(stage)
+    world.ready(0).finish("probe", measured()).ready(1).finish("probe", measured(accept=2.71, speed=126.9))
+    if made_by == "an earlier one":
+        world.status["revisions"] = [{**r, "model": None} for r in world.status["revisions"]]
+    world.annotations["eagle3.dev/retry"] = "inspect@again"
+    world.settle().finish("inspect", found_in("/eagle3/models/second"))
+    world.later(700).edit(probe={"concurrency": 8}).settle().ready(0)
+    asked = str(world.applied_job("probe")["spec"]["template"]["metadata"]["annotations"])
+    assert ("/eagle3/models/first" in asked) == (made_by == "this version")
+    assert "/eagle3/models/second" not in asked
