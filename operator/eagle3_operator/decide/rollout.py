@@ -19,11 +19,11 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.decide import capacity, retirement, starts, times
+from eagle3_operator.decide import asking, capacity, place, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
 from eagle3_operator.decide.chain import Actions, View
-from eagle3_operator.decide.diagnosis import held_up, without_place
+from eagle3_operator.decide.diagnosis import held_up
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.probing import measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
@@ -33,7 +33,6 @@ from eagle3_operator.decide.watching import heard
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
-from eagle3_operator.observation import Pod
 
 #: Seconds after which something that this reconcile has changed is looked at again.
 _SOON = 0.5
@@ -150,7 +149,7 @@ class Rollout:
             if self.candidate is None:
                 return
             self._cover(self.candidate)
-            if self._waits(self.fleet[self.candidate]):
+            if self._waits(self.candidate):
                 return
             self._drive(self.fleet[self.candidate])
             if self.fleet[self.candidate].standing is Standing.UNTRIED:
@@ -163,6 +162,8 @@ class Rollout:
         if current is not None and self._rests(current, goal):
             goal = current
         self.goal = goal.number if goal is not None else None
+        if goal is not None and self.fleet.to_be_left and goal.number != self.fleet.serving:
+            self.fleet = place.rescued(self.fleet, self.view, goal)
 
     def ask(self) -> None:
         """What is to come and costs what serves its pods waits for a person; a rescue never does."""
@@ -177,7 +178,7 @@ class Rollout:
         self._cover(mover.number)
         if mover.number == self.goal:
             self._tell_of_goal(mover)
-        if not self._waits(self.fleet[mover.number]):
+        if not self._waits(mover.number):
             return
         self.blocked = mover.number == self.candidate
         if not self.blocked:
@@ -264,25 +265,7 @@ class Rollout:
             self.reason, self.message = trouble
         elif revision.status.start_failures:
             self.message += f"; it failed {revision.status.start_failures} times: {revision.status.start_problem}"
-        if waiting := without_place(pods):
-            self._find_place(revision, waiting)
-
-    def _find_place(self, mover: Revision, waiting: Pod) -> None:
-        """What is only kept warm goes first; if that does not help, the mover is to displace what serves."""
-        since = waiting.unschedulable_since or waiting.created_at
-        patient = (self.view.now - since).total_seconds() < self.view.settings.surge_patience_seconds
-        held = self._end_bakes(mover)
-        if self.fleet.occupant is not None and not held and not patient and not mover.status.displaces:
-            self._change(mover.number, displaces=True)
-            self.wake.append(_SOON)
-
-    def _end_bakes(self, mover: Revision) -> bool:
-        """What is only kept warm gives way to a mover that finds no GPU. Whether any of it still holds one."""
-        others = [r for n, r in self.fleet.revisions.items() if n not in (self.fleet.serving, mover.number)]
-        for revision in others:
-            self._change(revision.number, bakes_until=None)
-        pods = (pod for revision in others if revision.deployment is not None for pod in revision.deployment.pods)
-        return any(revision.replicas for revision in others) or any(map(self.view.holds_place, pods))
+        self.fleet = place.sought(self.fleet, self.view, revision)
 
     # ------------------------------------------------------------------------------------------------ room, approval
 
@@ -305,33 +288,12 @@ class Rollout:
     def _approvals(self) -> Approvals:
         return Approvals(self.view.obj, self.before.ready_once)
 
-    def _waits(self, mover: Revision) -> bool:
-        """Whether it may not start, or go on, for now: the object is suspended, or a person has not said so."""
-        takes_over = mover.number == self.goal and mover.ready >= capacity.enough(
-            self.fleet.current, self.serve.replicas
-        )
-        outage = self.fleet.displaces(mover) and not takes_over
-        if self.view.obj.spec.suspend and (mover.replicas == 0 or outage):
-            self.reason, self.message = Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
-            return True
-        # It was a candidate just now: whoever had to be asked was
-        follows = mover.number == self.goal and mover.replicas > 0 and mover.status.bakes_until is None
-        if mover.status.covered or (follows and not outage) or not self._approvals.needed(outage=outage):
-            return False
-        cost = self._cost(mover) if outage else f"autoApply is Never: {mover.name} is not started by itself"
-        self.reason = Reason.AWAITING_APPROVAL
-        self.message = f"{cost}. {self._approvals.command(mover.name, mover.status.key)}"
-        return True
-
-    def _cost(self, mover: Revision) -> str:
-        """What is lost while it starts in the place of what serves."""
-        serving, count = f"r{self.fleet.serving}", self.serve.replicas
-        start = f"(a start may take up to {self.budget / 60:.0f} min)"
-        if count < 2:
-            lost = f"it would replace it: the Service has no pod while it starts and is probed {start}"
-        else:
-            lost = f"its pods would take the place of that one's, one by one: the Service has {count - 1} of {count} meanwhile {start}"
-        return f"{mover.name} finds no GPU beside {serving}, so {lost}"
+    def _waits(self, mover: int) -> bool:
+        """Whether it may not start, or go on, for now."""
+        waiting = asking.waits(self.fleet[mover], self.fleet, self.view, self._approvals, self.facts)
+        if waiting is not None:
+            self.reason, self.message = waiting
+        return waiting is not None
 
     # ---------------------------------------------------------------------------------------------------- the goal
 
@@ -351,55 +313,27 @@ class Rollout:
         pods = f": {goal.ready} of {count} pods are ready" if count > 1 else ""
         self._starting(goal, f"{goal.name} is starting, to take over{pods}")
 
-    def _takes_place(self, goal: Revision) -> bool:
-        """Whether the goal's pods need the GPUs of what serves; a rescue takes them as soon as it finds no others.
-
-        But for GPUs that are about to be free: taking away what serves would only leave the Service without a pod.
-        """
-        if goal.number == self.fleet.serving or goal.ready >= capacity.enough(self.fleet.current, self.serve.replicas):
-            return False
-        waits = goal.deployment is not None and without_place(goal.deployment.pods) is not None
-        if waits and self.fleet.to_be_left and not self._pods_are_going():
-            goal = self._change(goal.number, displaces=True)
-        return self.fleet.displaces(goal)
-
-    def _pods_are_going(self) -> bool:
-        """Whether pods that do not serve end, and are to be waited for."""
-        others = [r for n, r in self.fleet.revisions.items() if n != self.fleet.serving and r.deployment is not None]
-        pods = (pod for r in others if r.deployment is not None for pod in r.deployment.pods)
-        return any(pod.terminating and self.view.holds_place(pod) for pod in pods)
-
     # ---------------------------------------------------------------------------------------------------- the pods
 
     def _wanted_pods(self) -> dict[int, int]:
-        if self._makes_room:
-            for number in self.fleet.revisions:
+        warm = {} if self._makes_room else place.warm(self.fleet, self.view)
+        self.wake += [left + 1 for left in warm.values()]
+        for number, revision in self.fleet.revisions.items():
+            if revision.status.bakes_until is not None and number not in warm:
                 self._change(number, bakes_until=None)
+        if self._makes_room:
             return dict.fromkeys(self.fleet.revisions, 0)
-        goal, candidate = self._of(self.goal), self._of(self.candidate)
+        goal, candidate, count = self._of(self.goal), self._of(self.candidate), self.serve.replicas
         # What is fallen back to while it is measured again gets the pods of a goal, not the one of a candidate
         tried = candidate is not None and not self.blocked and self.candidate != self.goal
         return capacity.replicas(
             self.fleet.revisions,
-            count=self.serve.replicas,
+            count=count,
             serving=self.fleet.serving,
-            baking=self._baking(),
-            goal=Claimant(goal, self._takes_place(goal)) if goal is not None else None,
+            baking=warm,
+            goal=Claimant(goal, place.takes_place(self.fleet, goal, count)) if goal is not None else None,
             candidate=Claimant(candidate, self.fleet.displaces(candidate)) if candidate is not None and tried else None,
         )
-
-    def _baking(self) -> list[int]:
-        """The former revisions that are still kept warm."""
-        warm = []
-        for number, revision in self.fleet.revisions.items():
-            until = revision.status.bakes_until
-            left = (times.parse(until) - self.view.now).total_seconds() if until else 0.0
-            if left > 0 and revision.standing is not Standing.REJECTED:
-                warm.append(number)
-                self.wake.append(left + 1)
-            elif until:
-                self._change(number, bakes_until=None)
-        return warm
 
     # ------------------------------------------------------------------------------------------------ the promotion
 

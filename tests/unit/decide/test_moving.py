@@ -1,6 +1,7 @@
 """What moves the Service to a revision that is proven already, with how many pods, and who is asked before."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -272,7 +273,7 @@ def one_of_two(world: World, number: int, **trouble: object) -> World:
     return world.pods(number, first, second)
 
 
-LAME = {
+LAME: dict[str, tuple[dict[str, Any], int, Reason]] = {
     "crashes": ({"phase": "Running", "started_at": None, "restarts": 1, "exit_code": 1}, 20, Reason.START_FAILED),
     "has no image": ({"waiting_reason": "ErrImagePull", "waiting_message": "denied"}, 50, Reason.IMAGE_PULL),
 }

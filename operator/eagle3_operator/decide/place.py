@@ -1,0 +1,63 @@
+"""Place: what a revision's pods take it from, where the scheduler finds none for them.
+
+First from what is only kept warm; then, for a roll-out after some patience and for a rescue at once, from what serves.
+"""
+
+from eagle3_operator.decide import times
+from eagle3_operator.decide.capacity import enough
+from eagle3_operator.decide.chain import View
+from eagle3_operator.decide.diagnosis import without_place
+from eagle3_operator.decide.fleet import Fleet
+from eagle3_operator.decide.revisions import Revision, Standing
+
+
+def sought(fleet: Fleet, view: View, mover: Revision) -> Fleet:
+    """The fleet when a mover has looked for a place: what is kept warm gives way, or the mover is to displace what serves."""
+    waiting = without_place(mover.deployment.without_former_pods.pods) if mover.deployment is not None else None
+    if waiting is None:
+        return fleet
+    others = [r for n, r in fleet.revisions.items() if n not in (fleet.serving, mover.number)]
+    for revision in others:
+        fleet = fleet.changed(revision.number, bakes_until=None)
+    since = waiting.unschedulable_since or waiting.created_at
+    patient = (view.now - since).total_seconds() < view.settings.surge_patience_seconds
+    if patient or _hold(others, view) or fleet.occupant is None:
+        return fleet
+    return fleet.changed(mover.number, displaces=True)
+
+
+def rescued(fleet: Fleet, view: View, goal: Revision) -> Fleet:
+    """The fleet when the goal of a rescue has looked for a place: it takes that of what serves at once.
+
+    But for GPUs that are about to be free: taking away what serves would only leave the Service without a pod.
+    """
+    if goal.deployment is None or without_place(goal.deployment.pods) is None or _going(fleet, view):
+        return fleet
+    return fleet.changed(goal.number, displaces=True)
+
+
+def takes_place(fleet: Fleet, goal: Revision, count: int) -> bool:
+    """Whether a goal of so many pods still needs the GPUs of what serves."""
+    return goal.number != fleet.serving and goal.ready < enough(fleet.current, count) and fleet.displaces(goal)
+
+
+def warm(fleet: Fleet, view: View) -> dict[int, float]:
+    """The former revisions that are still kept warm, and seconds that are left to each."""
+    left = {
+        number: (times.parse(revision.status.bakes_until) - view.now).total_seconds()
+        for number, revision in fleet.revisions.items()
+        if revision.status.bakes_until is not None and revision.standing is not Standing.REJECTED
+    }
+    return {number: seconds for number, seconds in left.items() if seconds > 0}
+
+
+def _hold(revisions: list[Revision], view: View) -> bool:
+    """Whether any of them still holds GPUs, or is about to have pods."""
+    pods = (pod for revision in revisions if revision.deployment is not None for pod in revision.deployment.pods)
+    return any(revision.replicas for revision in revisions) or any(map(view.holds_place, pods))
+
+
+def _going(fleet: Fleet, view: View) -> bool:
+    """Whether pods that do not serve end, and are to be waited for."""
+    others = (r.deployment for n, r in fleet.revisions.items() if n != fleet.serving and r.deployment is not None)
+    return any(pod.terminating and view.holds_place(pod) for deployment in others for pod in deployment.pods)
