@@ -178,6 +178,19 @@ def fed(root: Path, dtype: FeatureDtype, size: int) -> dict[str, float]:
     return {"MB/s": round(stored / min(later) / 1e6), "tokens/s": round(tokens / min(later))}
 
 
+def verified_by_one_core(root: Path, size: int) -> dict[str, int]:
+    """What a first epoch, which verifies every conversation, gives a consumer from a cold disk: MB/s, packed, by dtype as stored."""
+    found = {}
+    for dtype in ("bf16", "fp8"):
+        store = root / f"cold-{dtype}"
+        write(store, header(dtype), size)
+        stored = sum(path.stat().st_size for path in store.iterdir())
+        seconds = [read(store, 1, lambda samples: pack(samples, 7), cold=True)[0] for _ in range(ROUNDS)]
+        found[dtype] = round(stored / median(seconds) / 1e6)
+        shutil.rmtree(store)
+    return found
+
+
 def hashed(seconds: float = 2.0) -> float:
     """MB/s of SHA-256."""
     piece, digest, count = os.urandom(2**26), hashlib.sha256(), 0
@@ -202,6 +215,7 @@ def main() -> int:
         shutil.rmtree(Path(name) / "store")
         os.sched_setaffinity(0, {min(cores)})
         sha256 = hashed()
+        cold = verified_by_one_core(Path(name), size // 4)
         consumers = {dtype: fed(Path(name), dtype, size // 4) for dtype in ("bf16", "fp8")}
     pairs = {"write": ("write", "dd write"), "first epoch": ("first", "dd read"), "later epochs": ("later", "dd read")}
     shares = {
@@ -210,9 +224,11 @@ def main() -> int:
     }
     print(json.dumps({f"{name} MB/s": [round(rate) for rate in rates] for name, rates in disk.items()}))
     print(json.dumps({f"{name}, share of dd": round(share, 2) for name, share in shares.items()}))
-    print(json.dumps({"cores": len(cores), "SHA-256 on one, MB/s": round(sha256), "from memory, one core": consumers}))
+    print(json.dumps({"cores": len(cores), "SHA-256 on one, MB/s": round(sha256)}))
+    print(json.dumps({"first epoch, cold, one core, MB/s": cold, "from memory, one core": consumers}))
     reached = min(shares.values()) >= SHARE
-    return 0 if reached and all(one["MB/s"] >= CONSUMER for one in consumers.values()) else 1
+    fed_by_one = [*cold.values(), *(one["MB/s"] for one in consumers.values())]
+    return 0 if reached and min(fed_by_one) >= CONSUMER else 1
 
 
 if __name__ == "__main__":
