@@ -1,7 +1,9 @@
 """Features in a real S3-compatible object store: made, read, refused and removed as on a volume."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.safetensors import read_header
@@ -21,6 +24,7 @@ from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sa
 from eagle3_draft.places import ObjectStore, place
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import run as run_train
+from eagle3_draft.train.batches import epoch_steps, share
 from objectstore import BUCKET, Server, serving
 from unit.train import corpus
 
@@ -68,14 +72,15 @@ def sample(seed: int) -> Sample:
     )
 
 
-def extract(root: Path, server: Server, parts: list[str] = PARTS) -> Path:
+def extract(root: Path, server: Server, parts: list[str] = PARTS, *, conversations: int = 1) -> Path:
     """Publish parts, each of two shards, and the whole once all are there: what Extract's pods do."""
     at, folder = place(config(server), root), root / "llm" / "tiny" / "extract" / "k1"
     for part in parts:
         writer = FeatureWriter(folder / part, HEADER)
         for number in range(2):
-            one = sample(PARTS.index(part) * 2 + number)
-            writer.write(Split.TRAIN, number, [one.input_ids.tolist()], [one])
+            first = (PARTS.index(part) * 2 + number) * conversations
+            samples = [sample(first + one) for one in range(conversations)]
+            writer.write(Split.TRAIN, number, [one.input_ids.tolist() for one in samples], samples)
         at.published(folder / part, writer.publish(key=KEY, made_from={}, numbers={}, provenance={}))
     if all(at.finished(folder / part, KEY) for part in PARTS):
         publish_store(folder, PARTS, at, key=KEY, made_from={}, numbers={}, provenance={})
@@ -84,7 +89,7 @@ def extract(root: Path, server: Server, parts: list[str] = PARTS) -> Path:
 
 def test_what_one_pod_publishes_another_reads_to_the_bit(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server)
-    assert not list(folder.rglob("*.safetensors"))  # the pod's disk is free for the next part
+    assert not list(folder.rglob("train-*.safetensors"))  # the pod's disk is free for the next part
     elsewhere = tmp_path / "other" / folder.relative_to(tmp_path / "one")
     features = Features.open(elsewhere, place(config(server), tmp_path / "other"))
     assert len(features.train) == 4
@@ -130,6 +135,41 @@ def test_a_cache_that_is_too_small_for_all_gives_room_and_reads_on(server: Serve
 
 def shard_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in (root / places.SHARDS).iterdir())
+
+
+@pytest.mark.parametrize("shards_that_fit", [8, 3], ids=["all fit on the disk", "three shards fit on the disk"])
+def test_the_ranks_of_a_pod_read_each_conversation_once_and_share_what_is_downloaded(
+    server: Server, tmp_path: Path, shards_that_fit: int
+) -> None:
+    written = extract(tmp_path / "one", server, conversations=5)
+    root = tmp_path / "other"
+    folder = root / written.relative_to(tmp_path / "one")
+    of_shard = max(path.stat().st_size for path in server.folder.rglob("train-*.safetensors"))
+    limit, lengths = of_shard * shards_that_fit, [50] * 20
+    steps = epoch_steps(lengths, 300, seed=0, epoch=0)
+    ranks = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "stages.reading_rank", root, folder),
+                config(server, cache_bytes=limit).model_dump_json(by_alias=True),
+                json.dumps([share(step, lengths, 2)[rank] for step in steps]),
+            ],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+        for rank in range(2)
+    ]
+    said = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    at = place(config(server), tmp_path / "one")
+    published = load_file(at.file(written, at.read(written).file("lengths.safetensors")))["train.digests"]
+    read = {int(index): digests for one in said for index, digests in one["digests"].items()}
+    assert sum(len(one["digests"]) for one in said) == 20, "each in one rank"
+    assert read == {index: [bytes(published[index].flatten().tolist()).hex()] for index in range(20)}, "and once"
+    downloaded = [path for one in said for path in one["downloaded"]]
+    assert len(set(downloaded)) == 4
+    if shards_that_fit >= 4:
+        assert len(downloaded) == 4, "once for both"
+    assert max(one["most"] for one in said) <= limit
 
 
 def test_an_object_of_which_a_byte_was_flipped_is_refused(server: Server, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,8 +35,11 @@ from eagle3_draft.stage import StageError
 #: The type of an artifact's numbers.
 Numbers = TypeVar("Numbers", bound=Model)
 
-#: A manifest has a few hundred bytes a file; what is larger is not one, and is not read into memory.
+#: A manifest has a few hundred bytes a file, and what has very many has parts; what is larger is none, and is not read into memory.
 MANIFEST_LIMIT = 64 * 1024 * 1024
+
+#: Manifests of parts that are asked for at a time: they may have to come over the network.
+READ_TOGETHER = 8
 
 #: Of what is published: readers run as other users.
 FILE_MODE = 0o644
@@ -51,7 +55,7 @@ def publish(
     numbers: Mapping[str, Any],
     provenance: Mapping[str, str],
     digests: Mapping[str, str] | None = None,
-    parts: Mapping[str, Manifest] | None = None,
+    parts: Sequence[str] = (),
 ) -> Manifest:
     """Make a folder, whose files are all written, a finished artifact.
 
@@ -64,19 +68,20 @@ def publish(
         provenance: what did not change the output (image, versions, node, times).
         digests: sha256 of files, by path, that the caller wrote with ``write_atomic``, or made durable with that mode
             itself: terabytes are not read again.
-        parts: manifests of artifacts that were published in subfolders, by the subfolder's name: their files become this
-            artifact's, and may lie elsewhere by now.
+        parts: subfolders in which artifacts were published that make up this one: their manifests become its files. What these
+            list may lie elsewhere by now.
 
     Raises:
         ValueError: the folder holds something that is no regular file (a link, a socket).
     """
-    known, parts, files = digests or {}, parts or {}, []
+    known, files = digests or {}, []
     own = [path for path in _contents(folder) if path.relative_to(folder).parts[0] not in parts]
     for path in own:
         name = path.relative_to(folder).as_posix()
         files.append(File(path=name, size=path.stat().st_size, sha256=known.get(name) or settle(path)))
-    for part, of_part in parts.items():
-        files += [file.model_copy(update={"path": f"{part}/{file.path}"}) for file in of_part.files]
+    for path in [folder / part / MANIFEST for part in parts]:
+        name = path.relative_to(folder).as_posix()
+        files.append(File(path=name, size=path.stat().st_size, sha256=file_digest(path)))
     manifest = Manifest(
         stage=stage, key=key, files=files, made_from=dict(made_from), provenance=dict(provenance), numbers=dict(numbers)
     )
@@ -91,7 +96,8 @@ def publish(
 def finished(folder: Path, key: str) -> Manifest | None:
     """The manifest of a finished artifact, or None where there is no manifest: the stage has work to do.
 
-    Sizes are checked, digests are not: those wait for a file's first read (``verified``).
+    Sizes are checked, those of its parts' files too. Digests, but of the parts' manifests, wait for a file's first read
+    (``verified``).
 
     Raises:
         StageError: there is a manifest, but it is broken, another key's, or its files are not there (CorruptArtifact);
@@ -101,9 +107,27 @@ def finished(folder: Path, key: str) -> Manifest | None:
         return None
     manifest = read(folder)
     check_key(folder, manifest, key)
-    for file in manifest.files:
+    of_parts = [file.within(part) for part, of_part in parts(folder, manifest).items() for file in of_part.files]
+    for file in (*manifest.files, *of_parts):
         located(folder, file)
     return manifest
+
+
+def parts(folder: Path, manifest: Manifest, find: Callable[[Path, File], Path] | None = None) -> dict[str, Manifest]:
+    """The manifests of the artifacts in subfolders that make up this one, in their order, by the subfolder.
+
+    Args:
+        folder: of the artifact.
+        manifest: its own.
+        find: finds a listed file and verifies it; ``verified_entry`` where left out.
+
+    Raises:
+        StageError: one is missing, broken, or not the one that was published (CorruptArtifact).
+    """
+    listed = [file for file in manifest.files if file.is_part]
+    with ThreadPoolExecutor(READ_TOGETHER, "manifest") as threads:
+        found = list(threads.map(partial(find or verified_entry, folder), listed))
+    return {path.parent.relative_to(folder).as_posix(): read(path.parent) for path in found}
 
 
 def check_key(folder: Path, manifest: Manifest, key: str) -> None:

@@ -68,7 +68,7 @@ class Place(Protocol):
         ...
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
-        """Remove a folder, its manifest first. One that is not there is no fault.
+        """Remove a folder, its manifest and those of its parts first. One that is not there is no fault.
 
         Args:
             folder: of an artifact, or of working files.
@@ -129,7 +129,8 @@ class Volume:
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
         files, size = 0, 0
-        (folder / MANIFEST).unlink(missing_ok=True)
+        for one in (folder, *self.inside(folder)):
+            (one / MANIFEST).unlink(missing_ok=True)
         for parent, names, leaves in os.walk(folder, topdown=False):
             for path in map(Path(parent).joinpath, (*leaves, *names)):
                 with suppress(FileNotFoundError):  # another pod removes the same
@@ -188,13 +189,13 @@ class ObjectStore:
         return self._shards.lease(entry.sha256, entry.size, partial(self._downloaded, folder, entry))
 
     def published(self, folder: Path, manifest: Manifest) -> None:
-        for file in manifest.files:
-            if (folder / file.path).exists():  # those of parts are there already
-                with self._asking(folder / file.path):
-                    self._files.put_file(str(folder / file.path), self._name(folder / file.path))
+        own = [file for file in manifest.files if not file.is_part]  # those of parts are there already
+        for file in own:
+            with self._asking(folder / file.path):
+                self._files.put_file(str(folder / file.path), self._name(folder / file.path))
         with self._asking(folder):
             self._files.put_file(str(folder / MANIFEST), self._name(folder / MANIFEST))
-        for file in manifest.files:
+        for file in own:
             (folder / file.path).unlink(missing_ok=True)
 
     def inside(self, folder: Path) -> Mapping[Path, bool]:
@@ -207,8 +208,9 @@ class ObjectStore:
         name = self._name(folder)
         with self._asking(folder):
             found = self._files.find(name, detail=True)
-            first = [one for one in found if one == f"{name}/{MANIFEST}"]
-            for number, one in enumerate((*first, *(one for one in found if one not in first)), 1):
+            # The whole's manifest, then those of its parts
+            in_order = sorted(found, key=lambda one: (not one.endswith(f"/{MANIFEST}"), one.count("/")))
+            for number, one in enumerate(in_order, 1):
                 self._files.rm_file(one)
                 told(number)
         return len(found), sum(one["size"] for one in found.values())

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from eagle3_api.jobs import CleanConfig, CleanResult, ObjectReference
 from eagle3_draft.clean import run
+from eagle3_draft.places import Volume
 
 
 def cleaned(root: Path) -> CleanResult:
@@ -47,6 +50,22 @@ def test_the_features_and_the_checkpoints_of_every_key_go_and_those_of_others_st
     assert result.files == 2 + 1 + 2  # shards, the link, checkpoints
     assert result.bytes >= 2 * 8192 + 2 * 4096
     assert cleaned(tmp_path).files == 0
+
+
+def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
+    features = artifact(tmp_path / "llm" / "tiny" / "extract" / "k1")
+    for number in range(5):
+        (features / f"part-{number:05d}-of-00005").mkdir(exist_ok=True)
+        (features / f"part-{number:05d}-of-00005" / "manifest.json").write_text("{}")
+        (features / f"part-{number:05d}-of-00005" / "train-00000.safetensors").write_bytes(b"x")
+
+    def interrupted(files: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        Volume().remove(features, interrupted)
+    assert len(list(features.rglob("*.safetensors"))) > 3
+    assert not list(features.rglob("manifest.json"))
 
 
 def test_a_trained_draft_on_the_claim_of_the_features_stays(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from eagle3_api.jobs import (
     Report,
     StageName,
 )
+from eagle3_api.manifest import File
 from eagle3_draft import artifacts
 from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
@@ -130,6 +131,13 @@ class World:
     def features(self) -> Features:
         return Features.open(self.folder / "features")
 
+    def files(self) -> list[File]:
+        """All that was published, of the parts and of the whole."""
+        folder = self.folder / "features"
+        whole = artifacts.read(folder)
+        of_parts = (file.within(part) for part, of in artifacts.parts(folder, whole).items() for file in of.files)
+        return [*whole.files, *of_parts]
+
 
 @pytest.fixture
 def world(tmp_path: Path, target: Path) -> World:
@@ -218,7 +226,7 @@ def test_with_top_k_only_the_most_likely_tokens_are_kept_of_the_answers(world: W
     expected = logits.log_softmax(-1).gather(-1, told.top_tokens.long())
     torch.testing.assert_close(told.top_log_probabilities.float(), expected, rtol=1e-3, atol=1e-3)
     assert bool((told.top_log_probabilities.diff(dim=-1) <= 0).all())
-    names = {file.path for file in world.features().manifest.files if file.path.endswith("train-00000.safetensors")}
+    names = {file.path for file in world.files() if file.path.endswith("train-00000.safetensors")}
     assert all("last" not in read_header(world.folder / "features" / name).tensors for name in names)
 
 
@@ -316,9 +324,7 @@ def test_sigterm_ends_it_between_conversations_and_the_next_run_goes_on(world: W
     result = run(world.config(), load=lambda _: rest, shard_bytes=20_000)
     assert 30 <= rest.calls < 60
     assert result.conversations == 60
-    for file in artifacts.read(whole.folder / "features").files:
-        if file.path.endswith(".safetensors"):
-            assert artifacts.read(world.folder / "features").file(file.path).sha256 == file.sha256
+    assert tensors_of(world) == tensors_of(whole)
 
 
 def test_a_killed_extraction_leaves_no_artifact_and_goes_on(world: World) -> None:
@@ -347,8 +353,9 @@ def extract(world: World, shards: int, index: int, monkeypatch: pytest.MonkeyPat
     return run(world.config(shards=shards), part_conversations=10, **changes)
 
 
-def files(features: Features) -> dict[str, str]:
-    return {file.path: file.sha256 for file in features.manifest.files if file.path.endswith(".safetensors")}
+def tensors_of(world: World) -> dict[str, str]:
+    """Digests of all files with tensors, by their paths."""
+    return {file.path: file.sha256 for file in world.files() if file.path.endswith(".safetensors")}
 
 
 def test_pods_share_the_parts_and_the_last_one_publishes_the_whole(
@@ -364,7 +371,7 @@ def test_pods_share_the_parts_and_the_last_one_publishes_the_whole(
     assert artifacts.finished(world.folder / "features", KEY) is None
     second = extract(world, 2, 1, monkeypatch)
     assert second.whole
-    assert files(world.features()) == files(alone.features())
+    assert tensors_of(world) == tensors_of(alone)
     assert [len(sample) for sample in every(world.features())] == [len(sample) for sample in every(alone.features())]
     assert (second.conversations, second.held_out, second.tokens) == (60, whole.held_out, whole.tokens)
     assert extract(world, 2, 0, monkeypatch) == second
@@ -427,7 +434,7 @@ def test_the_first_conversations_tell_whether_the_others_fit(world: World) -> No
     ((looked_at, needed),) = re.findall(r"by the first (\d+), need ([\d.]+) MiB more", raised.value.message)
     assert 64 <= int(looked_at) <= 64 + 5
     run(world.config(), free_bytes=lambda _: int(float(needed) * 2**20) + 2**14)
-    stored = sum(file.size for file in world.features().manifest.files)
+    stored = sum(file.size for file in world.files())
     assert stored == pytest.approx(float(needed) * 2**20, rel=0.2)
 
 
@@ -517,7 +524,7 @@ def test_a_part_that_is_nearly_there_needs_room_for_its_rest_alone(world: World)
 def test_what_is_stored_already_needs_no_space_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     extract(world, 2, 0, monkeypatch)
     result = extract(world, 2, 1, monkeypatch, free_bytes=lambda _: 700_000)
-    stored = sum(file.size for file in world.features().manifest.files)
+    stored = sum(file.size for file in world.files())
     assert result.whole
     assert stored > 700_000
 

@@ -112,7 +112,7 @@ def runs(sample: Sample) -> list[tuple[int, int]]:
 
 def contents(world: Asking) -> dict[str, str]:
     """Digests of features and answers."""
-    files = world.features().manifest.files
+    files = world.files()
     return {file.path: file.sha256 for file in files if file.path.endswith((".safetensors", ".jsonl"))}
 
 
@@ -156,13 +156,13 @@ def test_answers_lie_beside_the_part_with_their_tokens_and_their_text(world: Ask
 
 def test_the_answers_in_the_data_are_not_looked_at(world: Asking) -> None:
     run(world.asking())
-    before = world.features().manifest.files
+    before = world.files()
     other = [[{**m, "content": "w1 w2"} if m["role"] == "assistant" else m for m in talk] for talk in talks(24)]
     again = world.other("again")
     again.write([*other, other[0]])
     result = run(again.asking())
     assert result.dropped == {"duplicate": 1}
-    assert [file.sha256 for file in again.features().manifest.files if file.path.endswith("answers.jsonl")] == [
+    assert [file.sha256 for file in again.files() if file.path.endswith("answers.jsonl")] == [
         file.sha256 for file in before if file.path.endswith("answers.jsonl")
     ]
 

@@ -33,6 +33,7 @@ from eagle3_draft.features import (
     Split,
     TopK,
     plan_shards,
+    publish_store,
     tensors,
     write_shard,
 )
@@ -311,6 +312,107 @@ def test_a_published_store_that_contradicts_itself_is_corrupt(tmp_path: Path) ->
     )
     with pytest.raises(StageError, match="differ on how long"):
         Features.open(tmp_path).train[0]
+
+
+PARTS = [f"part-{number:05d}-of-00003" for number in range(3)]
+
+
+def in_parts(folder: Path) -> list[list[Sample]]:
+    """A store of three parts; of each the conversations to learn from. One is held out."""
+    split = [[sample(5), sample(2)], [sample(7)], [sample(1), sample(4)]]
+    for part, samples in zip(PARTS, split, strict=True):
+        store(folder / part, [[one] for one in samples], [[sample(3)]] if part == PARTS[1] else [])
+    publish_store(folder, PARTS, Volume(), key=KEY, made_from={}, numbers={}, provenance={})
+    return split
+
+
+def test_parts_are_one_store_whose_manifest_lists_theirs(tmp_path: Path) -> None:
+    split = in_parts(tmp_path)
+    listed = [file.path for file in artifacts.read(tmp_path).files]
+    assert listed == ["lengths.safetensors", *(f"{part}/manifest.json" for part in PARTS)]
+    features = Features.open(tmp_path)
+    for found, expected in zip(features.train, [one for samples in split for one in samples], strict=True):
+        assert_same(found, expected)
+    assert_same(features.held_out[0], sample(3))
+    assert features.train.place(4) == f"number 0 of {PARTS[2]}/train-00001.safetensors"
+
+
+def test_a_store_of_an_older_version_that_lists_its_parts_shards_itself_is_read(tmp_path: Path) -> None:
+    split = in_parts(tmp_path)
+    whole = artifacts.read(tmp_path)
+    parts = artifacts.parts(tmp_path, whole)
+    every = [file.within(part) for part, of_part in parts.items() for file in of_part.files]
+    shards = {
+        kind: [
+            {**shard, "file": f"{part}/{shard['file']}"}
+            for part, of in parts.items()
+            for shard in of.numbers["shards"][kind]
+        ]
+        for kind in ("train", "held_out")
+    }
+    older = whole.model_copy(
+        update={
+            "files": [*(file for file in whole.files if not file.is_part), *every],
+            "numbers": whole.numbers | {"shards": shards},
+        }
+    )
+    (tmp_path / MANIFEST).write_text(older.model_dump_json(by_alias=True))
+    assert artifacts.finished(tmp_path, KEY) == older
+    assert [len(one) for one in Features.open(tmp_path).train] == [len(one) for samples in split for one in samples]
+
+
+@pytest.mark.parametrize("change", ["another", "missing"])
+def test_a_part_whose_manifest_is_not_the_one_that_was_published_is_corrupt(tmp_path: Path, change: str) -> None:
+    in_parts(tmp_path)
+    path = tmp_path / PARTS[1] / MANIFEST
+    if change == "another":
+        path.write_bytes(path.read_bytes().replace(b"a", b"b", 1))
+    else:
+        path.unlink()
+    with pytest.raises(
+        StageError, match=f"{PARTS[1]}/manifest.json.*({'changed since' if change == 'another' else 'is missing'})"
+    ):
+        Features.open(tmp_path)
+
+
+def test_a_finished_store_of_which_a_part_lost_a_shard_is_corrupt(tmp_path: Path) -> None:
+    in_parts(tmp_path)
+    assert artifacts.finished(tmp_path, KEY) is not None
+    (tmp_path / PARTS[2] / "train-00001.safetensors").unlink()
+    with pytest.raises(StageError, match=f"{PARTS[2]}/train-00001.safetensors' is missing"):
+        artifacts.finished(tmp_path, KEY)
+
+
+def test_four_times_the_features_of_kimi_are_a_store_that_can_be_opened(tmp_path: Path) -> None:
+    """18 TiB: 87.8 M tokens four times, 2,350 a conversation, which is more than a shard."""
+    conversations, of_part = 4 * 87_800_000 // 2350, 512
+    parts = [f"part-{number:05d}-of-00292" for number in range(-(-conversations // of_part))]
+    shards = [f"train-{number:05d}.safetensors" for number in range(of_part)]
+    files = [File(path=name, size=134_756_864, sha256="5" * 64) for name in shards]
+    listed = {"train": [{"file": name, "conversations": 1} for name in shards], "held_out": []}
+    part = Manifest(
+        stage="extract", key=KEY, files=files, made_from={}, numbers=HEADER.model_dump() | {"shards": listed}
+    )
+    for name in parts:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST).write_text(part.model_dump_json(by_alias=True))
+    number = len(parts) * of_part
+    table = {"train": torch.full((number,), 2350, dtype=torch.int32), "held_out": torch.empty(0, dtype=torch.int32)}
+    digests = {f"{kind}.digests": torch.zeros(len(table[kind]), 2, 32, dtype=torch.uint8) for kind in table}
+    save_file(table | digests, tmp_path / "lengths.safetensors")
+    artifacts.publish(
+        tmp_path,
+        stage="extract",
+        key=KEY,
+        made_from={},
+        numbers=HEADER.model_dump(),
+        provenance={},
+        parts=parts,
+    )
+    assert (tmp_path / MANIFEST).stat().st_size < artifacts.MANIFEST_LIMIT / 100
+    train = Features.open(tmp_path).train
+    assert len(train) == number
+    assert train.place(number - 1) == f"number 0 of {parts[-1]}/{shards[-1]}"
 
 
 @pytest.mark.parametrize(

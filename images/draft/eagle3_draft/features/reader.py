@@ -85,6 +85,9 @@ class Features:
         """
         manifest = at.read(folder)
         files = {file.path: file for file in manifest.files}
+        stores = artifacts.parts(folder, manifest, at.file) or {
+            "": manifest
+        }  # of an older version is a whole without parts
         try:
             header = Header.model_validate(manifest.numbers)
         except ValidationError as error:
@@ -102,15 +105,12 @@ class Features:
         samples = []
         for split in Split:
             try:
-                shards = _SHARDS.validate_python(manifest.numbers["shards"][str(split)])
-                agree = all(shard.file in files for shard in shards) and sum(
-                    shard.conversations for shard in shards
-                ) == len(table[str(split)])
+                named = [shard for part, of_part in stores.items() for shard in _shards(part, of_part, split)]
+                agree = sum(conversations for _, conversations in named) == len(table[str(split)])
             except (KeyError, TypeError, ValidationError):
                 agree = False
             if not agree:
                 raise corrupt(folder, f"{LENGTHS} and the manifest differ on the {split} conversations")
-            named = [(files[shard.file], shard.conversations) for shard in shards]
             samples.append(Samples(folder, at, named, header, table[str(split)], table.get(digests_name(split))))
         return cls(manifest, header, *samples)
 
@@ -274,6 +274,18 @@ class _OpenShard(NamedTuple):
 
     shard: Shard
     verified: bytearray
+
+
+def _shards(part: str, manifest: Manifest, split: Split) -> list[tuple[File, int]]:
+    """The shards of a part (of the whole where it is ""), as the whole knows them, and their conversations.
+
+    Raises:
+        KeyError, TypeError, ValidationError: the manifest does not say so.
+    """
+    files = {file.path: file for file in manifest.files}
+    listed = _SHARDS.validate_python(manifest.numbers["shards"][str(split)])
+    found = [(files[shard.file], shard.conversations) for shard in listed]
+    return [(file.within(part), conversations) for file, conversations in found] if part else found
 
 
 def _table(path: Path) -> dict[str, torch.Tensor]:

@@ -189,12 +189,7 @@ def publish_store(
             Reason.CORRUPT_ARTIFACT,
             f"the parts in {folder} hold states of different kinds. Delete the folder and set eagle3.dev/retry",
         )
-    shards: dict[str, list[dict[str, Any]]] = {str(split): [] for split in Split}
-    tables = []
-    for part, manifest in manifests.items():
-        tables.append(load_file(at.file(folder / part, manifest.file(LENGTHS))))
-        for split, entries in shards.items():
-            entries += [{**entry, "file": f"{part}/{entry['file']}"} for entry in manifest.numbers["shards"][split]]
+    tables = [load_file(at.file(folder / part, manifest.file(LENGTHS))) for part, manifest in manifests.items()]
     named = set[str].intersection(*map(set, tables))  # a part of an older version has no digests
     joined = {name: torch.cat([table[name] for table in tables]) for name in named}
     artifacts.write_atomic(folder / LENGTHS, save(joined))
@@ -206,9 +201,9 @@ def publish_store(
         stage="extract",
         key=key,
         made_from=made_from,
-        numbers=headers[0].model_dump() | {"shards": shards} | dict(numbers),
+        numbers=headers[0].model_dump() | dict(numbers),
         provenance=provenance,
-        parts=manifests,
+        parts=parts,
     )
     at.published(folder, manifest)
     return manifest
