@@ -1,8 +1,8 @@
 """What each of several ranks does in ``test_object_store``: reads its share of every step, in a process of its own.
 
-    python -m stages.reading_rank ROOT FOLDER CONFIG STEPS
+    python -m stages.reading_rank FOLDER STEPS ROOT CONFIG [ROOT CONFIG ...]
 
-STEPS are its conversations of each step, as JSON. Prints, as JSON: of each conversation that it read the digest, in order; the shards that it downloaded; and the most that the
+FOLDER is the features', below each root; STEPS are its conversations of each step, as JSON. Prints, as JSON, of each root: of each conversation that it read the digest, in order; the shards that it downloaded; and the most that the
 shards on the disk took whenever it looked.
 """
 
@@ -50,6 +50,9 @@ def main(root: Path, folder: Path, config: ObjectStoreConfig, own: list[list[int
 
 
 if __name__ == "__main__":
-    root, folder, config, steps = sys.argv[1:]
-    told = main(Path(root), Path(folder), ObjectStoreConfig.model_validate_json(config), json.loads(steps))
+    below, steps, *caches = sys.argv[1:]
+    told = [
+        main(Path(root), Path(root, below), ObjectStoreConfig.model_validate_json(config), json.loads(steps))
+        for root, config in zip(caches[::2], caches[1::2], strict=True)
+    ]
     print(json.dumps(told))
