@@ -60,16 +60,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def config(converted: tuple[Path, ConvertResult], address: str, tmp_path: Path) -> PublishConfig:
-    return PublishConfig(
-        owner=ObjectReference(namespace="n", name="draft", uid="u"),
-        key="b0" * 8,
-        folder=str(tmp_path / "published"),
-        converted=str(converted[0]),
-        converted_key=drafts.KEY,
-        draft=converted[1].digest,
-        reference=f"{address}/llm/tiny-eagle3",
-        plain_http=True,
-    )
+    return drafts.publish_config(converted, tmp_path / "published", address)
 
 
 def at(config: PublishConfig, reference: str, **changes: Any) -> PublishConfig:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from eagle3_api.artifacts import CONFIG, PROVENANCE, WEIGHTS
-from eagle3_api.jobs import ConvertResult, HookConfig, ObjectReference, PublishConfig, PublishResult
+from eagle3_api.jobs import ConvertResult, HookConfig, ObjectReference, PublishResult
 from eagle3_draft.convert import run as convert
 from eagle3_draft.publish import run
 from eagle3_operator.manifests.jobs import job
@@ -62,17 +62,7 @@ def pushed(converted: tuple[Path, ConvertResult], tmp_path: Path, request: pytes
     with registry("-user", "robot", "-password", "word", "-token", *request.param) as address:
         auths = {address: {"username": "robot", "password": "word", "auth": "cm9ib3Q6d29yZA=="}}
         (login / "config.json").write_text(json.dumps({"auths": auths}))
-        config = PublishConfig(
-            owner=ObjectReference(namespace="llm", name="tiny", uid="u"),
-            key="b0" * 8,
-            folder=str(tmp_path / "published"),
-            converted=str(converted[0]),
-            converted_key=drafts.KEY,
-            draft=converted[1].digest,
-            reference=f"{address}/llm/tiny-eagle3",
-            login=True,
-            plain_http=True,
-        )
+        config = drafts.publish_config(converted, tmp_path / "published", address, login=True)
         yield Pushed(converted[0], tmp_path / "published", run(config, login=login / "config.json"), login)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS
-from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, TrainResult
+from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, PublishConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.convert import parity, run
 from eagle3_draft.data.inputs import inherited
@@ -154,6 +154,21 @@ def adopt_config(made: Made, folder: Path, checkpoint: Path, **changes: Any) -> 
 def adopt(made: Made, folder: Path, checkpoint: Path, **changes: Any) -> ConvertResult:
     """Convert a checkpoint from elsewhere without asking it anything: its weights are random, and would be refused."""
     return run(adopt_config(made, folder, checkpoint, **changes), load=None)
+
+
+def publish_config(converted: tuple[Path, ConvertResult], folder: Path, address: str, **changes: Any) -> PublishConfig:
+    """The push of a converted draft to a registry."""
+    fields: dict[str, Any] = {
+        "owner": ObjectReference(namespace="n", name="draft", uid="u"),
+        "key": "b0" * 8,
+        "folder": str(folder),
+        "converted": str(converted[0]),
+        "converted_key": KEY,
+        "draft": converted[1].digest,
+        "reference": f"{address}/llm/tiny-eagle3",
+        "plain_http": True,
+    }
+    return PublishConfig(**(fields | changes))
 
 
 def with_fault(converted: Path, folder: Path, fault: Fault) -> Path:

@@ -16,11 +16,14 @@ from eagle3_api.artifacts import CONFIG, PROMPTS, REPORT, WEIGHTS
 from eagle3_api.checkpoints import Finding, Level
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode, TrainResult
+from eagle3_api.sglang import Version
 from eagle3_draft import artifacts
 from eagle3_draft.convert import accuracy, prompts, run
 from eagle3_draft.convert.agreement import FEWEST_POSITIONS, Agreement, judge, measure
 from eagle3_draft.convert.answers import ANSWER_TOKENS, hear
 from eagle3_draft.convert.parity import read_converted, read_held_out
+from eagle3_draft.convert.reading import Reading, neighbours, of_layers
+from eagle3_draft.convert.reading import judge as judge_reading
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import Draft, DraftConfig
@@ -31,6 +34,9 @@ from eagle3_draft.train.loss import Teacher, mark
 from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
 from unit.train import corpus
+
+#: The layers, and the one below.
+HEARD = [-1, *corpus.LAYERS]
 
 pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
 
@@ -61,14 +67,26 @@ def questions(made: drafts.Made, data: DataConfig, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="module")
-def answered(made: drafts.Made, questions: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
-    """What the target says to them."""
-    return hear(drafts.convert_config(made, tmp_path_factory.mktemp("heard")), questions, "fp32", load_engine)
+def heard(made: drafts.Made, questions: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    """What the target says to them, with the states of the layers and of their neighbours."""
+    config = drafts.convert_config(made, tmp_path_factory.mktemp("heard"))
+    return hear(config, questions, "fp32", load_engine, HEARD)
+
+
+@pytest.fixture(scope="module")
+def answered(heard: list[Sample]) -> list[Sample]:
+    """The same with the layers' states alone."""
+    return of_layers(heard, HEARD, corpus.LAYERS)
 
 
 @pytest.fixture(scope="module")
 def knowing(made: drafts.Made, answered: list[Sample]) -> Original:
     """A draft that learned what this target says."""
+    return learn(made, answered)
+
+
+def learn(made: drafts.Made, answered: list[Sample]) -> Original:
+    """A draft that learned what the target says, from these states; published as one that reads the layers."""
     torch.manual_seed(0)
     ids = torch.arange(corpus.VOCABULARY)
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())
@@ -95,6 +113,7 @@ def adopt(
     draft: Original,
     folder: Path,
     spoil: Callable[[dict[str, Tensor]], object] | None = None,
+    **changes: Any,
 ) -> ConvertResult:
     """Convert a draft as a checkpoint of SpecForge, and ask it about its target."""
     checkpoint = folder / "published"
@@ -104,7 +123,7 @@ def adopt(
         tensors = load_file(checkpoint / WEIGHTS)
         spoil(tensors)
         save_file(tensors, checkpoint / WEIGHTS)
-    return run(drafts.adopt_config(made, folder / "out", checkpoint, data=data))
+    return run(drafts.adopt_config(made, folder / "out", checkpoint, data=data, **changes))
 
 
 def test_an_adopted_draft_is_asked_on_the_targets_own_answers(
@@ -119,6 +138,51 @@ def test_an_adopted_draft_is_asked_on_the_targets_own_answers(
     assert result.expected_accept_lengths[0] == pytest.approx(1 + result.accuracy[0], abs=0.15)
     checks = json.loads((tmp_path / "out" / REPORT).read_text())["checks"]
     assert [check["verdict"] for check in checks if check["rule"] == "agreement"] == ["ok"]
+
+
+#: Below, the embedding cannot be captured on a Llama, so that there is no lower reading to compare with.
+NEWER = "0.5.23"
+
+
+def test_a_draft_on_a_llama_whose_layers_are_named_by_their_inputs_is_told_from_its_agreement(
+    made: drafts.Made, data: DataConfig, heard: list[Sample], knowing: Original, tmp_path: Path
+) -> None:
+    """Row 6: neither the checkpoint's family nor the object says which notation is meant."""
+    one_lower = learn(made, of_layers(heard, HEARD, HEARD[:3]))
+    words = r"outputs of layers \[0, 1, 2\], and from those of \[-1, 0, 1\] its first proposal is the target's token in"
+    with pytest.raises(StageError, match=words) as no:
+        adopt(made, data, one_lower, tmp_path / "misread", sglang_version=NEWER)
+    assert (no.value.code, no.value.reason) == (ExitCode.REFUSED, Reason.LAYER_CONVENTION)
+    assert artifacts.finished(tmp_path / "misread" / "out", drafts.KEY) is None
+    adopt(made, data, knowing, tmp_path / "right", sglang_version=NEWER)
+    checks = json.loads((tmp_path / "right" / "out" / REPORT).read_text())["checks"]
+    assert [check["verdict"] for check in checks if check["rule"] == "reading"] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "architecture", "version", "others"),
+    [
+        ([1, 15, 28], "LlamaForCausalLM", "0.5.21", [[0, 14, 27], [2, 16, 29]]),
+        ([2, 16, 30], "LlamaForCausalLM", "0.5.21", [[1, 15, 29]]),
+        ([0, 1, 2], "LlamaForCausalLM", "0.5.21", [[1, 2, 3]]),
+        ([0, 1, 2], "LlamaForCausalLM", "0.5.23", [[-1, 0, 1], [1, 2, 3]]),
+        ([1, 15, 28], "DeepseekV3ForCausalLM", "0.5.21", [[2, 16, 29]]),
+    ],
+)
+def test_a_draft_is_compared_with_the_neighbours_that_this_sglang_can_capture(
+    layers: list[int], architecture: str, version: str, others: list[list[int]]
+) -> None:
+    assert neighbours(layers, architecture, 32, Version.parse(version)) == others
+
+
+def test_of_two_readings_the_better_one_counts_only_beyond_chance() -> None:
+    positions = torch.arange(1000)
+    own, slightly, much = (Reading([n], positions % 10 < right) for n, right in enumerate((5, 5, 7)))
+    slightly.right[positions[positions % 10 == 9][:15]] = True
+    assert [found.level for found in judge_reading(own, [slightly])] == [Level.PASSED]
+    assert [found.level for found in judge_reading(own, [slightly, much])] == [Level.REFUSED]
+    assert [found.level for found in judge_reading(much, [own])] == [Level.PASSED]
+    assert list(judge_reading(own, [])) == []
 
 
 def shuffled_columns(tensors: dict[str, Tensor]) -> None:

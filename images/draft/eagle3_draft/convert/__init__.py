@@ -16,7 +16,8 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     parity        the converted draft's numbers against the trained one's
     accuracy      its accuracy against what its trainer said
     agreement     how often a draft proposes what its target says
-    proof         these three, judged
+    reading       whether it reads the layers that it is taken to read
+    proof         these four, judged
     provenance    where the draft comes from, as others read it
 """
 

@@ -60,7 +60,9 @@ class Question:
         self.answer = list(answer.ids)
 
 
-def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: FeatureDtype, load: Load) -> list[Sample]:
+def hear(
+    config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: FeatureDtype, load: Load, layers: Sequence[int]
+) -> list[Sample]:
     """Have the target answer, and take down what it computes.
 
     Args:
@@ -68,6 +70,7 @@ def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: Feature
         prompts: token ids; the first ones that are short enough are asked.
         dtype: of the states: bf16 or fp32.
         load: makes the engine.
+        layers: whose outputs are taken down, ascending.
 
     Returns:
         A sample for each prompt, its loss mask over the answer. States that are not finite are the target's own fault, and left
@@ -80,7 +83,7 @@ def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: Feature
     if not asked:
         return []
     progress = Progress(len(asked), "answers of the target")
-    with closing(load(_extraction(config, dtype))) as engine:
+    with closing(load(_extraction(config, dtype, layers))) as engine:
         greedily = Sampling(temperature=0, top_p=1, seed=0, end_tokens=tuple(end_tokens(Path(config.target))))
         answering: Answering[Question] = engine.converse(greedily)
         with closing(answering):
@@ -98,7 +101,7 @@ def hear(config: ConvertConfig, prompts: Sequence[Sequence[int]], dtype: Feature
     return [one for one in samples if one.is_finite()]
 
 
-def _extraction(config: ConvertConfig, dtype: FeatureDtype) -> ExtractConfig:
+def _extraction(config: ConvertConfig, dtype: FeatureDtype, layers: Sequence[int]) -> ExtractConfig:
     """The configuration of an extraction that would run the target as this one must be run."""
     return ExtractConfig(
         owner=config.owner,
@@ -109,7 +112,7 @@ def _extraction(config: ConvertConfig, dtype: FeatureDtype) -> ExtractConfig:
         trust_remote_code=config.trust_remote_code,
         data=DataConfig(conversations="", max_length=PROMPT_TOKENS + ANSWER_TOKENS, holdout=1),
         data_digest="",
-        layers=config.layers,
+        layers=list(layers),
         dtype=dtype,
         sglang_version=config.sglang_version,
         arguments=config.arguments,

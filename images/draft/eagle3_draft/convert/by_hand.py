@@ -87,7 +87,7 @@ def _ask(form: Form, layers: list[int], facts: TargetFacts, given: argparse.Name
         context_length=given.context_length or facts.context_length,
     )
     prompts.put(config, out)
-    return prove_adopted(config, form, facts.dtype, load_engine).findings
+    return prove_adopted(config, form, facts, load_engine).findings
 
 
 def export(given: argparse.Namespace) -> int:

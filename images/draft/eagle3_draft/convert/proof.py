@@ -16,11 +16,14 @@ from eagle3_api.checkpoints import Finding, Form, Level
 from eagle3_api.conditions import Reason
 from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, ExitCode, TrainResult
-from eagle3_draft.convert import accuracy, parity
+from eagle3_api.sglang import Version
+from eagle3_draft.convert import accuracy, parity, reading
 from eagle3_draft.convert.agreement import AGREEMENT, Agreement, judge, measure
 from eagle3_draft.convert.answers import Load, hear
 from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.convert.parity import Parity
+from eagle3_draft.convert.reading import neighbours, of_layers, read
+from eagle3_draft.inspect.target import TargetFacts
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
@@ -68,13 +71,13 @@ def prove_trained(config: ConvertConfig, trained: Path, result: TrainResult) -> 
     return Proof(same, agreement, list(accuracy.against_the_trainer(agreement, result, asked)))
 
 
-def prove_adopted(config: ConvertConfig, form: Form, target_dtype: str, load: Load) -> Proof:
+def prove_adopted(config: ConvertConfig, form: Form, facts: TargetFacts, load: Load) -> Proof:
     """Ask the converted draft on the target's own answers.
 
     Args:
         config: of the stage; its folder holds the converted draft and the prompts.
         form: of the draft.
-        target_dtype: of the target's weights.
+        facts: of the target.
         load: makes what runs the target.
 
     Raises:
@@ -84,12 +87,19 @@ def prove_adopted(config: ConvertConfig, form: Form, target_dtype: str, load: Lo
         return Proof(findings=[Finding(AGREEMENT, Level.UNKNOWN, why)])
     folder, target = Path(config.folder), Target(Path(config.target))
     prompts = [json.loads(line)["input_ids"] for line in (folder / PROMPTS).read_bytes().splitlines()]
-    stored: FeatureDtype = "fp32" if weight_type(target_dtype) is torch.float32 else "bf16"
-    samples = hear(config, prompts, stored, load)
+    stored: FeatureDtype = "fp32" if weight_type(facts.dtype) is torch.float32 else "bf16"
+    others = neighbours(config.layers, facts.architecture, facts.num_layers, Version.parse(config.sglang_version))
+    heard = sorted({*config.layers, *(layer for other in others for layer in other)})
+    samples = hear(config, prompts, stored, load, heard)
     draft, ids = parity.read_converted(folder, config.layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    agreement = measure(draft.to(device), ids, samples, target.embedding())
-    return Proof(agreement=agreement, findings=list(judge(agreement)))
+    draft, embedding = draft.to(device), target.embedding()
+    own = of_layers(samples, heard, config.layers)
+    agreement = measure(draft, ids, own, embedding)
+    first, *elsewhere = (
+        read(draft, ids, of_layers(samples, heard, layers), embedding, layers) for layers in (config.layers, *others)
+    )
+    return Proof(agreement=agreement, findings=[*reading.judge(first, elsewhere), *judge(agreement)])
 
 
 def _not_run_here(form: Form, layers: Sequence[int]) -> str | None:

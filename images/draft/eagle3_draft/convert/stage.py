@@ -76,7 +76,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
     if trained is not None:
         proof = prove_trained(config, trained, _said_by_the_trainer(trained))
     elif load is not None:
-        proof = prove_adopted(config, form, facts.dtype, load)
+        proof = prove_adopted(config, form, facts, load)
     findings += proof.findings
     refuse(proof.findings, f"the draft in {form.path} is refused")
     return _publish(config, form, findings, ids, emitted.digests, proof, started)
