@@ -65,8 +65,9 @@ BATCH_BYTES, BATCH_CONVERSATIONS = 64 * 1024 * 1024, 64
 #: Batches that SGLang computes, or has computed and nobody has taken: some forwards of the largest target.
 WINDOW_BATCHES = 16
 
-#: Of the shared memory that states pass through: those of the window and as many again, which are written meanwhile.
-REGIONS_BYTES = 2 * WINDOW_BATCHES * BATCH_BYTES
+#: Of the shared memory that states pass through: those of the window, those that are written meanwhile, and what else is in the
+#: same forwards.
+REGIONS_BYTES = 3 * WINDOW_BATCHES * BATCH_BYTES
 
 #: Of a token's id as it is handed over, and padding.
 ID_BYTES = 16
@@ -462,11 +463,8 @@ def _largest_forward(arguments: Mapping[str, Any]) -> int:
 
 
 def _handover(folder: Path, longest: int) -> Path:
-    """Where states are handed over: in memory where there is room for them, or else beside the artifact.
-
-    There lie those of the window, those that are written meanwhile, and what else is in the same forwards.
-    """
-    needed = 3 * max(WINDOW_BATCHES * BATCH_BYTES, longest)
+    """Where states are handed over: in memory where there is room for them, or else beside the artifact."""
+    needed = REGIONS_BYTES + max(WINDOW_BATCHES * BATCH_BYTES, longest)
     if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed:
         return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
     return folder_on_disk(folder, parts.index())
