@@ -99,6 +99,10 @@ def _extracted(result: ExtractResult) -> str:
         f"{_count(result.conversations, 'conversation')} and {result.held_out} held out, {readable_count(result.tokens)} tokens, "
         f"{readable_bytes(result.bytes)}; {sum(result.dropped.values())} dropped"
     )
+    if result.cut:
+        told += f", {result.cut} cut at data.maxLength" + (
+            f", which lost {readable_count(result.lost_tokens)} tokens" if result.lost_tokens else ""
+        )
     if result.answers is None:
         return told
     return (

@@ -142,6 +142,7 @@ def test_a_question_that_leaves_no_room_ends_the_conversation() -> None:
     made.take(said("Paris."))
     assert made.prompt is None
     assert len(made.sequences()) == 1
+    assert made.cut
 
 
 @pytest.mark.parametrize(

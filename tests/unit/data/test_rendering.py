@@ -351,6 +351,7 @@ def test_a_long_conversation_is_cut() -> None:
     assert (len(whole.input_ids) > 70, len(cut.input_ids)) == (True, 70)
     assert whole.input_ids[:70] == cut.input_ids
     assert whole.loss_mask[:70] == cut.loss_mask
+    assert (whole.lost, cut.lost) == (0, len(whole.input_ids) - 70)
 
 
 def test_a_conversation_renders_like_the_request_that_the_server_sees() -> None:

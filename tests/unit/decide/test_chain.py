@@ -103,6 +103,16 @@ def test_the_end_of_a_training_is_told_with_its_measure_its_speed_and_its_report
     )
 
 
+def test_the_end_of_an_extraction_tells_what_was_dropped_and_what_was_cut() -> None:
+    lost = EXTRACTED.model_copy(update={"dropped": {"duplicate": 3}, "cut": 12, "lost_tokens": 3400})
+    world = World().settle().finish("inspect").finish("extract", lost)
+    told = next(event for event in world.events if event.reason == "ExtractSucceeded")
+    assert told.message == (
+        "980 conversations and 20 held out, 400,000 tokens, 12.11 GiB; 3 dropped, 12 cut at data.maxLength, "
+        "which lost 3,400 tokens"
+    )
+
+
 def test_a_finished_stage_is_not_run_again_when_its_job_is_gone() -> None:
     world = World().settle().finish("inspect").finish("extract")
     world._delete("Job", world.job("extract").name)

@@ -664,6 +664,19 @@ def test_unusable_conversations_are_counted_by_why(world: World) -> None:
     assert run(world.config()).dropped == {"duplicate": 1, "no answer of the assistant": 1}
 
 
+def test_what_conversations_lose_at_the_longest_length_is_counted(world: World, tmp_path: Path) -> None:
+    """Beside what an extraction has that cuts none of them."""
+    whole = run(world.config(data=DataConfig(conversations=str(world.data), max_length=128, holdout=0.2)))
+    lengths = [len(sample) for sample in every(world.features())]
+    assert (whole.cut, whole.lost_tokens) == (0, 0)
+    world.folder = tmp_path / "cut"
+    world.folder.mkdir()
+    longest = sorted(lengths)[-4]
+    result = run(world.config(data=DataConfig(conversations=str(world.data), max_length=longest, holdout=0.2)))
+    assert result.cut == sum(length > longest for length in lengths) > 0
+    assert result.lost_tokens == whole.tokens - result.tokens == sum(max(0, length - longest) for length in lengths)
+
+
 def test_a_tokenizer_of_another_model_is_noticed(world: World, tmp_path: Path) -> None:
     world.target = save_target(tmp_path / "small", LlamaConfig(**{**SHAPE, "vocab_size": 20}))
     refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "not of one model")

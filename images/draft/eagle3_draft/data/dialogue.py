@@ -86,6 +86,11 @@ class Dialogue:
         self._ask()
 
     @property
+    def cut(self) -> bool:
+        """Whether it was answered up to a question that leaves no room for an answer."""
+        return bool(self.answers) and self._obstacle == QUESTION_TOO_LONG
+
+    @property
     def room(self) -> int:
         """Tokens that the next answer may have."""
         return min(self._max_tokens, self._renderer.max_length - len(self.prompt or ()))

@@ -63,10 +63,12 @@ class Rendered:
     Attributes:
         input_ids: signed 32-bit, one a token.
         loss_mask: unsigned 8-bit, 1 where the token is the assistant's.
+        lost: tokens beyond the longest length, which are not among them.
     """
 
     input_ids: "array[int]"
     loss_mask: "array[int]"
+    lost: int = 0
 
 
 class Renderer:
@@ -191,7 +193,7 @@ class Renderer:
         mask = mask[: self.max_length]
         if 1 not in mask:
             raise UnusableError(ANSWER_CUT)
-        return Rendered(array("i", ids[: self.max_length]), array("B", mask))
+        return Rendered(array("i", ids[: self.max_length]), array("B", mask), max(0, len(ids) - self.max_length))
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Messages as a request to the server is rendered, up to where the assistant begins.

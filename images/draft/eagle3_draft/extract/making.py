@@ -252,6 +252,8 @@ def _numbers(begun: _Begun, seconds: float) -> PartNumbers:
         tokens=sum(sum(record.lengths) for record in every),
         supervised_tokens=sum(record.supervised_tokens for record in every),
         dropped=dict(usable.dropped) | ({non_finite.WHY: skipped} if skipped else {}),
+        cut=usable.cut,
+        lost_tokens=usable.lost,
         computed_tokens=sum(shard.tokens for shard in begun.missing),
         seconds=seconds,
         answers=usable.answers.all if usable.answers else None,

@@ -44,6 +44,8 @@ class PartNumbers(Model):
     tokens: int
     supervised_tokens: int
     dropped: dict[str, int]
+    cut: int = 0
+    lost_tokens: int = 0
     computed_tokens: int
     seconds: float
     answers: int | None = None

@@ -37,11 +37,15 @@ class Usable:
     Attributes:
         texts: of each split.
         dropped: conversations, by why.
+        cut: conversations of which the longest length left a part.
+        lost: tokens of them that it did not leave, as far as they are known: a question that was not asked has no answer.
         answers: that the target gave itself.
     """
 
     texts: dict[Split, list[Rendered]] = field(default_factory=lambda: {split: [] for split in Split})
     dropped: Counter[str] = field(default_factory=Counter)
+    cut: int = 0
+    lost: int = 0
     answers: Count | None = None
 
     @property
@@ -146,6 +150,8 @@ class AsTheyStand:
             usable.dropped[str(text)] += 1
         else:
             usable.texts[self._inputs.split(index)].append(text)
+            usable.cut += text.lost > 0
+            usable.lost += text.lost
 
 
 class Regenerated:
@@ -265,6 +271,7 @@ class Regenerated:
         for index, dialogue in dialogues.items():
             try:
                 usable.texts[self._inputs.split(index)] += dialogue.sequences()
+                usable.cut += dialogue.cut
             except UnusableError as why:
                 usable.dropped[str(why)] += 1
         return usable

@@ -104,6 +104,8 @@ def _sum(inputs: Inputs, manifests: Sequence[Manifest], parts: int) -> ExtractRe
         supervised_tokens=sum(part.supervised_tokens for part in numbers),
         bytes=sum(file.size for manifest in manifests for file in manifest.files),
         dropped=dict(dropped),
+        cut=sum(part.cut for part in numbers),
+        lost_tokens=sum(part.lost_tokens for part in numbers),
         tokens_per_second=round(computed / seconds, 1) if seconds else 0.0,
         engine=manifests[0].provenance["engine"] if manifests else "",
         parts=len(manifests),
