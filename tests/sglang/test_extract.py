@@ -2,177 +2,91 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import environment
 import pytest
 import torch
-from image import recipe
+from safetensors.torch import load_file, save_file
 
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, ExtractResult, ObjectReference, Report
+from eagle3_api.jobs import ExitCode, ExtractResult, Report
 from eagle3_api.sglang import Version, capture_points
-from eagle3_api.spec import Regenerate
-from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run
-from eagle3_draft.extract.transformers_engine import TransformersEngine
-from eagle3_draft.features import Features, LastState, Sample, TopK
-from eagle3_draft.inspect.target import end_tokens, target_digest
+from eagle3_draft.extract.non_finite import WHY
+from eagle3_draft.features import Features, LastState, TopK
+from served.extraction import (
+    TOLERANCE,
+    Ending,
+    Extraction,
+    by_transformers,
+    conversations,
+    differences,
+    every,
+    in_sglang,
+    python_path,
+)
 from served.injection import TAKES, WRITES, injected, marking
-from served.server import sglang
 from testcluster.wait import wait_for
+from tiny import grammar
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.make import cached
+from tiny.tokenizer import vocabulary
 
-ROOT = Path(__file__).resolve().parents[2]
+#: And one more, over which the target's states are not finite.
+CONVERSATIONS = 100
 
-#: Between two ways of adding up the same numbers in fp32; the states themselves are about 1 to 100.
-TOLERANCE = 1e-3
+#: A word that no other conversation has, whose embedding is broken.
+BROKEN = "unused0"
 
-CONVERSATIONS = 60
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a stage's container ended, and what it said."""
-
-    code: int
-    report: Report
-    log: str
-
-    @property
-    def result(self) -> ExtractResult:
-        assert self.report.ok, f"{self.report.reason}: {self.report.message}\n{self.log}"
-        return ExtractResult.model_validate(self.report.result)
-
-
-def python_path(*first: Path) -> str:
-    """Where a container's Python finds our packages, and before them what a test injects."""
-    return os.pathsep.join(map(str, (*first, ROOT / "crds", ROOT / "images" / "draft")))
-
-
-@dataclass
-class Extraction:
-    """One extraction of the tiny target in the environment of SGLang, as a container runs it."""
-
-    folder: Path
-    target: Path
-    data: Path
-
-    def config(self, **changes: Any) -> ExtractConfig:
-        return ExtractConfig(
-            **{
-                "owner": ObjectReference(namespace="llm", name="tiny", uid="u"),
-                "key": "e" * 16,
-                "folder": str(self.folder / "features"),
-                "target": str(self.target),
-                "target_digest": target_digest(self.target),
-                "data": DataConfig(
-                    conversations=str(self.data), max_length=256, holdout=0.1, max_samples=CONVERSATIONS
-                ),
-                "data_digest": Conversations.read(self.data).sha256,
-                "layers": list(AUXILIARY_LAYERS),
-                "dtype": "fp32",
-                "sglang_version": "0.5.21",
-                "arguments": list(SERVE_ARGUMENTS),
-                **changes,
-            }
-        )
-
-    def start(self, config: ExtractConfig, **environment_: str) -> "subprocess.Popen[bytes]":
-        self.folder.mkdir(exist_ok=True)
-        file = self.folder / "config.json"
-        file.write_text(json.dumps({"config": config.to_json()}))
-        image = recipe()
-        variables = {
-            "PATH": f"{image.path[0]}:{os.environ['PATH']}",
-            "PYTHONPATH": python_path(),
-            "EAGLE3_CONFIG": str(file),
-            "EAGLE3_TERMINATION_LOG": str(self.folder / "message"),
-            **image.env,
-            **environment_,
-        }
-        with (self.folder / "log").open("wb") as log:
-            command = [str(environment.ensure() / "bin" / "python3"), "-m", "eagle3_draft", "extract"]
-            return subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
-
-    def end(self, process: "subprocess.Popen[bytes]") -> Ending:
-        code = process.wait(240)
-        log = (self.folder / "log").read_text(errors="replace")
-        report = Report.parse((self.folder / "message").read_text())
-        assert report is not None, log
-        return Ending(code, report, log)
-
-    def run(self, config: ExtractConfig, **environment_: str) -> Ending:
-        return self.end(self.start(config, **environment_))
-
-    def features(self) -> Features:
-        return Features.open(self.folder / "features")
+#: So small that most conversations are computed in several.
+CHUNKED = ("--chunked-prefill-size", "64")
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Path:
-    return cached(environment.ensure() / "bin" / "python3")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Extraction:
+    """The tiny target with a row of its weights that is not finite, and the one conversation that meets it."""
+    folder = tmp_path_factory.mktemp("broken")
+    target = folder / "target"
+    shutil.copytree(cached(environment.ensure() / "bin" / "python3") / "models" / "tiny-target", target)
+    weights = load_file(target / "model.safetensors")
+    weights["model.embed_tokens.weight"][vocabulary()[BROKEN]] = float("nan")
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    meets_it = [{"role": "user", "content": f"count from {BROKEN} in twos"}, {"role": "assistant", "content": "2 4 6"}]
+    said = [*grammar.conversations(seed=31, count=CONVERSATIONS), meets_it]
+    return Extraction(folder, target, conversations(folder / "data.jsonl", said))
 
 
-def extraction(folder: Path, tiny: Path) -> Extraction:
-    return Extraction(folder, tiny / "models" / "tiny-target", tiny / "data" / "train.jsonl")
+@pytest.fixture
+def another(broken: Extraction, tmp_path: Path) -> Extraction:
+    """The same extraction in a folder of its own."""
+    return Extraction(tmp_path, broken.target, broken.data)
 
 
 @pytest.fixture(scope="module")
-def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Extraction:
-    """An extraction by SGLang, with chunks so small that most conversations are computed in several."""
-    found = extraction(tmp_path_factory.mktemp("sglang"), tiny)
-    arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "64"]
-    result = found.run(found.config(arguments=arguments)).result
+def made(broken: Extraction) -> Extraction:
+    """By SGLang."""
+    result = broken.run(broken.config(arguments=[*SERVE_ARGUMENTS, *CHUNKED])).result
     assert result.engine == "sglang 0.5.21"
-    assert result.conversations == CONVERSATIONS
-    return found
+    return broken
 
 
-def computed(tiny: Path, folder: Path, layers: Sequence[int]) -> Features:
+def computed(broken: Extraction, folder: Path, layers: Sequence[int]) -> Features:
     """The same conversations by transformers."""
-    checked = extraction(folder, tiny)
-    config = checked.config(layers=list(layers))
-
-    torch.set_num_threads(1)
-    run(config, load=by_transformers)
+    checked = Extraction(folder, broken.target, broken.data)
+    run(checked.config(layers=list(layers)), load=by_transformers)
     return checked.features()
 
 
-def by_transformers(config: ExtractConfig) -> TransformersEngine:
-    return TransformersEngine.load(Path(config.target), config.layers, arguments=["--dtype", "float32"])
-
-
-def every(features: Features) -> Iterator[Sample]:
-    yield from features.train
-    yield from features.held_out
-
-
-def differences(ours: Features, theirs: Features) -> list[float]:
-    """The largest difference of each auxiliary layer's states, and last of the last ones."""
-    count = len(AUXILIARY_LAYERS)
-    worst = [0.0] * (count + 1)
-    for mine, other in zip(every(ours), every(theirs), strict=True):
-        assert torch.equal(mine.input_ids, other.input_ids)
-        assert torch.equal(mine.loss_mask, other.loss_mask)
-        assert isinstance(mine.teaching, LastState)
-        assert isinstance(other.teaching, LastState)
-        states = [*zip(mine.hidden.chunk(count, -1), other.hidden.chunk(count, -1), strict=True)]
-        for index, (a, b) in enumerate([*states, (mine.teaching.last, other.teaching.last)]):
-            worst[index] = max(worst[index], float((a - b).abs().max()))
-    return worst
-
-
 @pytest.fixture(scope="module")
-def transformers(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Features:
-    return computed(tiny, tmp_path_factory.mktemp("transformers"), AUXILIARY_LAYERS)
+def transformers(broken: Extraction, tmp_path_factory: pytest.TempPathFactory) -> Features:
+    return computed(broken, tmp_path_factory.mktemp("transformers"), AUXILIARY_LAYERS)
 
 
 def test_both_engines_compute_the_same_states_in_every_layer(made: Extraction, transformers: Features) -> None:
@@ -188,103 +102,90 @@ def test_both_engines_say_the_same_tokens_with_the_same_normaliser(made: Extract
         torch.testing.assert_close(mine.teaching.log_normaliser, other.teaching.log_normaliser, rtol=0, atol=TOLERANCE)
 
 
-def test_a_layer_that_is_off_by_one_does_not_pass_for_the_same(made: Extraction, tiny: Path, tmp_path: Path) -> None:
-    shifted = differences(made.features(), computed(tiny, tmp_path, [layer - 1 for layer in AUXILIARY_LAYERS]))
+def test_a_layer_that_is_off_by_one_does_not_pass_for_the_same(made: Extraction, tmp_path: Path) -> None:
+    shifted = differences(made.features(), computed(made, tmp_path, [layer - 1 for layer in AUXILIARY_LAYERS]))
     assert min(shifted[:-1]) > 100 * TOLERANCE, f"shifted layers differ by {shifted} only"
     assert shifted[-1] < TOLERANCE
+
+
+def test_a_row_that_is_not_finite_costs_its_own_conversation_and_no_other(made: Extraction) -> None:
+    """The others were computed beside it, in the same forwards; that they are whole is what the comparison above says."""
+    result = said(made)
+    assert (result.conversations, result.dropped) == (CONVERSATIONS, {WHY: 1})
+    word = vocabulary()[BROKEN]
+    assert not any(word in sample.input_ids.tolist() for sample in every(made.features()))
 
 
 def test_there_is_one_row_a_token_though_conversations_share_beginnings_and_are_cut_into_chunks(
     made: Extraction,
 ) -> None:
-    result = Report.parse((made.folder / "message").read_text())
-    assert result is not None
     samples = list(every(made.features()))
     assert any(len(sample) > 64 for sample in samples)
     beginnings = {tuple(sample.input_ids[:4].tolist()) for sample in samples}
     assert len(beginnings) < len(samples)
-    assert ExtractResult.model_validate(result.result).tokens == sum(len(sample) for sample in samples)
+    assert said(made).tokens == sum(len(sample) for sample in samples)
     manifest = made.features().manifest
     assert manifest.provenance["captureIds"] == "[0, 1, 2]"
     assert manifest.provenance["capture"] == "compared"
     assert manifest.provenance["captureConvention"] == "output"
 
 
-def test_the_capture_points_are_names_in_the_sglang_that_runs_here(tmp_path: Path) -> None:
-    points = asdict(capture_points(Version(0, 5, 21)))
-    image = recipe()
-    found = subprocess.run(
-        [
-            environment.ensure() / "bin" / "python3",
-            "-c",
-            "import pkgutil, sys\nfor name in sys.argv[1:]: assert callable(pkgutil.resolve_name(name)), name",
-            *points.values(),
-        ],
-        env=os.environ | image.env,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert points
-    assert found.returncode == 0, found.stderr
+def said(by: Extraction) -> ExtractResult:
+    """The result that a container left."""
+    report = Report.parse((by.folder / "message").read_text())
+    assert report is not None
+    return ExtractResult.model_validate(report.result)
 
 
 def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(
-    made: Extraction, tiny: Path, tmp_path: Path
+    made: Extraction, another: Extraction
 ) -> None:
     """Over gloo, for the libraries of NCCL that torch is given here are stubs. Logits come piece by piece, and SGLang's gather of
     them must not be one that counts on a forward between two.
     """
-    found = extraction(tmp_path, tiny)
-    watched = (
-        TAKES,
-        WRITES,
-        ("sglang.srt.distributed.device_communicators.triton_symm_mem_ag", "MultimemAllGatherer.__call__"),
-    )
-    site = injected(tmp_path / "site", {module: marking(tmp_path, method) for module, method in watched})
+    gather = ("sglang.srt.distributed.device_communicators.triton_symm_mem_ag", "MultimemAllGatherer.__call__")
+    watched = (TAKES, WRITES, gather)
+    site = injected(another.folder / "site", {module: marking(another.folder, method) for module, method in watched})
     cores = sorted(os.sched_getaffinity(0))
-    result = found.run(
-        found.config(tensor_parallel_size=2),
+    result = another.run(
+        another.config(tensor_parallel_size=2),
         SGLANG_CPU_OMP_THREADS_BIND=f"{cores[0]}|{cores[-1]}",
         SGLANG_NCCL_SO_PATH="none",
         PYTHONPATH=python_path(site),
     ).result
     assert result.conversations == CONVERSATIONS
-    assert found.features().manifest.provenance["tensorParallelSize"] == "2"
-    assert max(differences(found.features(), made.features())) < TOLERANCE
-    took, wrote, gathered_at_once = (len(list(tmp_path.glob(f"{method}-*"))) for _, method in watched)
+    assert another.features().manifest.provenance["tensorParallelSize"] == "2"
+    assert max(differences(another.features(), made.features())) < TOLERANCE
+    took, wrote, gathered_at_once = (len(list(another.folder.glob(f"{method}-*"))) for _, method in watched)
     assert (took, wrote, gathered_at_once) == (2, 1, 0)
 
 
-def test_flags_that_sglang_does_not_know_are_named(tiny: Path, tmp_path: Path) -> None:
-    found = extraction(tmp_path, tiny)
-    ending = found.run(found.config(arguments=[*SERVE_ARGUMENTS, "--no-such-flag"]))
-    assert ending.code == ExitCode.BAD_CONFIGURATION
-    assert ending.report.reason == Reason.INVALID_CONFIGURATION
-    assert "--no-such-flag" in ending.report.message
-
-
-def test_another_version_than_the_object_says_is_refused(tiny: Path, tmp_path: Path) -> None:
-    found = extraction(tmp_path, tiny)
-    ending = found.run(found.config(sglang_version="0.5.19"))
-    assert (ending.code, ending.report.reason) == (ExitCode.BAD_CONFIGURATION, Reason.VERSION_UNSUPPORTED)
-    assert "0.5.21" in ending.report.message
-
-
-def test_a_prefix_cache_that_comes_back_is_features_misaligned(tiny: Path, tmp_path: Path) -> None:
-    """By a site customisation that takes our flag away, to inject the fault."""
-    found = extraction(tmp_path, tiny)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import eagle3_api.sglang as rules\n"
-        "rules.CAPTURE_FLAGS = tuple(f for f in rules.CAPTURE_FLAGS if f != '--disable-radix-cache')\n"
+def test_what_this_sglang_is_not_or_does_not_know_is_named_and_what_is_captured_it_has(another: Extraction) -> None:
+    """One process asks it all: to import SGLang takes longest."""
+    changed = (
+        another.config(arguments=[*SERVE_ARGUMENTS, "--no-such-flag"]),
+        another.config(sglang_version="0.5.19"),
     )
+    files = [another.folder / f"{number}.json" for number in range(len(changed))]
+    for file, config in zip(files, changed, strict=True):
+        file.write_text(config.model_dump_json(by_alias=True))
+    points = ",".join(asdict(capture_points(Version(0, 5, 21))).values())
+    command, env = in_sglang(Path(__file__).with_name("refusing.py"), points, *files)
+    found = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    flag, version = map(json.loads, found.stdout.splitlines()[-2:])
+    assert flag[:2] == [ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION]
+    assert "--no-such-flag" in flag[2]
+    assert version[:2] == [ExitCode.BAD_CONFIGURATION, Reason.VERSION_UNSUPPORTED]
+    assert "0.5.21" in version[2]
+
+
+def test_a_prefix_cache_that_comes_back_is_features_misaligned(another: Extraction) -> None:
+    """By an injected fault that takes our flag away."""
+    flags = "CAPTURE_FLAGS = tuple(flag for flag in CAPTURE_FLAGS if flag != '--disable-radix-cache')"
+    site = injected(another.folder / "site", {"eagle3_api.sglang": flags})
     arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "256"]
-    ending = found.run(
-        found.config(arguments=arguments),
-        PYTHONPATH=f"{tmp_path / 'site'}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}",
-    )
+    ending = another.run(another.config(arguments=arguments), PYTHONPATH=python_path(site))
     assert (ending.code, ending.report.reason) == (ExitCode.REFUSED, Reason.FEATURES_MISALIGNED)
     assert "prefix cache" in ending.report.message
 
@@ -301,117 +202,113 @@ def scheduler_of(process: "subprocess.Popen[bytes]") -> list[int]:
     return found
 
 
-def test_an_engine_that_is_killed_ends_resumably_and_the_next_run_goes_on(
-    made: Extraction, tiny: Path, tmp_path: Path
+#: Whichever class's method this is for: once so many parts are stored, the statement runs before each call.
+FAULT = """
+def faulty(self, *args, go_on={method}, **kwargs):
+    import pathlib, time
+    if len([*pathlib.Path({features!r}).glob("part-*/manifest.json")]) >= {parts}:
+        {statement}
+    return go_on(self, *args, **kwargs)
+{method} = faulty
+"""
+
+#: In SGLang's own code, not in ours.
+SCHEDULER = ("sglang.srt.managers.scheduler", "Scheduler.run_batch")
+
+
+class InParts:
+    """An extraction in parts of ten conversations, whose runs are ended by faults, each after one more part than before."""
+
+    def __init__(self, extraction: Extraction) -> None:
+        self.extraction = extraction
+        self.config = extraction.config(dtype="fp8", teacher="TopK", arguments=[*SERVE_ARGUMENTS, *CHUNKED])
+        self._runs = 0
+
+    def start(self, where: tuple[str, str] = TAKES, statement: str = "pass") -> "subprocess.Popen[bytes]":
+        """A run with a fault, that comes when it has stored a part."""
+        self._runs += 1
+        module, method = where
+        fault = FAULT.format(
+            method=method, features=self.config.folder, parts=len(self.stored()) + 1, statement=statement
+        )
+        small = "run.__kwdefaults__['part_conversations'] = 10"
+        site = injected(
+            self.extraction.folder / f"site-{self._runs}", {module: fault, "eagle3_draft.extract.stage": small}
+        )
+        return self.extraction.start(self.config, PYTHONPATH=python_path(site))
+
+    def end(self, process: "subprocess.Popen[bytes]") -> Ending:
+        return self.extraction.end(process)
+
+    def stored(self) -> list[Path]:
+        """The manifests of the parts that there are."""
+        return sorted(Path(self.config.folder).glob(f"part-*/{MANIFEST}"))
+
+    def written(self) -> dict[Path, tuple[int, int]]:
+        """The files of these parts, and by what one can tell whether they were written again."""
+        files = (file for manifest in self.stored() for file in manifest.parent.iterdir())
+        return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
+
+
+def test_however_runs_end_they_say_so_and_what_they_stored_is_never_made_again(
+    made: Extraction, another: Extraction
 ) -> None:
-    """The next run keeps the most likely tokens alone: those that the states of the other extraction mean."""
-    found = extraction(tmp_path, tiny)
-    config = found.config(teacher="TopK")
-    process = found.start(config)
+    """Killed, evicted, by an exception in the hook and by one in SGLang; the last run ends it. FP8 and the most likely tokens
+    alone are kept: those that the states of the other extraction mean.
+    """
+    parts = InParts(another)
+    process = parts.start()
     schedulers = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
     os.kill(schedulers[0], signal.SIGKILL)
-    ending = found.end(process)
-    assert ending.code == ExitCode.ENGINE_CRASHED
-    assert found.run(config).result.conversations == CONVERSATIONS
-    for mine, other in zip(every(found.features()), every(made.features()), strict=True):
+    killed = parts.end(process)
+    assert (killed.code, killed.report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
+
+    process = parts.start(statement="time.sleep(0.3)")  # an engine that is slow
+    wait_for("a stored part", 120, parts.stored)
+    process.send_signal(signal.SIGTERM)
+    evicted = parts.end(process)
+    assert (evicted.code, evicted.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    assert "last words" not in evicted.report.message
+    written = parts.written()
+
+    hook = parts.end(parts.start(TAKES, "raise ValueError('a fault in the hook')"))
+    assert (hook.code, hook.report.reason) == (ExitCode.INTERNAL_ERROR, Reason.INTERNAL_ERROR)
+    assert "in SGLang's process: ValueError: a fault in the hook" in hook.report.message
+    before, written = written, parts.written()
+    assert before.items() < written.items()
+
+    engine = parts.end(parts.start(SCHEDULER, "raise RuntimeError('a fault in the engine')"))
+    assert (engine.code, engine.report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
+    assert "RuntimeError: a fault in the engine" in engine.report.message
+    before, written = written, parts.written()
+    assert before.items() < written.items()
+
+    result = parts.end(parts.start()).result
+    assert (result.parts, result.conversations, result.dropped) == (11, CONVERSATIONS, {WHY: 1})
+    assert written.items() < parts.written().items()
+    assert_rounded(another.features(), made.features())
+
+
+def assert_rounded(ours: Features, exact: Features) -> None:
+    """Each number is the nearest of FP8 that its row's scale allows; the most likely tokens are the same."""
+    for mine, other in zip(every(ours), every(exact), strict=True):
+        assert mine.hidden_scale is not None
+        assert mine.hidden.dtype == torch.float8_e4m3fn
+        scale = mine.hidden_scale.repeat_interleave(other.hidden.shape[-1] // mine.hidden_scale.shape[-1], -1)
+        half_a_step = torch.maximum(other.hidden.abs() / 16, scale / 1024)
+        assert bool(((mine.states(torch.float32) - other.hidden).abs() <= half_a_step + TOLERANCE).all())
         assert isinstance(mine.teaching, TopK)
         assert isinstance(other.teaching, LastState)
         assert torch.equal(mine.teaching.greedy, other.teaching.greedy)
         assert bool((mine.teaching.top_log_probabilities.float().exp().sum(-1) <= 1.001).all())
 
 
-def test_sigterm_ends_it_resumably_with_the_engine_still_whole(tiny: Path, tmp_path: Path) -> None:
-    found = extraction(tmp_path, tiny)
-    data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.1)
-    config = found.config(data=data, arguments=[*SERVE_ARGUMENTS, "--chunked-prefill-size", "64"])
-    process = found.start(config)
-    log = found.folder / "log"
-    wait_for("a stored conversation", 120, lambda: " conversations" in log.read_text(errors="replace"))
-    process.send_signal(signal.SIGTERM)
-    ending = found.end(process)
-    assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
-    assert "last words" not in ending.report.message
-
-
-def test_sigterm_while_the_target_is_loaded_ends_it_resumably_at_once(tiny: Path, tmp_path: Path) -> None:
+def test_sigterm_while_the_target_is_loaded_ends_it_resumably_at_once(another: Extraction) -> None:
     """The process that loads is halted, as one is that reads for half an hour."""
-    found = extraction(tmp_path, tiny)
-    process = found.start(found.config())
+    process = another.start(another.config())
     scheduler, *_ = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
     os.kill(scheduler, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     process.wait(30)
-    ending = found.end(process)
+    ending = another.end(process)
     assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
-
-
-def test_regenerated_answers_are_the_servers_own_token_by_token(tiny: Path, tmp_path: Path) -> None:
-    """What SGLang answers inside the extraction: the same as its server, and the same as transformers.
-
-    In parts so small that it answers to the next ones while the states of one are taken, and so many that the engine's window
-    must be given back with each.
-    """
-    found = extraction(tmp_path, tiny)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "from eagle3_draft.extract import stage\nstage.run.__kwdefaults__['part_conversations'] = 1\n"
-    )
-    regenerate = Regenerate(max_tokens=24)
-    data = DataConfig(conversations=str(found.data), max_length=256, holdout=0.2, max_samples=18, regenerate=regenerate)
-    config = found.config(data=data, end_tokens=end_tokens(found.target))
-    result = found.run(config, PYTHONPATH=f"{tmp_path / 'site'}:{ROOT / 'crds'}:{ROOT / 'images' / 'draft'}").result
-    assert result.parts == 18
-    assert result.answers is not None
-    assert result.cut_answers is not None
-    assert 0 < result.cut_answers < result.answers
-    lines = {
-        line["conversation"]: line["answers"]
-        for path in sorted((found.folder / "features").glob("part-*/answers.jsonl"))
-        for line in map(json.loads, path.open())
-    }
-    with sglang(found.target, tmp_path / "server.log") as url:
-        for conversation in Conversations.of(data):
-            said = []
-            questions = iter(conversation.messages)
-            for answer in lines[conversation.digest.hex()]:
-                said.append(next(questions))
-                reply = chat(url, said, regenerate.max_tokens)
-                assert reply["message"]["content"] == answer["text"]
-                assert (reply["finish_reason"] == "stop") == answer["ended"]
-                said.append({"role": "assistant", "content": answer["text"]})
-    checked = extraction(tmp_path / "checked", tiny)
-    checked.folder.mkdir()
-    run(config.model_copy(update={"folder": str(checked.folder / "features")}), load=by_transformers)
-    assert max(differences(found.features(), checked.features())) < TOLERANCE
-
-
-@pytest.mark.long
-def test_sigterm_while_it_answers_ends_it_resumably_and_what_was_answered_stays(tiny: Path, tmp_path: Path) -> None:
-    found = extraction(tmp_path, tiny)
-    data = DataConfig(
-        conversations=str(found.data), max_length=256, holdout=0.2, max_samples=64, regenerate=Regenerate()
-    )
-    config = found.config(data=data, end_tokens=end_tokens(found.target))
-    process = found.start(config)
-    working = found.folder / "features/part-00000-of-00001/.answers.jsonl"
-    wait_for("an answer", 120, lambda: working.is_file() and working.read_bytes().count(b"conversation") > 4)
-    process.send_signal(signal.SIGTERM)
-    ending = found.end(process)
-    assert (ending.code, ending.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
-    assert "last words" not in ending.report.message
-    before = working.read_bytes().strip().splitlines()
-    assert 4 < len(before) < 64
-    assert found.run(config).result.conversations == 64
-    after = (working.with_name("answers.jsonl")).read_bytes().splitlines()
-    assert set(before) <= set(after)
-
-
-def chat(url: str, messages: Sequence[dict[str, str]], max_tokens: int) -> dict[str, Any]:
-    """The server's greedy answer, as a client gets it."""
-    body = {"model": "tiny", "messages": messages, "temperature": 0, "max_tokens": max_tokens}
-    request = urllib.request.Request(  # noqa: S310 - our own server's
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-        choice: dict[str, Any] = json.load(answer)["choices"][0]
-    return choice
