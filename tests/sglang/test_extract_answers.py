@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -220,12 +220,12 @@ def test_answers_are_the_servers_own_each_given_those_before_it(answered: Answer
 def test_the_states_that_the_servers_draft_gets_are_those_that_are_stored(answered: Answered, served: Served) -> None:
     """Of prompts, from their prefill, and of answers, from their verification."""
     stored = list(every(Features.open(Path(answered.greedy.folder))))
+    rows = received(served.received)
     rows_of_answers = 0
     for replies in served.replies.values():
         for reply in replies:
-            rows = received(served.received, reply["request"])
             known = reply["prompt"] + reply["tokens"] - 1  # the last token's row is never computed
-            got = {position: row for position, row in rows.items() if position < known}
+            got = {position: row for position, row in rows[reply["request"]].items() if position < known}
             sample = the_one_that_begins(stored, [got[position][0] for position in sorted(got)])
             assert set(range(reply["prompt"])) <= got.keys()
             rows_of_answers += len(got) - reply["prompt"]
@@ -234,25 +234,17 @@ def test_the_states_that_the_servers_draft_gets_are_those_that_are_stored(answer
     assert rows_of_answers > 200
 
 
-def received(folder: Path, request: str) -> dict[int, tuple[int, torch.Tensor]]:
-    """At each position of a request the next token and the state that the draft got with it.
+def received(folder: Path) -> dict[str, dict[int, tuple[int, torch.Tensor]]]:
+    """Of each request, at each position the next token and the state that the draft got with it.
 
     What was proposed and not accepted is at the positions of what came instead, which is told later.
     """
-    found: dict[int, tuple[int, torch.Tensor]] = {}
-    for requests, positions, following, states in of_each_forward(folder):
-        if requests[0] == request:
-            found |= {
-                position: (token, state)
-                for position, token, state in zip(positions.tolist(), following.tolist(), states, strict=True)
-            }
-    return found
-
-
-def of_each_forward(folder: Path) -> Iterator[Any]:
-    """What the draft got in each of its forwards, in their order."""
+    found: dict[str, dict[int, tuple[int, torch.Tensor]]] = {}
     for path in sorted(folder.iterdir()):
-        yield torch.load(path)
+        (request, *_), positions, following, states = torch.load(path)
+        rows = zip(positions.tolist(), following.tolist(), states, strict=True)
+        found.setdefault(request, {}).update({position: (token, state) for position, token, state in rows})
+    return found
 
 
 def the_one_that_begins(samples: Sequence[Sample], following: Sequence[int]) -> Sample:
