@@ -47,7 +47,8 @@ class ExtractResult(Model):
     dropped: dict[str, int] = Field(default_factory=dict, description="Conversations left out, by why.")
     cut: int = Field(0, description="Conversations that are longer than data.maxLength and were cut there.")
     lost_tokens: int = Field(
-        0, description="Tokens of them beyond it. Where the target answers, what it was not asked any more is in no number."
+        0,
+        description="Tokens of them beyond it. Where the target answers, what it was not asked any more is in no number.",
     )
     tokens_per_second: float
     engine: str = Field("", description="What ran the target, and its version.")
