@@ -97,7 +97,7 @@ def measure(
     step = replace(step, delete=(*step.delete, *gone))
     status, ended = revision.status, step.status
     if ended.state is StageState.SUCCEEDED:
-        return _measured(revision, config.folder, ProbeResult.model_validate(ended.result), view), step
+        return _measured(revision, config.folder, ProbeResult.model_validate(ended.result), view, wanted), step
     if ended.state is StageState.FAILED:
         failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
         return _not_measured(status, ended.message), failed
@@ -134,14 +134,17 @@ def _given_up(revision: Revision, trouble: tuple[Reason, str], serving: int | No
     return revision.status.model_copy(update=failed)
 
 
-def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View) -> RevisionStatus:
-    verdict = judge_probe(
-        result, view.obj.spec.probe, expected=revision.status.expected_accept_length, name=revision.name
-    )
+def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View, wanted: Wanted) -> RevisionStatus:
+    status, policy = revision.status, view.obj.spec.probe
+    if not fits(result, view, wanted):
+        asked = f"concurrency {policy.concurrency} and prompts {wanted.draft.prompts_digest[:8]}"
+        text = f"it measured at concurrency {result.concurrency} with prompts {result.prompts_digest[:8]}; asked were {asked}"
+        return _not_measured(status, f"{revision.name}: {text}")
+    verdict = judge_probe(result, policy, expected=status.expected_accept_length, name=revision.name)
     if verdict.passed or verdict.failed:
         measured = {"probe": result, "proof": None, "probe_folder": artifact, "probe_problem": ""}
-        return revision.status.model_copy(update=measured)
-    return _not_measured(revision.status, verdict.message)
+        return status.model_copy(update=measured)
+    return _not_measured(status, verdict.message)
 
 
 def _not_measured(status: RevisionStatus, message: str) -> RevisionStatus:

@@ -385,3 +385,11 @@ def test_a_target_that_was_fetched_to_another_folder_is_no_fault_of_the_server_t
     asked = str(world.applied_job("probe")["spec"]["template"]["metadata"]["annotations"])
     assert ("/eagle3/models/first" in asked) == (made_by == "this version")
     assert "/eagle3/models/second" not in asked
+
+
+def test_a_measurement_of_something_else_than_was_asked_is_none_and_is_not_made_for_ever() -> None:
+    world = serving_plain().ready(1)
+    for _ in range(3):
+        world.finish("probe", measured(accept=2.71, speed=126.9, concurrency=64))
+    assert world.reason("RevisionProven") == ("False", Reason.PROBE_ERROR)
+    assert "it measured at concurrency 64" in world.condition("RevisionProven").message
