@@ -44,6 +44,10 @@ class Fleet:
         """The fleet with this revision, new or in place of the one of its number."""
         return replace(self, revisions={**self.revisions, revision.number: revision})
 
+    def served_by(self, number: int) -> "Fleet":
+        """The fleet when its public Service selects this revision."""
+        return replace(self, serving=number)
+
     def without(self, numbers: list[int]) -> "Fleet":
         """The fleet without these revisions."""
         return replace(self, revisions={n: r for n, r in self.revisions.items() if n not in numbers})

@@ -13,7 +13,6 @@ Answered anew at every reconcile from what is known, in the steps of ``_STEPS``:
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
@@ -23,12 +22,11 @@ from eagle3_operator.decide import asking, capacity, place, retirement, starts, 
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
 from eagle3_operator.decide.chain import Actions, View
-from eagle3_operator.decide.diagnosis import held_up
 from eagle3_operator.decide.fleet import Fleet
-from eagle3_operator.decide.probing import measure
+from eagle3_operator.decide.promotion import moved
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
 from eagle3_operator.decide.room import Room
-from eagle3_operator.decide.trying import choose
+from eagle3_operator.decide.trying import choose, driven, started
 from eagle3_operator.decide.watching import heard
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers
@@ -149,9 +147,11 @@ class Rollout:
             if self.candidate is None:
                 return
             self._cover(self.candidate)
-            if self._waits(self.candidate):
+            if self.wanted is None or self._waits(self.candidate):
                 return
-            self._drive(self.fleet[self.candidate])
+            self.wake.append(self.view.settings.poll_seconds)
+            self.fleet, told = driven(self.fleet, self.candidate, self.view, self.wanted, self.actions)
+            self.reason, self.message = told
             if self.fleet[self.candidate].standing is Standing.UNTRIED:
                 return
 
@@ -211,12 +211,10 @@ class Rollout:
             self.wake.append(self.view.settings.poll_seconds)
             return
         self.actions.apply.append(servers.public_service(self.view.obj, revision=goal.number))
-        if former is not None:
-            self._leave(former, goal)
-        else:
-            self.events.append(Event("Normal", "Promoted", f"Service {self.name} serves {goal.name}"))
-        self._change(goal.number, promoted_at=times.text(self.view.now), bakes_until=None, displaces=False)
-        self.fleet = replace(self.fleet, serving=goal.number)
+        if former is not None and former.dropped:
+            self.rolled_back = times.text(self.view.now)
+        self.fleet, event = moved(self.fleet, goal, self.view)
+        self.events.append(event)
         self.wake.append(_SOON)
 
     def retire(self) -> None:
@@ -234,38 +232,6 @@ class Rollout:
         self.fleet = self.fleet.without(over)
         probes = retirement.probes(self.view.seen.jobs.values(), self.fleet.revisions, self.candidate)
         self.actions.delete += [probe for probe in probes if probe not in self.actions.delete]
-
-    # ------------------------------------------------------------------------------------------------ the candidate
-
-    def _drive(self, candidate: Revision) -> None:
-        kind = "without speculation" if candidate.plain else "with the new draft"
-        self.wake.append(self.view.settings.poll_seconds)
-        if candidate.ready == 0:
-            self._starting(candidate, f"{candidate.name} is starting, {kind}")
-            return
-        if self.wanted is None:
-            return
-        self.reason = Reason.MEASURING_BASELINE if candidate.plain else Reason.PROBING
-        self.message = f"{candidate.name} is being measured, {kind}, before it gets traffic"
-        plain = None if candidate.plain else self.fleet.latest(self.wanted.plain_key)
-        occupant = self.fleet.occupant
-        status, step = measure(candidate, plain, self.view, self.wanted, self.facts, serving=occupant)
-        self.actions.add(step)
-        if step.status.reason not in (None, Reason.PENDING):
-            self.reason, self.message = step.status.reason, step.status.message
-        self.fleet = self.fleet.having(replace(candidate, status=status))
-
-    def _starting(self, revision: Revision, said: str) -> None:
-        """Tell of a start, and of what is in its way."""
-        self.reason, self.message = Reason.SERVER_STARTING, said
-        if revision.deployment is None:
-            return
-        pods = revision.deployment.without_former_pods.pods
-        if trouble := held_up(pods):
-            self.reason, self.message = trouble
-        elif revision.status.start_failures:
-            self.message += f"; it failed {revision.status.start_failures} times: {revision.status.start_problem}"
-        self.fleet = place.sought(self.fleet, self.view, revision)
 
     # ------------------------------------------------------------------------------------------------ room, approval
 
@@ -311,7 +277,8 @@ class Rollout:
         if goal.ready >= capacity.enough(self.fleet.current, count):
             return
         pods = f": {goal.ready} of {count} pods are ready" if count > 1 else ""
-        self._starting(goal, f"{goal.name} is starting, to take over{pods}")
+        said = f"{goal.name} is starting, to take over{pods}"
+        self.fleet, (self.reason, self.message) = started(self.fleet, goal.number, self.view, said)
 
     # ---------------------------------------------------------------------------------------------------- the pods
 
@@ -352,22 +319,6 @@ class Rollout:
         self._change(goal.number, **failure.changes, failed_at=times.text(self.view.now))
         self.wake.append(_SOON)
         return False
-
-    def _leave(self, former: Revision, goal: Revision) -> None:
-        bad = not self.fleet.may_serve(former)
-        room = not self.fleet.displaces(goal)
-        warm = not bad and room and former.replicas > 0 and seconds(self.serve.bake_time) > 0
-        until = self.view.now + timedelta(seconds=seconds(self.serve.bake_time))
-        self._change(former.number, bakes_until=times.text(until) if warm else None, unready_since=None)
-        if former.dropped:
-            self.rolled_back = times.text(self.view.now)
-        if bad:
-            reason, message = self.fleet.why_left(former)
-            text = f"Service {self.name} moved back from {former.name} to {goal.name}: {reason}: {message}"
-            self.events.append(Event("Warning", "RolledBack", text))
-        else:
-            text = f"Service {self.name} moved from {former.name} to {goal.name}"
-            self.events.append(Event("Normal", "Promoted", text))
 
     # -------------------------------------------------------------------------------------------------- for people
 

@@ -5,10 +5,15 @@ with the wanted draft. What serves is never measured: live traffic shares its se
 or the prompts of the probe have changed or a person asks, another revision of the same key is, and takes over if it passes.
 """
 
+from dataclasses import replace
+
+from eagle3_api.conditions import Reason
 from eagle3_api.status import RevisionStatus
-from eagle3_operator.decide.chain import View
+from eagle3_operator.decide import place
+from eagle3_operator.decide.chain import Actions, View, Waiting
+from eagle3_operator.decide.diagnosis import held_up
 from eagle3_operator.decide.fleet import Fleet
-from eagle3_operator.decide.probing import fits
+from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 
 
@@ -22,6 +27,34 @@ def choose(fleet: Fleet, view: View) -> tuple[Fleet, int | None]:
         return fleet, plain.number if plain.standing is Standing.UNTRIED else None
     fleet, draft = _measurable(fleet, view, wanted, plain)
     return fleet, draft.number if draft.standing is Standing.UNTRIED else None
+
+
+def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actions) -> tuple[Fleet, Waiting]:
+    """The fleet with the candidate one step further, and what to say of it: its server starts, and once ready is measured."""
+    candidate = fleet[number]
+    kind = "without speculation" if candidate.plain else "with the new draft"
+    if candidate.ready == 0:
+        return started(fleet, number, view, f"{candidate.name} is starting, {kind}")
+    plain = None if candidate.plain else fleet.latest(wanted.plain_key)
+    status, step = measure(candidate, plain, view, wanted, fleet.facts, serving=fleet.occupant)
+    actions.add(step)
+    reason = Reason.MEASURING_BASELINE if candidate.plain else Reason.PROBING
+    told = (reason, f"{candidate.name} is being measured, {kind}, before it gets traffic")
+    if step.status.reason not in (None, Reason.PENDING):
+        told = (step.status.reason, step.status.message)
+    return fleet.having(replace(candidate, status=status)), told
+
+
+def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Waiting]:
+    """The fleet when a revision that starts has looked for a place, and what to say: ``said``, or what is in the way."""
+    revision = fleet[number]
+    pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
+    fleet = place.sought(fleet, view, revision)
+    if trouble := held_up(pods):
+        return fleet, trouble
+    failures = revision.status.start_failures
+    again = f"; it failed {failures} times: {revision.status.start_problem}" if failures and pods else ""
+    return fleet, (Reason.SERVER_STARTING, f"{said}{again}")
 
 
 def _measurable(fleet: Fleet, view: View, wanted: Wanted, plain: Revision | None) -> tuple[Fleet, Revision]:

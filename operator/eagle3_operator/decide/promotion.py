@@ -1,0 +1,39 @@
+"""Promotion: what becomes of two revisions when the public Service moves from one to the other."""
+
+from datetime import timedelta
+
+from eagle3_api.spec import seconds
+from eagle3_operator.decide import times
+from eagle3_operator.decide.chain import View
+from eagle3_operator.decide.fleet import Fleet
+from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.decision import Event
+from eagle3_operator.manifests.flags import serving
+
+
+def moved(fleet: Fleet, goal: Revision, view: View) -> tuple[Fleet, Event]:
+    """The fleet when its Service has moved to the goal, and what to tell of it."""
+    former, name = fleet.current, view.obj.metadata.name
+    event = Event("Normal", "Promoted", f"Service {name} serves {goal.name}")
+    if former is not None:
+        event = _told(fleet, former, goal, name)
+        until = _warm_until(fleet, former, goal, view)
+        fleet = fleet.changed(former.number, bakes_until=until, unready_since=None)
+    promoted = {"promoted_at": times.text(view.now), "bakes_until": None, "displaces": False}
+    return fleet.changed(goal.number, **promoted).served_by(goal.number), event
+
+
+def _warm_until(fleet: Fleet, former: Revision, goal: Revision, view: View) -> str | None:
+    """How long the former revision keeps its pods: not where it is bad, nor where the goal takes its place."""
+    bake = seconds(serving(view.obj.spec).bake_time)
+    if not fleet.may_serve(former) or fleet.displaces(goal) or former.replicas == 0 or bake == 0:
+        return None
+    return times.text(view.now + timedelta(seconds=bake))
+
+
+def _told(fleet: Fleet, former: Revision, goal: Revision, name: str) -> Event:
+    if fleet.may_serve(former):
+        return Event("Normal", "Promoted", f"Service {name} moved from {former.name} to {goal.name}")
+    reason, message = fleet.why_left(former)
+    text = f"Service {name} moved back from {former.name} to {goal.name}: {reason}: {message}"
+    return Event("Warning", "RolledBack", text)
