@@ -393,3 +393,16 @@ def test_a_measurement_of_something_else_than_was_asked_is_none_and_is_not_made_
         world.finish("probe", measured(accept=2.71, speed=126.9, concurrency=64))
     assert world.reason("RevisionProven") == ("False", Reason.PROBE_ERROR)
     assert "it measured at concurrency 64" in world.condition("RevisionProven").message
+
+
+def test_a_settled_object_of_an_earlier_version_is_left_as_it_is() -> None:
+    """Its status lacks what is new and has what is no more."""
+    world = serving_draft(World().edit(serve={"surge": "Never"})).later(700).settle()
+    new = ("model", "failedAt", "unreadySince")
+    former = [{name: value for name, value in r.items() if name not in new} for r in world.status["revisions"]]
+    world.status["revisions"] = [{**revision, "watchedAt": "2026-11-29T12:00:00Z"} for revision in former]
+    world.status["handled"] = {**world.status["handled"], "approve": "r1@00000000"}
+    decision = world.step()
+    assert not (decision.apply or decision.delete or decision.scale or decision.events)
+    assert world.reason() == ("True", Reason.SERVING)
+    assert [revision.probe is not None for revision in world.told.revisions] == [True, True]
