@@ -6,22 +6,24 @@ from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import enough
 from eagle3_operator.decide.chain import View, Waiting
 from eagle3_operator.decide.fleet import Fleet
-from eagle3_operator.decide.revisions import Revision, Standing
+from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.manifests.flags import serving, start_budget
 
 
-def waits(mover: Revision, fleet: Fleet, view: View, approvals: Approvals, facts: Facts) -> Waiting | None:
+def waits(
+    mover: Revision, fleet: Fleet, view: View, approvals: Approvals, facts: Facts, *, proven: bool
+) -> Waiting | None:
     """What keeps the candidate, or the goal of a roll-out, from starting or going on: the object is suspended, or a person is to say so.
 
     Args:
-        mover: which one. If it is proven, it is the goal.
+        mover: which one.
         fleet: all revisions.
         view: the object.
         approvals: of that person.
         facts: of the target.
+        proven: it is the goal, and has nothing more to prove.
     """
     count = serving(view.obj.spec).replicas
-    proven = mover.standing is Standing.PROVEN
     outage = fleet.displaces(mover) and not (proven and mover.ready >= enough(fleet.current, count))
     if view.obj.spec.suspend and (mover.replicas == 0 or outage):
         return Reason.SUSPENDED, "spec.suspend is true: nothing new is started"

@@ -256,7 +256,8 @@ class Rollout:
 
     def _waits(self, mover: int) -> bool:
         """Whether it may not start, or go on, for now."""
-        waiting = asking.waits(self.fleet[mover], self.fleet, self.view, self._approvals, self.facts)
+        proven = mover != self.candidate
+        waiting = asking.waits(self.fleet[mover], self.fleet, self.view, self._approvals, self.facts, proven=proven)
         if waiting is not None:
             self.reason, self.message = waiting
         return waiting is not None

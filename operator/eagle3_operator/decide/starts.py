@@ -6,13 +6,12 @@ from datetime import datetime
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide import times
 from eagle3_operator.decide.diagnosis import diagnose, held_up, hung_since
-from eagle3_operator.decide.revisions import Revision, Standing
+from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Deployment
 
 #: A revision that could not be started is given another chance after so long; the cause may have gone by then.
 COOLDOWN_SECONDS = 3600.0
-
 
 _ANOTHER_CHANCE: dict[str, object] = {"start_failures": 0, "start_problem": "", "failed_at": None, "reason": None}
 
@@ -117,8 +116,8 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
         problem = f"no readiness after {hung / 60:.0f} min{_last_line(deployment)}"
         return Failure(for_good, Reason.STARTUP_HUNG, problem)
     waited = times.age(revision.status.started_at, now)
-    displacing = revision.standing is Standing.UNTRIED and revision.displaces(serving)
-    trouble = _never_begun(deployment, slow=waited > budget + BEFORE_THE_CONTAINER) if displacing else None
+    slow = waited > budget + BEFORE_THE_CONTAINER
+    trouble = _never_begun(deployment, slow=slow) if revision.displaces(serving) else None
     if trouble is not None and waited > budget:
         reason, text = trouble
         return Failure(for_good, reason, f"{text}, for {waited / 60:.0f} min in the place of r{serving}")

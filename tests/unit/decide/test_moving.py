@@ -77,6 +77,18 @@ def test_a_proven_revision_is_not_started_while_the_object_is_suspended() -> Non
     assert world.reason() == ("False", Reason.SUSPENDED)
 
 
+def test_a_proven_revision_that_took_the_place_and_is_never_started_gives_it_back() -> None:
+    world = rejected(World(room=1).edit(serve={"surge": "Never", "startTimeout": "20m"}))
+    approve(world.edit(probe={"minSpeedup": 1.0}).settle())
+    world.pods(2, Pod("x", world.now, waiting_reason="ErrImagePull", waiting_message="not found"))
+    world.later(1199).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.later(2).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    assert world.reason("RevisionProven") == ("False", Reason.IMAGE_PULL)
+    assert world.ready(1).later(86400).settle().replicas == {0: 0, 1: 1, 2: 0}
+
+
 def test_one_word_covers_a_new_way_of_serving_and_nothing_that_comes_later() -> None:
     """The annotation stays on the object for years."""
     world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
