@@ -44,6 +44,11 @@ def test_what_is_copied_is_there_and_reaches_the_builder(recipe: Path) -> None:
             assert all((ROOT / source).exists() for source in sources)
 
 
+def test_the_image_as_it_is_shipped_reads_what_data_sets_are_written_in_and_hubs_that_have_them() -> None:
+    defaults = [rest for name, rest in instructions(ROOT / "images/draft/Dockerfile") if name == "ARG"]
+    assert 'EXTRAS="--extra hub --extra parquet"' in defaults
+
+
 def test_all_images_are_built_with_one_uv() -> None:
     versions = {version for recipe in RECIPES for version in re.findall(r"uv==(\S+)", recipe.read_text())}
     assert len(versions) == 1

@@ -62,7 +62,7 @@ class Data(Model):
     conversations: Path | None = Field(
         None,
         description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, or '
-        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column (needs pyarrow).',
+        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column.',
     )
     prompts: Path | None = Field(
         None,

@@ -3,8 +3,8 @@
 - OpenAI's messages, which is that form;
 - ``{"prompt": text}``, or a list of messages in the same place: a question without an answer;
 - ShareGPT's ``{"conversations": [{"from": "human", "value": ...}, ...]}``;
-- Parquet with one such value a row, in a column of the same name. It needs pyarrow, which many images have
-  and ours does not bring.
+- Parquet with one such value a row, in a column of the same name. It needs pyarrow, which SGLang requires and our own
+  image has unless it was built without.
 """
 
 import json
@@ -108,7 +108,7 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise FormError(
             "Parquet needs pyarrow, which this image does not hold; write the conversations as JSON Lines, or use an image "
-            "with it"
+            "with it: ours is built with it by EXTRAS='--extra hub --extra parquet', and SGLang's own have it"
         ) from None
     try:
         file = parquet.ParquetFile(path)
