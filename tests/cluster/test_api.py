@@ -476,6 +476,23 @@ def test_kubectl_scale_sets_the_replicas_of_the_servers(api_server: AnyCluster, 
     assert api_server.request("GET", stored)["spec"]["serve"]["replicas"] == 3
 
 
+@pytest.mark.parametrize("side", ["--server-side=false", "--server-side=true"], ids=["client", "server"])
+def test_applying_an_object_again_leaves_it_as_many_servers_as_an_autoscaler_gave_it(
+    api_server: AnyCluster, namespace: str, side: str
+) -> None:
+    """What the YAML does not say belongs to whoever scales."""
+
+    def apply(edits: dict[str, Any]) -> None:
+        written = yaml.safe_dump(edited(minimal(), edits))
+        api_server.kubectl("apply", side, "--namespace", namespace, "-f", "-", stdin=written)
+
+    apply({})
+    api_server.kubectl("scale", "--namespace", namespace, "e3d/draft", "--replicas=3")
+    apply({"probe": {"minSpeedup": 1.2}})
+    after = api_server.request("GET", objects(namespace, "draft"))["spec"]
+    assert (after["serve"]["replicas"], after["probe"]["minSpeedup"]) == (3, 1.2)
+
+
 def status(phase: Phase) -> Eagle3DraftStatus:
     ready = Condition(
         type=Type.READY,
@@ -591,6 +608,6 @@ def plugin(kubeconfig: Path, *words: str, stdin: str = "") -> tuple[int, str, st
     """Exit code, words and complaints of ``kubectl eagle3``, which kubectl itself finds beside this Python."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{build.kubectl().parent}:{path}"}
-    command = [build.kubectl(), "eagle3", *words]
+    command = [str(build.kubectl()), "eagle3", *words]
     done = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr

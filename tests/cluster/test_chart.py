@@ -275,6 +275,7 @@ ALLOWED = """
     create batch/jobs                   delete batch/jobs                        watch /pods
     get /pods/log                       patch apps/deployments                   patch apps/deployments/scale
     create /services                    create /persistentvolumeclaims           create /events
+    create policy/poddisruptionbudgets  patch policy/poddisruptionbudgets        get policy/poddisruptionbudgets
     list jobset.x-k8s.io/jobsets        create jobset.x-k8s.io/jobsets           delete jobset.x-k8s.io/jobsets
 """
 FORBIDDEN = """

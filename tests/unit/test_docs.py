@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eagle3_api import artifacts
+from eagle3_api import KIND, artifacts
 from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.crd import definition
@@ -129,6 +129,8 @@ def blocks(page: Path) -> Iterator[dict[str, Any]]:
     """The specs, or parts of one, in a page's YAML."""
     for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         written = yaml.safe_load(text)
+        if written.get("kind", KIND) != KIND:
+            continue
         spec = written.get("spec", written)
         if "spec" in written or set(spec) <= set(SECTIONS):
             yield spec

@@ -36,6 +36,7 @@ RESOURCES: Mapping[str, Resource] = {
     "Deployment": Resource("apis/apps/v1", "deployments"),
     "Pod": Resource("api/v1", "pods"),
     "Service": Resource("api/v1", "services"),
+    "PodDisruptionBudget": Resource("apis/policy/v1", "poddisruptionbudgets"),
     "PersistentVolumeClaim": Resource("api/v1", "persistentvolumeclaims"),
     "Event": Resource("api/v1", "events"),
 }

@@ -211,6 +211,7 @@ class Rollout:
             self.wake.append(self.view.settings.poll_seconds)
             return
         self.actions.apply.append(servers.public_service(self.view.obj, revision=goal.number))
+        self.actions.apply.append(servers.disruption_budget(self.view.obj, revision=goal.number))
         if former is not None and former.dropped:
             self.rolled_back = times.text(self.view.now)
         self.fleet, event = moved(self.fleet, goal, self.view)

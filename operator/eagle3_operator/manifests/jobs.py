@@ -22,6 +22,7 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import hook, names
 from eagle3_operator.manifests.credentials import bucket_keys, registry_login
 from eagle3_operator.manifests.pods import (
+    LARGE,
     Mount,
     Program,
     configuration,
@@ -52,10 +53,10 @@ FEATURE_STAGES = frozenset({StageName.INSPECT, StageName.EXTRACT, StageName.TRAI
 _REQUESTS: Mapping[StageName, Mapping[str, str]] = {
     StageName.FETCH: {"cpu": "200m", "memory": "512Mi"},
     StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
-    StageName.EXTRACT: {},
-    StageName.TRAIN: {},
+    StageName.EXTRACT: LARGE,
+    StageName.TRAIN: LARGE,
     StageName.CLEAN: {"cpu": "50m", "memory": "64Mi"},
-    StageName.CONVERT: {"cpu": "200m", "memory": "1Gi"},
+    StageName.CONVERT: LARGE,
     StageName.PUBLISH: {"cpu": "100m", "memory": "256Mi"},
     StageName.PROBE: {"cpu": "100m", "memory": "256Mi"},
 }

@@ -69,6 +69,11 @@ def revision_name(name: str, number: int) -> str:
     return f"{name}-{revision_label(number)}"
 
 
+def budget_name(name: str) -> str:
+    """``<name>-servers``: the PodDisruptionBudget of the serving revision's pods."""
+    return f"{name}-servers"
+
+
 def claim_name(obj: Eagle3Draft, root: RootName) -> str:
     """The claim behind one of the roots: the user's, or the one that the operator makes."""
     return getattr(obj.spec.storage, root).claim or f"{obj.metadata.name}-{root}"

@@ -1,4 +1,4 @@
-"""The servers of a revision: a Deployment, a Service for probing it, and the public Service that selects it."""
+"""The servers of a revision: a Deployment, a Service for probing it; and what follows the serving one: the public Service, a budget."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.flags import ADAPTIVE_FILE, server_flags, serving, start_budget, watchdog_seconds
 from eagle3_operator.manifests.pods import (
+    LARGE,
     Mount,
     Program,
     annotation_file,
@@ -104,6 +105,24 @@ def public_service(obj: Eagle3Draft, *, revision: int) -> Manifest:
     return _service(obj, obj.metadata.name, names.labels(obj.metadata.name), revision)
 
 
+def disruption_budget(obj: Eagle3Draft, *, revision: int) -> Manifest:
+    """Whoever drains nodes takes the serving pods one after the other. It holds no drain up: one that is alone goes too.
+
+    Nor does a pod that is not ready, and what is only tried or kept warm is none of its business.
+    """
+    name = obj.metadata.name
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": names.metadata(obj, names.budget_name(name), labels=names.labels(name)),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": _selector(name, revision)},
+        },
+    }
+
+
 def serve_placement(spec: Eagle3DraftSpec) -> Placement:
     """Where and with what servers run: the object's placement under serve's own."""
     return (serving(spec).placement or Placement()).over(spec.placement)
@@ -131,6 +150,7 @@ def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None) -> 
         mounts=_mounts(obj, draft),
         grace=serve_grace(obj.spec),
         gpus=serve_gpus(obj.spec),
+        requests=LARGE,
         container={
             "ports": [{"name": PORT_NAME, "containerPort": serving(obj.spec).port, "protocol": "TCP"}],
             **_probes(start_budget(obj.spec, facts), watchdog_seconds(obj.spec)),

@@ -54,6 +54,12 @@ def test_a_proven_serving_draft_is_ready_with_its_columns() -> None:
     assert titles.count("RevisionProven") == 2
 
 
+def test_the_budget_of_disruptions_follows_the_service() -> None:
+    world = serving_draft()
+    made = [m["spec"]["selector"]["matchLabels"] for m in world.applied if m["kind"] == "PodDisruptionBudget"]
+    assert [labels["eagle3.dev/revision"] for labels in made] == ["r0", "r1"] == [f"r{n}" for n in world.served]
+
+
 def test_the_former_revision_stays_warm_for_the_bake_time() -> None:
     world = serving_draft()
     assert world.replicas == {0: 1, 1: 1}

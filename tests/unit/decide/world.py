@@ -238,6 +238,7 @@ class World:
             "JobSet": self._apply_job,
             "Deployment": self._apply_deployment,
             "Service": self._apply_service,
+            "PodDisruptionBudget": self._apply_budget,
         }
         if kind == "PersistentVolumeClaim":  # which may outlive the object
             claim = Claim(metadata["name"], 10**13, owned="ownerReferences" in metadata)
@@ -288,6 +289,9 @@ class World:
         if name == self.name and selected is not None:
             self.served.append(selected)
         self.seen = replace(self.seen, services={**self.seen.services, name: Service(name, selected)})
+
+    def _apply_budget(self, manifest: Manifest) -> None:
+        """Nobody looks at it."""
 
     def _scale(self, name: str, replicas: int) -> None:
         deployment = next(d for d in self.seen.deployments.values() if d.name == name)

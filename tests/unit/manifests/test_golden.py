@@ -14,7 +14,7 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import group
 from eagle3_operator.manifests.claims import claim
 from eagle3_operator.manifests.jobs import job
-from eagle3_operator.manifests.servers import deployment, public_service, service
+from eagle3_operator.manifests.servers import deployment, disruption_budget, public_service, service
 from unit.samples import (
     DATA,
     DRAFT,
@@ -181,6 +181,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "a server on the CPU keeps the time limits that its user gave": lambda: drafted(draft(**ON_THE_CPU)),
     "the Service of a revision": lambda: service(draft(), number=1),
     "the public Service selects the serving revision": lambda: public_service(draft(), revision=0),
+    "who drains nodes takes the serving pods one after the other": lambda: disruption_budget(draft(), revision=1),
     "a retained claim has no owner": lambda: claim(draft(storage=OWN_CLAIMS), "features"),
     "a claim goes with the object where deletionPolicy says so": lambda: claim(
         draft(storage=OWN_CLAIMS, deletionPolicy="Delete"), "drafts"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.claims import claim
-from eagle3_operator.manifests.servers import deployment, public_service, service
+from eagle3_operator.manifests.servers import deployment, disruption_budget, public_service, service
 from unit.samples import DRAFT, FACTS, KIMI, SETTINGS, draft
 
 
@@ -33,6 +33,7 @@ def test_services_select_the_pods_of_one_revision_and_no_other(number: int) -> N
         service(draft(), number=number)["spec"]["selector"],
         public_service(draft(), revision=number)["spec"]["selector"],
         made(number=number)["spec"]["selector"]["matchLabels"],
+        disruption_budget(draft(), revision=number)["spec"]["selector"]["matchLabels"],
     ):
         assert selector.items() <= pods.items()
         assert not selector.items() <= others.items()
