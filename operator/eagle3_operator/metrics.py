@@ -6,6 +6,7 @@ eagle3_operator_errors_total{type}           the exception behind a failed recon
 eagle3_operator_requests_total{method,resource}   to the API server
 eagle3_operator_queue_length                 objects that are due and wait
 eagle3_operator_objects{phase}               objects by phase
+eagle3_operator_object_phase{eagle3_namespace,eagle3_name,phase}   1, of each object
 """
 
 from collections import Counter
@@ -81,7 +82,14 @@ class _Objects(Collector):
         self._phases = phases
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(f"{_PREFIX}_objects", "Objects by phase.", labels=["phase"])
-        for phase, count in sorted(Counter(list(self._phases.values())).items()):
-            family.add_metric([phase], count)
-        yield family
+        known = sorted(self._phases.copy().items())  # which other threads may change meanwhile
+        counts = GaugeMetricFamily(f"{_PREFIX}_objects", "Objects by phase.", labels=["phase"])
+        for phase, count in sorted(Counter(phase for _, phase in known).items()):
+            counts.add_metric([phase], count)
+        yield counts
+        # As servers name their object: "namespace" would be that of whoever is scraped
+        labels = ["eagle3_namespace", "eagle3_name", "phase"]
+        each = GaugeMetricFamily(f"{_PREFIX}_object_phase", "1, with the object's phase.", labels=labels)
+        for (namespace, name), phase in known:
+            each.add_metric([namespace, name, phase], 1)
+        yield each

@@ -1,16 +1,20 @@
 """The chart, rendered by real helm and installed into a real API server."""
 
+import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 import yaml
 
+from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import PrometheusServer, Settings
-from testcluster import AnyCluster, build, wait_for
+from testcluster import AnyCluster, build, system, wait_for
 
 CHART = Path(__file__).parents[2] / "helm" / "eagle3-operator"
 GOLDEN = Path(__file__).parents[1] / "unit" / "manifests" / "golden"
@@ -63,6 +67,17 @@ def test_the_chart_brings_the_definition_as_generated_and_keeps_it() -> None:
 def test_the_definition_can_be_left_out_or_let_go() -> None:
     assert "CustomResourceDefinition" not in rendered("crds.enabled=false")
     assert "annotations" not in rendered("crds.keep=false")["CustomResourceDefinition"]["metadata"]
+
+
+def test_the_command_that_the_first_page_shows_installs_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHART.parents[1])
+    (shown,) = re.findall(r"^helm install (.*?)^```", Path("README.md").read_text(), re.MULTILINE | re.DOTALL)
+    words = [word for word in shlex.split(shown.replace("\\\n", " "), comments=True) if word != "--create-namespace"]
+    made = [one for one in yaml.safe_load_all(helm("template", *words, "--kube-version", "1.34.0")) if one]
+    by_kind = {one["kind"]: one for one in made if one["kind"] in ("ConfigMap", "Deployment")}
+    assert container(by_kind)["image"] == "registry.example.com/eagle3/operator:0.1.0"
+    assert settings(by_kind).draft_image == "registry.example.com/eagle3/draft:0.1.0"
+    assert settings(by_kind).prometheus == {"default": PrometheusServer(url="http://prometheus.monitoring:9090")}
 
 
 def test_one_operator_runs_and_never_two_at_a_time() -> None:
@@ -163,16 +178,39 @@ def test_its_ports_are_those_that_the_settings_and_the_probes_name() -> None:
         assert container(manifests)[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
 
 
-@pytest.mark.parametrize("values", [(), ("watchNamespace=llm",)])
-def test_no_rule_reads_secrets_or_reaches_for_everything(values: tuple[str, ...]) -> None:
-    manifests = rendered(*values)
-    rules = manifests["Role" if values else "ClusterRole"]["rules"]
-    for rule in rules:
-        assert "*" not in rule["resources"] + rule["verbs"] + rule["apiGroups"]
-        assert "secrets" not in rule["resources"]
-        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
-    claims = next(rule for rule in rules if "persistentvolumeclaims" in rule["resources"])
-    assert "delete" not in claims["verbs"]
+#: Every right of the operator: what one of its requests needs, and nothing else. It has none to read Secrets, to make pods itself,
+#: or to change what users write.
+RIGHTS = {
+    "eagle3.dev/eagle3drafts": "get list watch",
+    "eagle3.dev/eagle3drafts/status": "update",
+    "eagle3.dev/eagle3drafts/finalizers": "update",
+    "batch/jobs": "create delete get list patch watch",
+    "jobset.x-k8s.io/jobsets": "create delete get list patch",
+    "/pods": "list watch",
+    "/pods/log": "get",
+    "apps/deployments": "create delete get list patch watch",
+    "apps/deployments/scale": "patch",
+    "/services": "create delete get list patch watch",
+    "policy/poddisruptionbudgets": "create get patch",
+    "/persistentvolumeclaims": "create delete get patch",
+    "/events": "create patch",
+}
+RIGHTS_EVERYWHERE = {"/namespaces": "list watch", "apiextensions.k8s.io/customresourcedefinitions": "list watch"}
+
+
+@pytest.mark.parametrize(
+    ("values", "rights"),
+    [((), RIGHTS | RIGHTS_EVERYWHERE), (("watchNamespace=llm",), RIGHTS)],
+    ids=["all namespaces", "one namespace"],
+)
+def test_the_operator_has_these_rights_and_no_others(values: tuple[str, ...], rights: dict[str, str]) -> None:
+    given = {
+        f"{group}/{resource}": " ".join(sorted(rule["verbs"]))
+        for rule in rendered(*values)["Role" if values else "ClusterRole"]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert given == rights
 
 
 def test_an_operator_of_one_namespace_has_no_right_outside_it() -> None:
@@ -218,6 +256,97 @@ def test_another_pod_monitor_selects_the_servers_of_revisions() -> None:
     assert monitor["spec"]["namespaceSelector"] == {"any": True}
 
 
+OBJECT = 'eagle3_operator_object_phase{eagle3_namespace="llm",eagle3_name="kimi",phase="%s"}'
+QUEUE = 'eagle3_operator_queue_length{pod="operator"}'
+FAILED = 'eagle3_operator_errors_total{type="ApiError"}'
+#: Series as promtool writes them (one sample a minute), and the alerts that there are at the end of an hour.
+FIRING: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
+    "all is well": ({OBJECT % "Serving": "1x60", QUEUE: "0 3 0 3 0x56", FAILED: "0x30 1x30"}, []),
+    "an object is stuck": (
+        {OBJECT % "Serving": "1x30 _x30", OBJECT % "Stalled": "_x30 1x30", QUEUE: "0x60"},
+        [
+            {
+                "alertname": "Eagle3DraftNeedsAttention",
+                "phase": "Stalled",
+                "eagle3_namespace": "llm",
+                "eagle3_name": "kimi",
+                "summary": "Eagle3Draft llm/kimi is Stalled",
+            }
+        ],
+    ),
+    "an object was stuck": ({OBJECT % "Stalled": "1x30 _x30", OBJECT % "Serving": "_x30 1x30", QUEUE: "0x60"}, []),
+    "the operator is gone": (
+        {QUEUE: "0x30 _x30"},
+        [{"alertname": "Eagle3OperatorAbsent", "summary": "The operator of Eagle3Drafts tells nothing"}],
+    ),
+    "it fails": (
+        {QUEUE: "0x60", FAILED: "0+1x60"},
+        [
+            {
+                "alertname": "Eagle3OperatorFailing",
+                "type": "ApiError",
+                "summary": "Reconciles fail again and again with ApiError",
+            }
+        ],
+    ),
+    "it is behind": (
+        {QUEUE: "7x60"},
+        [
+            {
+                "alertname": "Eagle3OperatorBehind",
+                "pod": "operator",
+                "summary": "Objects have waited for the operator for a quarter of an hour",
+            }
+        ],
+    ),
+}
+
+
+def test_an_alert_fires_when_its_time_has_come_and_not_otherwise(tmp_path: Path) -> None:
+    """promtool reads the rules that the chart renders, and evaluates each case over an hour."""
+    system.require({"promtool": "prometheus"})
+    made = rendered("prometheusRule.enabled=true", "prometheusRule.labels.release=prometheus")["PrometheusRule"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"
+    rules = made["spec"]["groups"][0]["rules"]
+    for rule in rules:
+        assert rule["annotations"].pop("description")
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(made["spec"]))
+
+    def expected(name: str, alerts: list[dict[str, str]]) -> list[Manifest]:
+        found = ({**alert, "severity": "warning"} for alert in alerts if alert["alertname"] == name)
+        return [{"exp_annotations": {"summary": labels.pop("summary")}, "exp_labels": labels} for labels in found]
+
+    tests = [
+        {
+            "name": case,
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "alert_rule_test": [
+                {"eval_time": "1h", "alertname": rule["alert"], "exp_alerts": expected(rule["alert"], alerts)}
+                for rule in rules
+            ],
+        }
+        for case, (series, alerts) in FIRING.items()
+    ]
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    words = ["promtool", "test", "rules", "test.yaml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_alerts_are_over_metrics_that_the_operator_tells_and_stand_in_the_runbook() -> None:
+    rules = rendered("prometheusRule.enabled=true")["PrometheusRule"]["spec"]["groups"][0]["rules"]
+    metrics = Metrics()
+    metrics.phase("llm", "kimi", "Stalled")
+    metrics.failed(ValueError())
+    told = prometheus_client.generate_latest(metrics.registry).decode()
+    runbook = (CHART.parents[1] / "docs" / "runbook.md").read_text()
+    for rule in rules:
+        (name,) = re.findall(r"eagle3_operator_\w+", rule["expr"])
+        assert re.search(rf"^{name}[ {{]", told, re.MULTILINE), name
+        assert f"| `{rule['alert']}` |" in runbook
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -236,6 +365,79 @@ def test_values_that_cannot_be_meant_are_refused(value: str, words: str) -> None
     with pytest.raises(RuntimeError) as refused:
         rendered(value)
     assert words in str(refused.value)
+
+
+#: Each value of the chart, set to something else than its default.
+EVERY_VALUE: Manifest = {
+    "image": {"repository": "registry.example.com/operator", "tag": "v2", "pullPolicy": "Always"},
+    "draftImage": {"repository": "registry.example.com/draft", "tag": "v2", "pullPolicy": "Never"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "nameOverride": "drafts",
+    "fullnameOverride": "the-drafts",
+    "watchNamespace": "default",
+    "allowedServiceAccounts": ["trainer"],
+    "prometheus": {
+        "servers": {
+            "default": {"url": "http://prometheus:9090"},
+            "tenant": {
+                "url": "https://metrics.example.com/tenant",
+                "timeoutSeconds": 2,
+                "tokenSecret": {"name": "metrics-token", "key": "token"},
+            },
+        }
+    },
+    "operator": {"logLevel": "debug", "workers": 3, "resyncSeconds": 60, "pollSeconds": 5, "surgePatienceSeconds": 30},
+    "crds": {"enabled": True, "keep": False},
+    "serviceAccount": {"create": True, "name": "drafts", "annotations": {"example.com/role": "drafts"}},
+    "rbac": {"create": True, "aggregateToUserRoles": False},
+    "metrics": {"port": 9999, "scrapeAnnotations": False},
+    "podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+    "podAnnotations": {"example.com/team": "llm"},
+    "podLabels": {"team": "llm"},
+    "priorityClassName": "system-cluster-critical",
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "control", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}]
+            }
+        }
+    },
+}
+
+
+def leaves(value: Any, path: str = "") -> Iterator[str]:
+    """The values that can be set, by their dotted paths; what the chart leaves empty is one."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from leaves(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["defaults", "every value set"])
+def test_a_real_api_server_takes_what_the_chart_renders(
+    api_server: AnyCluster, namespace: str, tmp_path: Path, everything: bool
+) -> None:
+    """In strict validation: no field that it does not know. The Prometheus operator's kinds are not there to ask."""
+    known = list(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
+    given = list(leaves(EVERY_VALUE))
+    assert [path for path in known if not any(f"{one}.".startswith(f"{path}.") for one in given)] == []
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(EVERY_VALUE if everything else {}))
+    text = helm(
+        "template", "e3", str(CHART), "--namespace", namespace, "--kube-version", "1.34.0", "--values", str(file)
+    )
+    manifests = [one for one in yaml.safe_load_all(text) if one]
+    ours = [one for one in manifests if not one["apiVersion"].startswith("monitoring.coreos.com/")]
+    assert len(manifests) - len(ours) == (4 if everything else 0)
+    said = api_server.kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=yaml.safe_dump_all(ours, sort_keys=False)
+    )
+    assert said.count("(server dry run)") == len(ours)
 
 
 @dataclass(frozen=True)
@@ -275,12 +477,13 @@ ALLOWED = """
     create batch/jobs                   delete batch/jobs                        watch /pods
     get /pods/log                       patch apps/deployments                   patch apps/deployments/scale
     create /services                    create /persistentvolumeclaims           create /events
+    delete /persistentvolumeclaims      get /services                            list /pods
     create policy/poddisruptionbudgets  patch policy/poddisruptionbudgets        get policy/poddisruptionbudgets
     list jobset.x-k8s.io/jobsets        create jobset.x-k8s.io/jobsets           delete jobset.x-k8s.io/jobsets
 """
 FORBIDDEN = """
     get /secrets                        list /secrets                            get /configmaps
-    create /pods                        create /pods/exec                        delete /persistentvolumeclaims
+    create /pods                        create /pods/exec                        list /persistentvolumeclaims
     update eagle3.dev/eagle3drafts      delete eagle3.dev/eagle3drafts           get /nodes
     create rbac.authorization.k8s.io/clusterroles
 """
