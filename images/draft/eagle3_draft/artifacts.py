@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MANIFEST, MODELS_ROOT
 from eagle3_api.artifacts import FORMAT as MANIFEST_FORMAT
-from eagle3_api.artifacts import MANIFEST
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
@@ -360,12 +360,18 @@ def _exists(path: Path) -> bool:
 
 
 def corrupt(folder: Path, what: str) -> StageError:
-    """An artifact that cannot be what was published."""
+    """An artifact that cannot be what was published.
+
+    What lies on a volume of the user's is not ours to have deleted, and nobody would make it again.
+    """
+    ours = any(folder.is_relative_to(root) for root in (DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT))
+    advice = (
+        "Restore it, or delete the folder and set eagle3.dev/retry to have it made again"
+        if ours
+        else "Copy it again from where it came"
+    )
     return StageError(
-        ExitCode.BAD_INPUT,
-        Reason.CORRUPT_ARTIFACT,
-        f"the artifact in {folder} is corrupt: {what}. Restore it, or delete the folder and set eagle3.dev/retry to have "
-        "it made again",
+        ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT, f"the artifact in {folder} is corrupt: {what}. {advice}"
     )
 
 

@@ -16,6 +16,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, JobConfig, JobEnvelope, Report, StageName
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.stage import StageError
+from eagle3_draft.termination import interrupted
 
 #: What a network file system says when its server is away, and a network when its other end is.
 _MOMENTARY = frozenset(
@@ -98,9 +99,7 @@ def _as_stage_error(error: BaseException) -> StageError:
         if isinstance(cause, StageError):
             return cause
         if isinstance(cause, KeyboardInterrupt):
-            return StageError(
-                ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted; the next try goes on from what was finished"
-            )
+            return interrupted()
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return StageError(
                 ExitCode.DOES_NOT_FIT,

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from pydantic import ValidationError
 
@@ -22,6 +21,7 @@ from eagle3_api.jobs import ExitCode, Report, StageName
 from eagle3_draft import child
 from eagle3_draft.child import Outcome
 from eagle3_draft.stage import StageError
+from eagle3_draft.termination import Termination, interrupted
 
 #: Bytes of the child's last words that a report may carry.
 LAST_WORDS = 1500
@@ -47,39 +47,15 @@ def supervise(
     Returns:
         The exit code of the container.
     """
-    signals = _Signals()
+    termination = Termination()
     try:
         key = child.load_config(stage, config).key
     except StageError as error:
         outcome = child.failure(stage, "", error)
     else:
-        outcome = _run(stage, key, command, result, signals)
+        outcome = _run(stage, key, command, result, termination)
     _leave(outcome, termination_log)
     return outcome.code
-
-
-class _Signals:
-    """Passes on to the child's process group what the container is sent, also what came before there was a child."""
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._group: int | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
-
-    def pass_on_to(self, group: int) -> None:
-        self._group = group
-        if self.received is not None:
-            self._send(self.received)
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        self.received = signal.Signals(number)
-        self._send(self.received)
-
-    def _send(self, number: signal.Signals) -> None:
-        if self._group is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._group, number)
 
 
 class _LastWords:
@@ -103,13 +79,13 @@ class _LastWords:
         return "\n".join("".join(filter(str.isprintable, line)) for line in lines if line.strip())
 
 
-def _run(stage: StageName, key: str, command: Sequence[str], result: Path, signals: _Signals) -> Outcome:
+def _run(stage: StageName, key: str, command: Sequence[str], result: Path, termination: Termination) -> Outcome:
     ours, theirs = os.pipe()
     process = subprocess.Popen(command, stderr=theirs, process_group=0)
     os.close(theirs)
-    signals.pass_on_to(process.pid)
     last_words = _LastWords(ours)
-    process.returncode = _reap_until(process.pid)
+    with termination.passed_on_to(process.pid):
+        process.returncode = _reap_until(process.pid)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what an engine left running
     try:
@@ -118,14 +94,8 @@ def _run(stage: StageName, key: str, command: Sequence[str], result: Path, signa
         problem = "left no result"
     except (OSError, ValidationError) as error:
         problem = f"left a result that cannot be read ({type(error).__name__})"
-    if signals.received is not None:
-        return _failed(
-            stage,
-            key,
-            ExitCode.INTERRUPTED,
-            Reason.INTERRUPTED,
-            f"interrupted by {signals.received.name}; the next try goes on from what was finished",
-        )
+    if termination.received:
+        return child.failure(stage, key, interrupted())
     return _failed(
         stage,
         key,

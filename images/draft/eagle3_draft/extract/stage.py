@@ -19,7 +19,6 @@ from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
 from eagle3_draft.extract.handover import remove_left
 from eagle3_draft.extract.inputs import Inputs
-from eagle3_draft.extract.interruption import Interruption, interruptible
 from eagle3_draft.extract.making import Maker
 from eagle3_draft.extract.parts import Part
 from eagle3_draft.extract.space import SAMPLES, Sampled, require_space, stored_bytes
@@ -29,6 +28,7 @@ from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
 from eagle3_draft.places import Place, place_of
 from eagle3_draft.progress import Progress
+from eagle3_draft.termination import Termination
 
 
 def load_engine(config: ExtractConfig, check: Callable[[], None] = lambda: None) -> Engine:
@@ -94,8 +94,8 @@ def run(
         _remove_abandoned(folder, at)
     remove_left(folder, parts.index())
     with (
-        interruptible() as interruption,
-        closing(_Loaded(lambda: load(config) if load else load_engine(config, interruption.check))) as engine,
+        Termination() as termination,
+        closing(_Loaded(lambda: load(config) if load else load_engine(config, termination.check))) as engine,
     ):
         inputs = Inputs.open(config)
         every = parts.cut(len(inputs.conversations), part_conversations)
@@ -104,7 +104,7 @@ def run(
         to_make = [part for part in own if part in unfinished]
         for part in to_make:  # before the free space is looked at; no other pod writes there
             artifacts.remove_partials(folder / part.name)
-        texts, progress = _texts(inputs, own, to_make, folder, engine, interruption)
+        texts, progress = _texts(inputs, own, to_make, folder, engine, termination)
         found: Sequence[Prompt] | None = None
         with (
             closing(texts),
@@ -157,7 +157,7 @@ def _texts(
     to_make: Sequence[Part],
     folder: Path,
     engine: Callable[[], Engine],
-    interruption: Interruption,
+    termination: Termination,
 ) -> tuple[Texts, Progress]:
     """Where the answers that are learned from come from; and the progress of this pod."""
     config = inputs.config
@@ -167,7 +167,7 @@ def _texts(
     if to_make:
         progress.update(kind.steps * sum(len(part.conversations) for part in own if part not in to_make), "begins")
     if asked is None:
-        return AsTheyStand(inputs, to_make, interruption.check, progress), progress
+        return AsTheyStand(inputs, to_make, termination.check, progress), progress
     end = inputs.renderer.end_token
     ends = {*(config.end_tokens or []), *([] if end is None else [end])}
     sampling = Sampling(asked.temperature, asked.top_p, asked.seed, tuple(sorted(ends)))
@@ -178,7 +178,7 @@ def _texts(
         sampling,
         asked.max_tokens,
         engine=engine,
-        check=interruption.check,
+        check=termination.check,
         progress=progress,
     )
     return texts, progress

@@ -1,9 +1,7 @@
 """The stage Fetch: each source into a folder of its own, which is finished for ever once it has its manifest."""
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from eagle3_draft.fetch.hub import Kind, RemoteFile, Repository
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
+from eagle3_draft.termination import interrupting
 
 #: Files that come at a time: one connection seldom fills a line.
 CONNECTIONS = 4
@@ -37,7 +36,7 @@ def run(config: FetchConfig) -> FetchResult:
         StageError: the hub has it not, or not for us, or is away (HubNotFound, HubAccessDenied, HubUnreachable); it does
             not fit (StorageTooSmall); it is nothing that can be used (TargetUnreadable, DataUnreadable, CheckpointUnreadable).
     """
-    with _interruptible():
+    with interrupting():
         return FetchResult(
             target=_model(config.target, "target.model", choice.of_target) if config.target else None,
             dataset=_dataset(config.dataset) if config.dataset else None,
@@ -192,13 +191,3 @@ def _remove_strays(folder: Path, kept: dict[str, str]) -> None:
         name = path.relative_to(folder).as_posix()
         if not name.startswith(".") and path.is_file() and name not in kept:
             path.unlink()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Within this, SIGTERM interrupts as Ctrl-C does: a stage that waits for the network hears it at once."""
-    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)

@@ -15,6 +15,7 @@ from eagle3_draft import child
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.child import Outcome
 from eagle3_draft.stage import StageError
+from eagle3_draft.termination import interrupted
 
 #: What gloo, which raises no error of its own kind, says of a rank that is gone.
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
@@ -63,9 +64,7 @@ def of_interruption(config: TrainConfig) -> StageError:
     for told in _said(config).values():
         if told.code == ExitCode.INTERRUPTED:
             return told
-    return StageError(
-        ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted; the next try goes on from the last checkpoint"
-    )
+    return interrupted("goes on from the last checkpoint")
 
 
 def _left_alone(error: BaseException) -> StageError | None:

@@ -10,10 +10,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import FATAL_EXIT_CODES, PROGRESS_MARK, ExitCode, TrainConfig
@@ -21,6 +20,7 @@ from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
+from eagle3_draft.termination import Termination, interrupted
 
 #: The variables that it finds its way by, besides the configuration.
 OUTPUT_VARIABLE = "EAGLE3_OUTPUT"
@@ -70,7 +70,7 @@ def train(config: TrainConfig, command: Sequence[str]) -> TrainConfig:
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> None:
-    stop = _Stop()
+    termination = Termination()
     try:
         process = subprocess.Popen(
             command,
@@ -88,15 +88,15 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> None:
             f"train.trainer.command: {command[0]!r} cannot be started in its image: {error.strerror}",
         ) from None
     relay = _Relay(process)
-    with stop.passed_on_to(process.pid):
+    with termination.passed_on_to(process.pid):
         code = process.wait()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what it left running: a logger's service, workers
     last = relay.end()
     if code == 0:
         return
-    if stop.received:
-        raise StageError(ExitCode.INTERRUPTED, Reason.INTERRUPTED, "interrupted; the next try runs train.trainer again")
+    if termination.received:
+        raise interrupted("runs train.trainer again")
     quoted = "\n".join(last)
     message = f"train.trainer ended with code {code}. Its last words:\n{quoted}"
     if code in FATAL_EXIT_CODES:
@@ -137,33 +137,3 @@ class _Relay:
                 self._last.append(text)
                 if not own:
                     progress.update(0, text[:_SHOWN])
-
-
-class _Stop:
-    """Whether the pod is to end, of which the trainer is told: its process group is not the one that the pod's signal reaches."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._group: int | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
-
-    @contextmanager
-    def passed_on_to(self, group: int) -> Iterator[None]:
-        """Pass on what is received meanwhile, and what came before."""
-        self._group = group
-        if self.received is not None:
-            self._send(self.received)
-        try:
-            yield
-        finally:
-            self._group = None
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        self.received = number
-        self._send(number)
-
-    def _send(self, number: int) -> None:
-        if self._group is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._group, number)

@@ -1,14 +1,13 @@
 """One rank, from its start to its end: what the elastic launcher runs."""
 
 import os
-import signal
-from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from eagle3_api.jobs import TrainConfig, TrainResult
+from eagle3_draft.termination import Termination
 from eagle3_draft.train import endings
 from eagle3_draft.train.loop import Training
 from eagle3_draft.train.publish import publish
@@ -19,13 +18,13 @@ def work(config: TrainConfig) -> TrainResult:
 
     A failure leaves its outcome for the launcher to put together, and ends the process with the exit code of the stage.
     """
-    stop = _StopSignal()
+    termination = Termination()
     rank = int(os.environ["RANK"])
     try:
         if config.deterministic:
             be_deterministic()
         device = _join_group()
-        state = Training(config, device, stop).run()
+        state = Training(config, device, termination).run()
         results: list[Any] = [publish(config, state) if rank == 0 else None]
         dist.broadcast_object_list(results)
     except BaseException as error:
@@ -45,18 +44,6 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
     # For what reads memory that nobody wrote; nothing here does, and it would be one more pass over all of it
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-class _StopSignal:
-    """Remembers that the pod is to end; the training looks at it between two steps."""
-
-    def __init__(self) -> None:
-        self.received = False
-        signal.signal(signal.SIGTERM, self._receive)
-        signal.signal(signal.SIGINT, self._receive)
-
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True
 
 
 def _join_group() -> torch.device:
