@@ -3,17 +3,16 @@
 import argparse
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from eagle3_api.estimate import Shape, known_target
+from eagle3_api.rates import H200, Gpu, Size, size_of
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.cli.files import no_config, read_config, read_document, spec_of
-from eagle3_operator.cli.table import estimate_table
+from eagle3_operator.cli.table import Said, estimate_table
 from eagle3_operator.cli.usage import UsageError
-
-#: Of one pod, where nothing better is known: a large target on one node in bf16.
-TOKENS_PER_SECOND = 10_000.0
-ANSWER_TOKENS_PER_SECOND = 2_000.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens-per-second",
         type=_rate,
-        default=TOKENS_PER_SECOND,
-        help="what one pod extracts; a finished extraction says it in its report (default %(default).0f)",
+        help="what one pod extracts; a finished extraction says it in its event and report (default: by the target's parameters)",
     )
     parser.add_argument(
         "--answer-tokens-per-second",
         type=_rate,
-        default=ANSWER_TOKENS_PER_SECOND,
-        help="what one pod generates, all requests together, where the target answers itself (default %(default).0f)",
+        help="what one pod generates, all requests together, where the target answers itself (default: likewise)",
+    )
+    parser.add_argument(
+        "--gpu-teraflops",
+        type=float,
+        default=H200.operations / 1e12,
+        help="of one GPU in bf16 without sparsity, by its data sheet (default %(default).0f: an H200)",
+    )
+    parser.add_argument(
+        "--gpu-terabytes-per-second",
+        type=float,
+        default=H200.read / 1e12,
+        help="that one GPU reads of its memory (default %(default).1f: an H200)",
     )
 
 
@@ -40,7 +49,9 @@ def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     spec = spec_of(read_document(given.file), given.file)
     shape = _shape(spec, given.target_config)
-    sys.stdout.write(estimate_table(spec, shape, given.tokens_per_second, given.answer_tokens_per_second) + "\n")
+    gpu = Gpu(given.gpu_teraflops * 1e12, given.gpu_terabytes_per_second * 1e12)
+    said = Said(given.tokens_per_second, given.answer_tokens_per_second)
+    sys.stdout.write(estimate_table(spec, shape, gpu, said) + "\n")
     return 0
 
 
@@ -51,11 +62,19 @@ def _rate(text: str) -> float:
     return rate
 
 
+def _size(language: Mapping[str, Any]) -> Size | None:
+    """By a configuration; None where it does not tell, as one of a few sizes does not."""
+    try:
+        return size_of(language)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
     path = config or Path(spec.target.model) / "config.json"  # of a hub's repository there is none here
     try:
         _, language = read_config(path)
-        return Shape(int(language["hidden_size"]), int(language["num_hidden_layers"]))
+        return Shape(int(language["hidden_size"]), int(language["num_hidden_layers"]), _size(language))
     except FileNotFoundError:
         known = known_target(spec.target.model) if config is None else None
         if known is None:

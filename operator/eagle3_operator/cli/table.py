@@ -1,10 +1,12 @@
 """What the commands print."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from eagle3_api.estimate import Estimate, Shape, estimate, readable_bytes, ways_to_store
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.quantity import quantity
+from eagle3_api.rates import COMPUTED_SHARE, READ_SHARE, TOGETHER, Gpu, Size, answer_rate, prefill_rate
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Data, Eagle3DraftSpec
 
@@ -23,16 +25,27 @@ def grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def estimate_table(
-    spec: Eagle3DraftSpec, shape: Shape, tokens_per_second: float, answer_tokens_per_second: float
-) -> str:
+@dataclass(frozen=True)
+class Said:
+    """Rates of one pod that somebody measured; None where they are to be estimated.
+
+    Attributes:
+        extracting: tokens/s.
+        answering: tokens/s, all requests together.
+    """
+
+    extracting: float | None = None
+    answering: float | None = None
+
+
+def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) -> str:
     """The estimate of an object's extraction, one line a fact.
 
     Args:
         spec: of the object.
         shape: of its target.
-        tokens_per_second: of one pod.
-        answer_tokens_per_second: of one pod, where the target answers itself.
+        gpu: by which rates are estimated that nobody said.
+        said: rates.
     """
     data = spec.data
     if spec.draft.checkpoint is not None or data is None:
@@ -71,31 +84,68 @@ def estimate_table(
             for way in ways_to_store(dtype, teacher)
             if way.change and (other := of(way.dtype, way.teacher))
         ),
-        ("time", _time(spec, chosen, tokens_per_second)),
-        *_answering(data, chosen, answer_tokens_per_second, spec.extract.shards),
+        ("time", _time(spec, chosen, _rate(said.extracting, prefill_rate, shape, spec.extract.gpus, gpu))),
+        *_answering(
+            data, chosen, _rate(said.answering, answer_rate, shape, spec.extract.gpus, gpu), spec.extract.shards
+        ),
+        *_reckoned(shape, gpu, said, answers=data.regeneration is not None),
         ("kept", "as extract.retain says" if spec.extract.retain else "until the draft is trained"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
-def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float) -> str:
+def _rate(
+    said: float | None, estimated: Callable[[Size, int, Gpu], float], shape: Shape, gpus: int, gpu: Gpu
+) -> float | None:
+    """Tokens/s of one pod, as somebody said or as the target's size tells; None where neither does."""
+    if said is not None or shape.size is None:
+        return said
+    return estimated(shape.size, gpus, gpu)
+
+
+def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | None) -> str:
     pods = spec.extract.shards
+    if tokens_per_second is None:
+        return "not known: the target's parameters are not; give --tokens-per-second or the whole config.json"
     hours = chosen.hours(tokens_per_second, pods)
     each = f"{spec.extract.gpus} GPUs at {tokens_per_second:,.0f} tokens/s"
-    return f"{hours:.1f} h on " + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
+    written = readable_bytes(tokens_per_second * chosen.per_token)
+    return (
+        f"{hours:.1f} h on "
+        + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
+        + f", if the volume takes {written}/s of each"
+    )
 
 
-def _answering(data: Data, chosen: Estimate, tokens_per_second: float, pods: int) -> list[tuple[str, str]]:
+def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, pods: int) -> list[tuple[str, str]]:
     """What comes on top where the target answers itself: nobody knows beforehand how long its answers will be."""
     asked = data.regeneration
     if asked is None:
         return []
-    hours = chosen.hours(tokens_per_second, pods)
-    count = f"at most {asked.max_tokens:,} tokens each, and the tokens above must have counted them"
-    return [
-        ("answers", f"the target's own, {count}; up to {hours:.1f} h more at {tokens_per_second:,.0f} tokens/s a pod")
-    ]
+    told = f"the target's own, at most {asked.max_tokens:,} tokens each, and the tokens above must have counted them"
+    if tokens_per_second is not None:
+        hours = chosen.hours(tokens_per_second, pods)
+        told += f"; up to {hours:.1f} h more at {tokens_per_second:,.0f} tokens/s a pod"
+    return [("answers", told)]
+
+
+def _reckoned(shape: Shape, gpu: Gpu, said: Said, *, answers: bool) -> list[tuple[str, str]]:
+    """Where the rates come from that nobody said."""
+    if shape.size is None:
+        return []
+    told = []
+    if said.extracting is None:
+        told.append(
+            f"2 x {shape.size.active / 1e9:,.1f} G parameters a token at {COMPUTED_SHARE:.0%} of {gpu.operations / 1e12:,.0f} "
+            "Tflop/s a GPU"
+        )
+    if answers and said.answering is None:
+        told.append(
+            f"of answers {TOGETHER} tokens for each reading of {shape.size.weight_bytes / 1e9:,.0f} GB of weights at "
+            f"{READ_SHARE:.0%} of {gpu.read / 1e12:.1f} TB/s a GPU"
+        )
+    return [("rates", f"estimated, not measured: {'; '.join(told)}")] if told else []
 
 
 def _against_claim(spec: Eagle3DraftSpec, chosen: Estimate) -> str:

@@ -37,7 +37,9 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     table = told(capsys, "-f", str(EXAMPLES / "kimi-k25.yaml"))
     assert table["features"].strip().startswith("4.58 TiB")
     assert "87.8 M (data.expectedTokens)" in table["tokens"]
-    assert "2.4 h" in table["time"]
+    assert "0.7 h on a pod of 8 GPUs at 37,088 tokens/s, if the volume takes 1.98 GiB/s" in table["time"]
+    assert "2.1 h more at 11,364 tokens/s" in table["answers"]
+    assert "estimated, not measured: 2 x 32.0 G parameters a token at 30% of 989 Tflop/s a GPU" in table["rates"]
     assert table["fp8 TopK"].strip() == "1.75 TiB"
 
 
@@ -45,6 +47,18 @@ def test_another_size_is_another_figure(capsys: pytest.CaptureFixture[str], tmp_
     table = told(capsys, "-f", edited(tmp_path, expectedTokens=10_000_000), "--tokens-per-second", "1000")
     assert table["features"].strip().startswith("534.18 GiB")
     assert "2.8 h" in table["time"]
+
+
+def test_rates_follow_from_the_gpu_and_what_was_measured_needs_no_reckoning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = edited(tmp_path, regenerate={})
+    slower = told(capsys, "-f", file, "--gpu-teraflops", "98.9", "--gpu-terabytes-per-second", "0.48")
+    assert "6.6 h on a pod of 8 GPUs at 3,709 tokens/s" in slower["time"]
+    assert "at 1,136 tokens/s" in slower["answers"]
+    measured = told(capsys, "-f", file, "--tokens-per-second", "1000", "--answer-tokens-per-second", "500")
+    assert "rates" not in measured
+    assert "24.4 h on a pod of 8 GPUs at 1,000 tokens/s" in measured["time"]
 
 
 def test_without_a_count_the_upper_bound_is_called_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -86,6 +100,8 @@ def test_an_unknown_target_needs_its_configuration(capsys: pytest.CaptureFixture
     table = told(capsys, "-f", str(path), "--target-config", str(config))
     assert table["features"].strip().startswith("2.29 TiB")
     assert "layers 1, 13, 24 and the last" in table["states"]
+    assert "give --tokens-per-second" in table["time"]  # of a configuration without the other sizes
+    assert "rates" not in table
 
 
 def test_a_file_without_an_object_and_a_spec_with_a_fault_are_named(

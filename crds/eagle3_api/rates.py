@@ -1,0 +1,113 @@
+"""How fast a target runs, told by its size alone: an estimate before anything was measured.
+
+A forward takes two operations a parameter that a token meets, one to multiply and one to add. So a prefill, which has thousands of
+tokens before it, is bounded by what the GPUs compute. Answers are decoded a token of each request at a time, and each of these steps
+reads all weights as well. Attention's own products and the traffic between GPUs are in the shares that are assumed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: What a prefill makes of the operations that a GPU has: an assumption, for a large target. One of 135 million parameters made a
+#: twentieth of an H200's (docs/benchmarks/extraction.md), because to launch its kernels takes longer than they do.
+COMPUTED_SHARE = 0.3
+
+#: What decoding makes of the rate at which a GPU reads its memory; an assumption too.
+READ_SHARE = 0.5
+
+#: Requests that are decoded together while the target answers.
+TOGETHER = 512
+
+_TYPE_BITS = 16
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU's data sheet.
+
+    Attributes:
+        operations: a second, in bf16 without sparsity.
+        read: bytes of its memory a second.
+    """
+
+    operations: float
+    read: float
+
+
+#: NVIDIA's data sheet of the H200 SXM.
+H200 = Gpu(989e12, 4.8e12)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a target is.
+
+    Attributes:
+        active: parameters that one token meets: of a mixture of experts those of the chosen ones; the head, and no embedding.
+        weight_bytes: of all its weights.
+    """
+
+    active: float
+    weight_bytes: float
+
+
+def prefill_rate(size: Size, gpus: int, gpu: Gpu = H200) -> float:
+    """Tokens/s of conversations that are computed whole."""
+    return gpus * gpu.operations * COMPUTED_SHARE / (2 * size.active)
+
+
+def answer_rate(size: Size, gpus: int, gpu: Gpu = H200) -> float:
+    """Tokens/s of answers, all requests together."""
+    reading = size.weight_bytes / (gpus * gpu.read * READ_SHARE)
+    return TOGETHER / (reading + TOGETHER / prefill_rate(size, gpus, gpu))
+
+
+def size_of(config: Mapping[str, Any]) -> Size:
+    """The size of a target by its ``config.json``, with its language model's section on top.
+
+    Raises:
+        KeyError, TypeError, ValueError: a size that is needed is not there or is no number.
+    """
+    hidden, layers, vocabulary = (int(config[name]) for name in ("hidden_size", "num_hidden_layers", "vocab_size"))
+    experts = int(_first(config, "n_routed_experts", "num_experts", "num_local_experts") or 0)
+    dense = layers if not experts else min(layers, int(config.get("first_k_dense_replace") or 0))
+    a_block = 3 * hidden * int(config["intermediate_size"])  # gate, up and down
+    an_expert = 3 * hidden * int(_first(config, "moe_intermediate_size", "intermediate_size") or 0)
+    shared = int(config.get("n_shared_experts") or 0)
+    chosen = int(config.get("num_experts_per_tok") or 0)
+    always = layers * _attention(config, hidden) + dense * a_block + (layers - dense) * shared * an_expert
+    head = hidden * vocabulary
+    every = always + (layers - dense) * experts * an_expert
+    every += head if config.get("tie_word_embeddings") else 2 * head
+    active = always + (layers - dense) * chosen * an_expert + head
+    return Size(active, every * _bits(config.get("quantization_config") or {}) / 8)
+
+
+def _attention(config: Mapping[str, Any], hidden: int) -> int:
+    heads = int(config["num_attention_heads"])
+    if config.get("kv_lora_rank"):  # latent attention
+        rank, rope, plain, value = (
+            int(config[name]) for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+        )
+        queries = heads * (plain + rope)
+        narrow = int(config.get("q_lora_rank") or 0)
+        asking = narrow * (hidden + queries) if narrow else hidden * queries
+        return asking + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden
+    wide = int(config.get("head_dim") or hidden // heads)
+    return 2 * hidden * wide * (heads + int(config.get("num_key_value_heads") or heads))
+
+
+def _bits(quantization: Mapping[str, Any]) -> float:
+    """Of a weight; of what is written in sections, that of the first one."""
+    if quantization.get("quant_method") == "fp8":
+        return 8
+    for section in (quantization, *(quantization.get("config_groups") or {}).values()):
+        bits = section.get("bits") or (section.get("weights") or {}).get("num_bits")
+        if bits:
+            return float(bits)
+    return _TYPE_BITS
+
+
+def _first(config: Mapping[str, Any], *names: str) -> Any:
+    return next((config[name] for name in names if config.get(name)), None)

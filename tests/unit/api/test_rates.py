@@ -1,0 +1,77 @@
+"""How fast a target will run is told by its size, and that by its configuration."""
+
+from typing import Any
+
+import pytest
+
+from eagle3_api.estimate import KNOWN_TARGETS
+from eagle3_api.rates import H200, Gpu, Size, answer_rate, prefill_rate, size_of
+
+LLAMA_8B: dict[str, Any] = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+KIMI: dict[str, Any] = {
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "vocab_size": 163840,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_attention_heads": 64,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 384,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1,
+    "quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 4}}}},
+}
+QWEN_32B: dict[str, Any] = {
+    "hidden_size": 5120,
+    "num_hidden_layers": 64,
+    "vocab_size": 151936,
+    "intermediate_size": 25600,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(LLAMA_8B, "Llama-3.1-8B-Instruct"), (KIMI, "Kimi-K2.5"), (QWEN_32B, "Qwen3-32B")]
+)
+def test_a_configuration_tells_what_the_model_card_says(config: dict[str, Any], name: str) -> None:
+    """Cards count the embedding among the parameters, which no token multiplies with, and weights have scales beside them."""
+    card = KNOWN_TARGETS[name].size
+    assert card is not None
+    assert size_of(config).active == pytest.approx(card.active, rel=0.08)
+    assert size_of(config).weight_bytes == pytest.approx(card.weight_bytes, rel=0.18)
+
+
+def test_weights_in_fp8_take_half_the_bytes_and_a_head_that_is_the_embedding_none() -> None:
+    whole = size_of(LLAMA_8B)
+    assert whole.weight_bytes == pytest.approx(16.06e9, rel=0.001)
+    halved = size_of(LLAMA_8B | {"quantization_config": {"quant_method": "fp8"}})
+    assert halved == Size(whole.active, whole.weight_bytes / 2)
+    tied = size_of(LLAMA_8B | {"tie_word_embeddings": True})
+    assert tied == Size(whole.active, whole.weight_bytes - 2 * 4096 * 128256)
+
+
+def test_a_configuration_that_lacks_a_size_tells_none() -> None:
+    with pytest.raises(KeyError):
+        size_of({"hidden_size": 4096, "num_hidden_layers": 32})
+
+
+def test_twice_the_gpus_are_twice_as_fast_and_answers_are_slower_than_what_is_read() -> None:
+    size = size_of(KIMI)
+    assert prefill_rate(size, 8) == 2 * prefill_rate(size, 4)
+    assert answer_rate(size, 8) == pytest.approx(2 * answer_rate(size, 4))
+    assert answer_rate(size, 8) < prefill_rate(size, 8)
+    assert prefill_rate(size, 8, Gpu(H200.operations / 2, H200.read)) == prefill_rate(size, 4)
