@@ -20,6 +20,7 @@ from eagle3_draft.convert.accuracy import ACCURACY
 from eagle3_draft.convert.agreement import AGREEMENT
 from eagle3_draft.convert.reading import READING
 from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
+from eagle3_operator.cli.files import unknown_fields
 from eagle3_operator.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -111,20 +112,6 @@ def field(schema: Schema, path: list[str]) -> Schema | None:
     return schema
 
 
-def unknown(schema: Schema, value: Any, path: str) -> Iterator[str]:
-    """The fields of a YAML value that the schema does not know."""
-    if isinstance(value, list):
-        for one in value:
-            yield from unknown(schema["items"], one, path)
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            inner = field(schema, [str(name)])
-            if inner is None:
-                yield f"{path}.{name}"
-            else:
-                yield from unknown(inner, one, f"{path}.{name}")
-
-
 def blocks(page: Path) -> Iterator[dict[str, Any]]:
     """The specs, or parts of one, in a page's YAML."""
     for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
@@ -138,7 +125,7 @@ def blocks(page: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_field_in_the_yaml_of_a_page_is_one_of_the_objects(page: Path) -> None:
-    assert [name for spec in blocks(page) for name in unknown(SCHEMA["properties"]["spec"], spec, "spec")] == []
+    assert [name for spec in blocks(page) for name in unknown_fields(SCHEMA["properties"]["spec"], spec, "spec")] == []
 
 
 def test_pages_with_yaml_are_looked_at() -> None:

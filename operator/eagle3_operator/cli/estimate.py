@@ -56,7 +56,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _rate(text: str) -> float:
-    rate = float(text)
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
     if not 0 < rate < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of tokens per second")
     return rate

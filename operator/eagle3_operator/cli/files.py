@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from eagle3_api import KIND
 from eagle3_api.base import Model
+from eagle3_api.crd import definition
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cli.usage import UsageError
@@ -38,8 +40,29 @@ def read_document(file: str) -> dict[str, Any]:
 
 
 def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
-    """Its spec; UsageError names the first field that is wrong."""
-    return _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec")
+    """Its spec; UsageError names the first field that is wrong.
+
+    What is no field changes nothing here, as in an object of a newer version; but it may be misspelt, so it is told.
+    """
+    spec = _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec")
+    schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for path in unknown_fields(schema, document["spec"], "spec"):
+        sys.stderr.write(f"kubectl eagle3: {file}: there is no field {path}; it is ignored\n")
+    return spec
+
+
+def unknown_fields(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[str]:
+    """The dotted paths of what stands in a YAML value and is no field of its structural schema."""
+    if isinstance(value, list) and "items" in schema:
+        for one in value:
+            yield from unknown_fields(schema["items"], one, path)
+    elif isinstance(value, dict) and schema["type"] == "object":
+        for name, one in value.items():
+            inner = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+            if not isinstance(inner, dict):
+                yield f"{path}.{name}"
+            else:
+                yield from unknown_fields(inner, one, f"{path}.{name}")
 
 
 def metadata_of(document: dict[str, Any], file: str) -> Metadata:

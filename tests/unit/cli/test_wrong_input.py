@@ -60,7 +60,7 @@ def written(tmp_path: Path) -> Callable[[str | bytes], str]:
         (("status", "kimi", "--verbose"), "unrecognized arguments: --verbose"),
         (("estimate",), "the following arguments are required: -f/--file"),
         (("estimate", "-f", "x", "--tokens-per-second", "0"), "0 is no number of tokens per second"),
-        (("estimate", "-f", "x", "--tokens-per-second", "many"), "invalid _rate value: 'many'"),
+        (("estimate", "-f", "x", "--tokens-per-second", "many"), "many is no number of tokens per second"),
         (("render", "-f", "x", "-r", "newest"), "'newest' is no revision such as r3"),
         (("render", "-f", "x", "-r", "r1", "--all"), "not allowed with argument"),
         (("check",), "the following arguments are required: folder"),
@@ -102,6 +102,23 @@ def test_a_file_that_holds_no_object_is_named_with_what_is_wrong_with_it(
     content, said = FILES[case]
     code, line = refusal(capsys, command, "-f", written(content))
     assert (code, line.startswith("kubectl eagle3: "), said in line) == (1, True, True), line
+
+
+def test_a_misspelt_field_is_told_and_changes_nothing(
+    capsys: pytest.CaptureFixture[str], written: Callable[[str | bytes], str]
+) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"]["data"]["maxSample"] = 7
+    document["spec"]["placement"]["volumes"][0]["mountpath"] = "/models"
+    file = written(yaml.safe_dump(document))
+    assert main(["estimate", "-f", file]) == 0
+    said = capsys.readouterr()
+    assert [line.partition("there is no field ")[2] for line in said.err.splitlines()] == [
+        "spec.data.maxSample; it is ignored",
+        "spec.placement.volumes.mountpath; it is ignored",
+    ]
+    assert main(["estimate", "-f", str(EXAMPLE)]) == 0
+    assert capsys.readouterr() == (said.out, "")
 
 
 @pytest.mark.parametrize("command", ["estimate", "render"])
