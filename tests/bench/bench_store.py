@@ -178,15 +178,23 @@ def fed(root: Path, dtype: FeatureDtype, size: int) -> dict[str, float]:
     return {"MB/s": round(stored / min(later) / 1e6), "tokens/s": round(tokens / min(later))}
 
 
-def verified_by_one_core(root: Path, size: int) -> dict[str, int]:
-    """What a first epoch, which verifies every conversation, gives a consumer from a cold disk: MB/s, packed, by dtype as stored."""
+def verified_by_one_core(root: Path, size: int) -> dict[str, dict[str, int]]:
+    """What a first epoch, which verifies every conversation, gives a consumer from a cold disk, packed, by dtype: MB/s as stored.
+
+    Also by the processor's time, in which what others do with the core does not count, nor waiting for the disk.
+    """
     found = {}
     for dtype in ("bf16", "fp8"):
         store = root / f"cold-{dtype}"
         write(store, header(dtype), size)
         stored = sum(path.stat().st_size for path in store.iterdir())
-        seconds = [read(store, 1, lambda samples: pack(samples, 7), cold=True)[0] for _ in range(ROUNDS)]
-        found[dtype] = round(stored / median(seconds) / 1e6)
+        seconds, busy = [], []
+        for _ in range(ROUNDS):
+            before = time.process_time()
+            seconds += read(store, 1, lambda samples: pack(samples, 7), cold=True)
+            busy.append(time.process_time() - before)
+        rates = {"MB/s": median(seconds), "MB/s of processor": median(busy)}
+        found[dtype] = {name: round(stored / one / 1e6) for name, one in rates.items()}
         shutil.rmtree(store)
     return found
 
@@ -227,7 +235,7 @@ def main() -> int:
     print(json.dumps({"cores": len(cores), "SHA-256 on one, MB/s": round(sha256)}))
     print(json.dumps({"first epoch, cold, one core, MB/s": cold, "from memory, one core": consumers}))
     reached = min(shares.values()) >= SHARE
-    fed_by_one = [*cold.values(), *(one["MB/s"] for one in consumers.values())]
+    fed_by_one = [cold[dtype]["MB/s"] for dtype in cold] + [consumers[dtype]["MB/s"] for dtype in consumers]
     return 0 if reached and min(fed_by_one) >= CONSUMER else 1
 
 

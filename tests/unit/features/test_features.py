@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+import threading
 from array import array
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -38,7 +39,7 @@ from eagle3_draft.features import (
     write_shard,
 )
 from eagle3_draft.features.format import sample_of
-from eagle3_draft.features.reader import DOWNLOADS
+from eagle3_draft.features.reader import DOWNLOADS, FETCHED_TOGETHER
 from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
@@ -272,6 +273,27 @@ def test_who_counts_words_has_the_next_shards_come_meanwhile(tmp_path: Path) -> 
     assert "train-00007.safetensors" not in leased, "no more than are downloaded at a time"
     assert sum(1 for _ in texts) == 6
     assert len(leased) == 8, "each once"
+
+
+def test_what_is_expected_and_not_wanted_any_more_is_not_fetched(tmp_path: Path) -> None:
+    """A pod that is to end does not download the next step first."""
+    store(tmp_path, [[sample(n)] for n in range(1, 17)], [])
+    leased: list[str] = []
+    go = threading.Event()
+
+    class Slow(Volume):
+        def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
+            leased.append(entry.path)
+            assert go.wait(30)
+            return super().lease(folder, entry)
+
+    train = Features.open(tmp_path, Slow()).train
+    train.expect(range(16))
+    wait_for("the first ones to be fetched", 10, lambda: leased)
+    train.close()
+    go.set()
+    train._fetcher.shutdown(wait=True)
+    assert len(leased) <= FETCHED_TOGETHER
 
 
 def of_an_older_version(folder: Path) -> None:

@@ -185,6 +185,10 @@ class Samples(Sequence[Sample]):
             if index not in self._coming:
                 self._coming[index] = self._begun(index)
 
+    def close(self) -> None:
+        """Nothing more is read: what is expected and has not begun to come is not fetched, which would keep the process alive."""
+        self._fetcher.shutdown(wait=False, cancel_futures=True)
+
     def texts(self) -> Iterator[Text]:
         """What the conversations say, in their order. Nothing is read of what was computed over them but where it is downloaded."""
         ahead: deque[Future[list[Text]]] = deque()

@@ -140,6 +140,7 @@ class Training:
         try:
             self._train(state)
         finally:
+            self.train.close()
             if self.telemetry is not None:
                 self.telemetry.close()
         state.peak_bytes = max(state.peak_bytes, self._peak_bytes())
