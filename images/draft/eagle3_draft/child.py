@@ -34,9 +34,6 @@ _MOMENTARY = frozenset(
     }
 )
 
-#: Torch's errors of a GPU, or of a rank that went away.
-_OF_DEVICES = frozenset({"AcceleratorError", "DistError"})
-
 
 class Outcome(Model):
     """The result file."""
@@ -154,8 +151,8 @@ def _is_momentary(error: BaseException) -> bool:
     """Whether it says nothing about what the stage was given: it may not come again, and not on another node."""
     if isinstance(error, OSError):
         return isinstance(error, ConnectionError | TimeoutError) or error.errno in _MOMENTARY
-    # Torch's by name, as above. An error of CUDA in general is an AcceleratorError, one of NCCL a DistError
-    return any(base.__name__ in _OF_DEVICES for base in type(error).__mro__)
+    # Torch's by name, as above: an error of CUDA in general
+    return any(base.__name__ == "AcceleratorError" for base in type(error).__mro__)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -93,7 +94,7 @@ def _launch(config: TrainConfig, index: int) -> TrainResult:
         raise endings.of_failure(config, here, first) from None
     except SignalException:
         raise endings.of_interruption(config) from None
-    except RendezvousError as error:
+    except (RendezvousError, DistError) as error:
         raise StageError(
             ExitCode.ENGINE_CRASHED,
             Reason.JOB_FAILED,
