@@ -33,7 +33,7 @@ from eagle3_draft.train.batches import Batch, epoch_steps, pack
 from eagle3_draft.train.evaluate import Evaluation, evaluate
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.loss import CROSS_ENTROPY
-from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.schedule import learning_rate
 from eagle3_draft.train.vocabulary import Usage, choose
 from tiny.flags import AUXILIARY_LAYERS
@@ -100,11 +100,11 @@ class Tiny:
 def measured(learning: Learning, exact: Features) -> Evaluation:
     """A draft on the held-out conversations of exact features."""
 
-    def judge(batch: Batch) -> Judged:
-        return learning.judge(batch, learning.teacher.answer(batch.teaching), torch.ones(len(batch.wanted)))
+    def unroll_loss(batch: Batch) -> UnrollLoss:
+        return learning.unroll_loss(batch, learning.teacher.labels(batch.teaching), torch.ones(len(batch.wanted)))
 
     return evaluate(
-        judge,
+        unroll_loss,
         learning.model,
         exact.held_out,
         tokens_per_step=TOKENS,

@@ -165,7 +165,7 @@ class Ours:
             shards=shards,
         )
         batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
-        known = known_rows(self.learning.teacher.answer(batch.teaching), batch.teachers)
+        known = known_rows(self.learning.teacher.labels(batch.teaching), batch.label_rows)
         self.portion, self.notes = Portion(batch, known), torch.zeros(2, device=device)
 
     def step(self) -> torch.Tensor:

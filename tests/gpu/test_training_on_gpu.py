@@ -18,8 +18,8 @@ from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.model.rows import needed
 from eagle3_draft.train.batches import Batch, pack
-from eagle3_draft.train.loss import Teacher, distance, known_mass, known_rows, mark, total_loss
-from eagle3_draft.train.loss_kernel import Said, compare, judge, log_sum_exp
+from eagle3_draft.train.loss import Teacher, known_mass, known_rows, row_losses, step_sums, total_loss
+from eagle3_draft.train.loss_kernel import TeacherLogits, compare, log_sum_exp, unroll_loss
 from eagle3_draft.train.waiting import GpuClock, Waiting
 
 GPU = torch.device("cuda", 0)
@@ -208,9 +208,9 @@ def test_the_loss_kernel_is_its_formula(vocabulary: int, kind: Any) -> None:
     assert away(normaliser, teacher.logsumexp(-1)) < 1e-5
     expected = logits.clone().requires_grad_()
     mass, loss = torch.rand(4, device=GPU), Loss(kind=kind, eta=2.0)
-    losses = distance(expected, teacher[rows], mass[rows], loss)
+    losses = row_losses(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
-    far, best = compare(logits, Said(teacher, normaliser, mass), rows, weights, loss, gradient=True)
+    far, best = compare(logits, TeacherLogits(teacher, normaliser, mass), rows, weights, loss, gradient=True)
     assert torch.equal(best, expected.argmax(-1))
     assert away(far, losses) < 1e-5
     assert away(logits, gradient) < 1e-4
@@ -228,9 +228,9 @@ def test_the_loss_kernel_is_its_formula_for_stored_probabilities(kind: Any) -> N
     weights, normaliser = torch.rand(6, device=GPU), log_sum_exp(told)
     mass, loss = known_mass(normaliser, stored), Loss(kind=kind, eta=2.0)
     expected = logits.clone().requires_grad_()
-    losses = distance(expected, told[rows], mass[rows], loss)
+    losses = row_losses(expected, told[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), expected)
-    far, best = compare(logits, Said(told, normaliser, mass), rows, weights, loss, gradient=True)
+    far, best = compare(logits, TeacherLogits(told, normaliser, mass), rows, weights, loss, gradient=True)
     assert far.isfinite().all()
     assert torch.equal(best, expected.argmax(-1))
     assert away(far, losses) < 1e-5
@@ -251,22 +251,22 @@ def losses_and_gradients(
     embedding = torch.randn(VOCABULARY, 256, device=GPU)
     ids = IDS.to(GPU)
     teacher = Teacher(HEAD, IDS).to(GPU, torch.float32)
-    lesson = teacher.teach(batch.teaching)  # the same for all kinds of numbers
-    counted = known_rows(lesson, batch.teachers)
+    labels = teacher.soft_labels(batch.teaching)  # the same for all kinds of numbers
+    counted = known_rows(labels, batch.label_rows)
     features, embeds = batch.features.to(kind), embedding[batch.input_ids].to(kind)
     if fast:
         weights = 0.8 ** torch.arange(STEPS, device=GPU) / counted
-        teach = partial(judge, batch=batch, answers=lesson, teacher=teacher, weights=weights)
-        judged = draft.taught(features, embeds, batch.rows, teach, factor)
-        loss, marks = judged.loss, judged.marks
+        criterion = partial(unroll_loss, batch=batch, labels=labels, teacher=teacher, weights=weights)
+        result = draft.loss(features, embeds, batch.rows, criterion, factor)
+        loss, sums = result.loss, result.sums
     else:
         logits = draft(features, embeds, batch.documents, batch.wanted)
-        marks = mark(logits, lesson, batch.teachers, ids)
-        loss = total_loss(marks.losses, counted)
+        sums = step_sums(logits, labels, batch.label_rows, ids)
+        loss = total_loss(sums.losses, counted)
     loss.backward()  # type: ignore[no-untyped-call]
     return (
-        marks.losses.detach(),
-        marks.right,
+        sums.losses.detach(),
+        sums.right,
         {name: p.grad for name, p in draft.named_parameters() if p.grad is not None},
     )
 

@@ -22,7 +22,7 @@ from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import Teacher, mark
+from eagle3_draft.train.loss import Teacher, step_sums
 from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.vocabulary import Vocabulary, choose
 from published.kinds import Kind
@@ -122,10 +122,10 @@ def accuracy(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target
     """As the trainer measures it, by its plain loss."""
     embedding, head = (part().float() for part in (Target(target).embedding, Target(target).head))
     batch = pack(samples, steps)
-    lesson = Teacher(head, vocabulary.ids).teach(batch.teaching)
+    labels = Teacher(head, vocabulary.ids).soft_labels(batch.teaching)
     logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
-    marks = mark(logits, lesson, batch.teachers, vocabulary.ids)
-    shares: list[float] = (marks.right / marks.supervised).tolist()
+    sums = step_sums(logits, labels, batch.label_rows, vocabulary.ids)
+    shares: list[float] = (sums.right / sums.supervised).tolist()
     return shares
 
 

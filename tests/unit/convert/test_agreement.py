@@ -30,7 +30,7 @@ from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import Teacher, mark
+from eagle3_draft.train.loss import Teacher, step_sums
 from published.layouts import LAYOUTS, Original
 from unit.convert import drafts
 from unit.train import corpus
@@ -95,13 +95,13 @@ def learn(made: drafts.Made, answered: list[Sample]) -> Original:
     target = Target(made.target)
     embedding, teacher = target.embedding(), Teacher(target.head(), ids)
     batch = pack(answered, 2)
-    lesson = teacher.teach(batch.teaching)
+    labels = teacher.soft_labels(batch.teaching)
     optimizer = torch.optim.AdamW(draft.parameters(), lr=5e-3)
     for _ in range(60):
         logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
-        losses = mark(logits, lesson, batch.teachers, ids).losses
+        losses = step_sums(logits, labels, batch.label_rows, ids).losses
         optimizer.zero_grad()
-        (losses * torch.tensor([1.0, 0.8])).sum().div(len(batch.taught)).backward()  # type: ignore[no-untyped-call]
+        (losses * torch.tensor([1.0, 0.8])).sum().div(len(batch.supervised)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     weights = {name: value.detach().contiguous() for name, value in draft.state_dict().items()}
     return Original(weights, ids, drafts.original_of(made).sizes, tuple(corpus.LAYERS))

@@ -89,7 +89,7 @@ def compare(mask: str, multiple: int, sizes: DraftConfig, monkeypatch: pytest.Mo
     def logits(states: list[Tensor], head: Factor) -> list[Tensor]:
         return [head.forward(state[spots]) for state, spots in zip(states, rows.spots, strict=True)]
 
-    fast = draft.taught(features, embeds, rows, logits)
+    fast = draft.loss(features, embeds, rows, logits)
     weighed(fast, judgements).backward()  # type: ignore[no-untyped-call]
     for one, other in zip(fast, plain, strict=True):
         torch.testing.assert_close(one, other)
@@ -108,17 +108,17 @@ def test_what_the_other_rows_compute_reaches_no_loss() -> None:
     def states(all_states: list[Tensor], _head: Factor) -> list[Tensor]:
         return [state[spots] for state, spots in zip(all_states, rows.spots, strict=True)]
 
-    before = draft.taught(features, embeds, rows, states)
+    before = draft.loss(features, embeds, rows, states)
     others = replace(rows, rows=rows.rows.clone())
     dead = torch.tensor([row for row in range(len(rows.rows)) if all(row not in spots for spots in rows.spots)])
     assert len(dead) > 1
     others.rows[dead] = others.rows[dead.flip(0)]
-    for one, other in zip(before, draft.taught(features, embeds, others, states), strict=True):
+    for one, other in zip(before, draft.loss(features, embeds, others, states), strict=True):
         assert torch.equal(one, other)
 
 
 def test_a_row_is_unrolled_as_long_as_a_loss_counts_for_it() -> None:
-    # Answers at tokens 4 and 5 of one document: step i at p proposes token p + 2 + i
+    # Labels at tokens 4 and 5 of one document: step i at p proposes token p + 2 + i
     rows = needed([8], [torch.tensor([2, 3]), torch.tensor([1, 2]), torch.tensor([0, 1])])
     assert rows.alive == (4, 3, 2)
     assert rows.rows.tolist() == [0, 1, 2, 3]

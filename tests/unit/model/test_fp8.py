@@ -74,7 +74,7 @@ def unrolled(factor: type[Factor]) -> tuple[list[Tensor], dict[str, Tensor]]:
     def logits(states: list[Tensor], head: Factor) -> list[Tensor]:
         return [state[spots] @ head.weight.T for state, spots in zip(states, rows.spots, strict=True)]
 
-    made = draft.taught(torch.randn(30, 96), torch.randn(30, 32), rows, logits, factor)
+    made = draft.loss(torch.randn(30, 96), torch.randn(30, 32), rows, logits, factor)
     torch.stack([(one * torch.randn_like(one)).sum() for one in made]).sum().backward()  # type: ignore[no-untyped-call]
     return made, {name: p.grad for name, p in draft.named_parameters() if p.grad is not None}
 

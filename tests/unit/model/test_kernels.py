@@ -12,7 +12,7 @@ from eagle3_draft.model import diagonal_kernel, elementwise_kernel, fp8, fp8_ker
 from eagle3_draft.model.diagonal import merge_plainly
 from eagle3_draft.model.fast import gated
 from eagle3_draft.train import loss_kernel
-from eagle3_draft.train.loss import distance
+from eagle3_draft.train.loss import row_losses
 
 pytest.importorskip("triton")
 
@@ -91,10 +91,10 @@ def test_the_losses_and_their_gradients_are_the_formulas(vocabulary: int, kind: 
     rows, weights, mass = torch.tensor([0, 2, 2, 1]), torch.rand(4), torch.rand(3)
     normaliser, loss = teacher.logsumexp(-1), Loss(kind=kind, eta=2.0)
     expected = logits.clone().requires_grad_()
-    distances = distance(expected, teacher[rows], mass[rows], loss)
+    distances = row_losses(expected, teacher[rows], mass[rows], loss)
     (gradient,) = torch.autograd.grad((distances * weights).sum(), expected)
     far, best = loss_kernel._compare_by_kernel(
-        logits, loss_kernel.Said(teacher, normaliser, mass), rows, weights, loss, gradient=True
+        logits, loss_kernel.TeacherLogits(teacher, normaliser, mass), rows, weights, loss, gradient=True
     )
     assert torch.equal(best, expected.argmax(-1))
     near(far, distances.detach())

@@ -167,8 +167,8 @@ def write_features(corpus: Corpus, train: list[Sample], held_out: list[Sample], 
 
 def step_on(learning: Learning, *batches: Batch, rate: float, notes: Tensor) -> Tensor:
     """An optimizer step on batches that are on its device, each in a pass of its own: what ``Learning.step`` returns."""
-    answers = [learning.teacher.answer(batch.teaching) for batch in batches]
-    known = [known_rows(of_batch, batch.teachers) for of_batch, batch in zip(answers, batches, strict=True)]
+    answers = [learning.teacher.labels(batch.teaching) for batch in batches]
+    known = [known_rows(of_batch, batch.label_rows) for of_batch, batch in zip(answers, batches, strict=True)]
     portions = [Portion(batch, torch.stack(known).sum(0)) for batch in batches]
     return learning.step(portions, len(portions), rate, notes)
 

@@ -92,9 +92,9 @@ def test_with_every_loss_more_is_accepted(loss: Loss) -> None:
         """The geometric mean over all positions and steps of what a server that samples accepts."""
         learning.loss, trained = Loss(kind="LKAlpha"), learning.loss
         with torch.no_grad():
-            marks = learning.judge(batch, learning.teacher.answer(batch.teaching), torch.ones(STEPS)).marks
+            sums = learning.unroll_loss(batch, learning.teacher.labels(batch.teaching), torch.ones(STEPS)).sums
         learning.loss = trained
-        return float((-marks.losses.sum() / marks.counted.sum()).exp())
+        return float((-sums.losses.sum() / sums.counted.sum()).exp())
 
     untrained = accepted()
     found = losses(learning, batch, 15)
@@ -146,11 +146,11 @@ def test_in_fp8_it_learns_as_much() -> None:
 def test_what_is_learned_in_fp8_is_measured_as_it_will_be_served() -> None:
     batch = new_batch()
     learning = new_learning(Fp8Factor)
-    answers, weights = learning.teacher.answer(batch.teaching), torch.ones(STEPS)
+    answers, weights = learning.teacher.labels(batch.teaching), torch.ones(STEPS)
     with torch.no_grad():
-        rounded = learning.judge(batch, answers, weights).marks.losses
+        rounded = learning.unroll_loss(batch, answers, weights).sums.losses
         learning.model.eval()
-        measured = learning.judge(batch, answers, weights).marks.losses
-        exact = new_learning(Factor).judge(batch, answers, weights).marks.losses
+        measured = learning.unroll_loss(batch, answers, weights).sums.losses
+        exact = new_learning(Factor).unroll_loss(batch, answers, weights).sums.losses
     assert not torch.equal(rounded, measured)
     assert torch.equal(measured, exact)

@@ -10,7 +10,7 @@ from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample, TopK
 from eagle3_draft.train import loss
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import Teacher, distance, known_rows, mark, total_loss
+from eagle3_draft.train.loss import Teacher, known_rows, row_losses, step_sums, total_loss
 
 VOCABULARY, HIDDEN, STEPS = 40, 6, 3
 IDS = torch.tensor([0, 3, 4, 7, 11, 12, 20, 21, 22, 30, 33, 39])
@@ -92,10 +92,10 @@ def test_it_is_the_papers_loss_with_its_gradient(seed: int, loss: Loss) -> None:
     proposals = [torch.randn(len(sample.input_ids), len(IDS), requires_grad=True) for _ in range(STEPS)]
 
     batch = pack([sample], STEPS)
-    lesson = Teacher(head, IDS).teach(batch.teaching)
+    labels = Teacher(head, IDS).soft_labels(batch.teaching)
     logits = [of_step[rows] for of_step, rows in zip(proposals, batch.wanted, strict=True)]
-    marks = mark(logits, lesson, batch.teachers, IDS, loss)
-    ours = total_loss(marks.losses, known_rows(lesson, batch.teachers), loss)
+    sums = step_sums(logits, labels, batch.label_rows, IDS, loss)
+    ours = total_loss(sums.losses, known_rows(labels, batch.label_rows), loss)
 
     theirs = by_the_paper(sample, head, proposals, loss)
     assert theirs > 0
@@ -110,18 +110,18 @@ def test_each_loss_is_least_where_the_draft_says_what_the_target_says() -> None:
     teacher = torch.randn(3, len(IDS), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     mass = torch.ones(3, dtype=torch.float64)
     for kind in KINDS:
-        same = distance(teacher + 7, teacher, mass, Loss(kind=kind))
+        same = row_losses(teacher + 7, teacher, mass, Loss(kind=kind))
         torch.testing.assert_close(same, torch.zeros_like(same))
         for seed in range(6, 14):
             other = torch.randn(3, len(IDS), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-            assert (distance(other, teacher, mass, Loss(kind=kind)) > 0).all()
+            assert (row_losses(other, teacher, mass, Loss(kind=kind)) > 0).all()
 
 
 def test_the_gradient_of_kl_is_that_of_cross_entropy() -> None:
     logits = torch.randn(3, len(IDS), requires_grad=True)
     teacher, mass = torch.randn(3, len(IDS)), torch.ones(3)
     losses = [Loss(kind="KL"), Loss()]
-    one, other = (torch.autograd.grad(distance(logits, teacher, mass, loss).sum(), logits)[0] for loss in losses)
+    one, other = (torch.autograd.grad(row_losses(logits, teacher, mass, loss).sum(), logits)[0] for loss in losses)
     torch.testing.assert_close(one, other)
 
 
@@ -134,13 +134,13 @@ def test_descending_on_it_raises_what_is_accepted_to_all_that_the_draft_can_prop
     logits = torch.zeros(1, len(IDS), requires_grad=True)
 
     def accepted() -> float:
-        return torch.exp(-distance(logits, teacher, mass, Loss(kind="LKAlpha"))).item()
+        return torch.exp(-row_losses(logits, teacher, mass, Loss(kind="LKAlpha"))).item()
 
     assert accepted() < 0.3
     optimizer = torch.optim.SGD([logits], lr=1.0)
     for _ in range(300):
         optimizer.zero_grad()
-        distance(logits, teacher, mass, Loss(kind=kind)).sum().backward()  # type: ignore[no-untyped-call]
+        row_losses(logits, teacher, mass, Loss(kind=kind)).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     assert 0.88 < accepted() <= 0.9 + 1e-5
 
@@ -149,12 +149,12 @@ def test_a_token_that_the_draft_does_not_know_gives_no_loss_and_counts_as_wrong(
     head = torch.eye(4)
     teacher = Teacher(head, torch.tensor([0, 1, 2]))
     last = torch.tensor([[9.0, 0, 0, 0], [0, 0, 0, 9.0]])  # it would say 0, and 3, which is unknown
-    lesson = teacher.teach(LastState.of(last, last @ head.T))
-    assert lesson.known.tolist() == [True, False]
+    labels = teacher.soft_labels(LastState.of(last, last @ head.T))
+    assert labels.known.tolist() == [True, False]
     logits = torch.tensor([[5.0, 0, 0], [5.0, 0, 0]], requires_grad=True)
-    marks = mark([logits], lesson, [torch.tensor([0, 1])], torch.tensor([0, 1, 2]))
-    assert (marks.right.item(), marks.supervised.item(), marks.counted.item()) == (1, 2, 1)
-    (gradient,) = torch.autograd.grad(marks.losses.sum(), logits)
+    sums = step_sums([logits], labels, [torch.tensor([0, 1])], torch.tensor([0, 1, 2]))
+    assert (sums.right.item(), sums.supervised.item(), sums.counted.item()) == (1, 2, 1)
+    (gradient,) = torch.autograd.grad(sums.losses.sum(), logits)
     assert gradient[0].abs().sum() > 0
     assert gradient[1].abs().sum() == 0
 
@@ -164,8 +164,8 @@ def test_the_most_likely_tokens_teach_what_the_state_teaches_of_them(k: int) -> 
     torch.manual_seed(3)
     head = torch.randn(VOCABULARY, HIDDEN)
     last = torch.randn(50, HIDDEN) * 2
-    state = Teacher(head, IDS).teach(LastState.of(last, last @ head.T))
-    top = Teacher(head, IDS).teach(TopK.of(last @ head.T, k))
+    state = Teacher(head, IDS).soft_labels(LastState.of(last, last @ head.T))
+    top = Teacher(head, IDS).soft_labels(TopK.of(last @ head.T, k))
     assert torch.equal(top.greedy, state.greedy)
     assert torch.equal(top.known, state.known)
     kept = (last @ head.T).topk(k).indices
@@ -180,9 +180,9 @@ def test_the_most_likely_tokens_teach_what_the_state_teaches_of_them(k: int) -> 
 def test_a_rank_without_rows_has_a_loss_of_zero_that_can_be_differentiated() -> None:
     empty = torch.zeros(0, len(IDS), requires_grad=True)
     nothing = LastState.of(torch.zeros(0, HIDDEN), torch.zeros(0, VOCABULARY))
-    lesson = Teacher(torch.randn(VOCABULARY, HIDDEN), IDS).teach(nothing)
+    labels = Teacher(torch.randn(VOCABULARY, HIDDEN), IDS).soft_labels(nothing)
     rows = torch.zeros(0, dtype=torch.int64)
-    marks = mark([empty], lesson, [rows], IDS)
-    value = total_loss(marks.losses, marks.counted)
+    sums = step_sums([empty], labels, [rows], IDS)
+    value = total_loss(sums.losses, sums.counted)
     assert value.item() == 0
     assert torch.autograd.grad(value, empty)[0].shape == (0, len(IDS))

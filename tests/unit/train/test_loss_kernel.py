@@ -12,7 +12,16 @@ from eagle3_draft.features import LastState, Sample, Teaching, TopK
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.train import loss_kernel
 from eagle3_draft.train.batches import Batch, idle, pack
-from eagle3_draft.train.loss import CROSS_ENTROPY, Lesson, Marks, Teacher, known_rows, mark, step_weights, total_loss
+from eagle3_draft.train.loss import (
+    CROSS_ENTROPY,
+    SoftLabels,
+    StepSums,
+    Teacher,
+    known_rows,
+    step_sums,
+    step_weights,
+    total_loss,
+)
 from unit.train.test_loss import LOSSES
 
 VOCABULARY, HIDDEN, STEPS = 40, 6, 3
@@ -44,11 +53,11 @@ def states_of(batch: Batch) -> list[Tensor]:
 
 
 def plainly(
-    states: list[Tensor], head: Tensor, batch: Batch, lesson: Lesson, loss: Loss = CROSS_ENTROPY
-) -> tuple[Tensor, Marks]:
+    states: list[Tensor], head: Tensor, batch: Batch, labels: SoftLabels, loss: Loss = CROSS_ENTROPY
+) -> tuple[Tensor, StepSums]:
     logits = [state[spots] @ head.T for state, spots in zip(states, batch.rows.spots, strict=True)]
-    marks = mark(logits, lesson, batch.teachers, IDS, loss)
-    return total_loss(marks.losses, known_rows(lesson, batch.teachers), loss), marks
+    sums = step_sums(logits, labels, batch.label_rows, IDS, loss)
+    return total_loss(sums.losses, known_rows(labels, batch.label_rows), loss), sums
 
 
 @pytest.mark.parametrize("kind", ["LastState", "TopK"])
@@ -62,19 +71,19 @@ def test_loss_gradient_and_marks_are_those_of_the_plain_loss(
     head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
     masks = ([0, 0, 1, 1, 1, 0, 0] + [1] * 9, [0, 1, 1, 0], [1])
     batch = pack([conversation(mask, kind) for mask in masks], STEPS)
-    lesson = Teacher(TARGET, IDS).teach(batch.teaching)
-    assert 0 < lesson.known.sum() < len(lesson.known)
+    labels = Teacher(TARGET, IDS).soft_labels(batch.teaching)
+    assert 0 < labels.known.sum() < len(labels.known)
     states = states_of(batch)
-    expected, marks = plainly(states, head, batch, lesson, loss)
+    expected, sums = plainly(states, head, batch, labels, loss)
     gradients = torch.autograd.grad(3 * expected, [head, *states])
 
-    weights = step_weights(known_rows(lesson, batch.teachers), loss)
-    judged = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights, loss)
-    torch.testing.assert_close(judged.loss, expected)
-    torch.testing.assert_close(judged.marks.losses, marks.losses)
+    weights = step_weights(known_rows(labels, batch.label_rows), loss)
+    result = loss_kernel.unroll_loss(states, Factor(head), batch, labels, Teacher(TARGET, IDS), weights, loss)
+    torch.testing.assert_close(result.loss, expected)
+    torch.testing.assert_close(result.sums.losses, sums.losses)
     for name in ("counted", "right", "supervised"):
-        assert getattr(judged.marks, name).tolist() == getattr(marks, name).tolist()
-    found = torch.autograd.grad(3 * judged.loss, [head, *states])
+        assert getattr(result.sums, name).tolist() == getattr(sums, name).tolist()
+    found = torch.autograd.grad(3 * result.loss, [head, *states])
     for one, other in zip(found, gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -104,11 +113,11 @@ def test_the_logits_that_exist_at_a_time_are_bounded_also_for_a_draft_that_knows
     teacher = Teacher(TARGET, torch.arange(VOCABULARY))
     batch = pack([conversation([0] + [1] * 20)], STEPS)
     with torch.set_grad_enabled(gradient):
-        judged = loss_kernel.judge(
-            states_of(batch), Factor(head), batch, teacher.answer(batch.teaching), teacher, torch.ones(STEPS)
+        result = loss_kernel.unroll_loss(
+            states_of(batch), Factor(head), batch, teacher.labels(batch.teaching), teacher, torch.ones(STEPS)
         )
-    assert judged.marks.counted.tolist() == [len(rows) for rows in batch.teachers]
-    assert len(batch.taught) == 20
+    assert result.sums.counted.tolist() == [len(rows) for rows in batch.label_rows]
+    assert len(batch.supervised) == 20
     assert {vocabulary for _, vocabulary in shapes} == {VOCABULARY}
     assert max(rows for rows, _ in shapes) == 4
 
@@ -123,20 +132,20 @@ def test_without_gradient_it_measures_the_same() -> None:
     torch.manual_seed(2)
     head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
     batch = pack([conversation([0, 1, 1, 1, 0, 1, 1])], STEPS)
-    lesson = Teacher(TARGET, IDS).teach(batch.teaching)
+    labels = Teacher(TARGET, IDS).soft_labels(batch.teaching)
     states, weights = states_of(batch), torch.ones(STEPS)
-    learnt = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights)
+    learnt = loss_kernel.unroll_loss(states, Factor(head), batch, labels, Teacher(TARGET, IDS), weights)
     with torch.no_grad():
-        measured = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), weights)
-    assert torch.equal(measured.marks.losses, learnt.marks.losses)
+        measured = loss_kernel.unroll_loss(states, Factor(head), batch, labels, Teacher(TARGET, IDS), weights)
+    assert torch.equal(measured.sums.losses, learnt.sums.losses)
     assert all(torch.equal(one, other) for one, other in zip(measured.right, learnt.right, strict=True))
 
 
 def test_a_rank_without_samples_has_a_gradient_of_zero_for_every_state() -> None:
     head = torch.randn(len(IDS), HIDDEN, requires_grad=True)
     batch = idle(conversation([1, 1]), STEPS)
-    lesson = Teacher(TARGET, IDS).teach(batch.teaching)
+    labels = Teacher(TARGET, IDS).soft_labels(batch.teaching)
     states = states_of(batch)
-    judged = loss_kernel.judge(states, Factor(head), batch, lesson, Teacher(TARGET, IDS), torch.ones(STEPS))
-    for gradient in torch.autograd.grad(judged.loss, [head, *states]):
+    result = loss_kernel.unroll_loss(states, Factor(head), batch, labels, Teacher(TARGET, IDS), torch.ones(STEPS))
+    for gradient in torch.autograd.grad(result.loss, [head, *states]):
         assert gradient.abs().sum() == 0

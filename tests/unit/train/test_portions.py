@@ -59,7 +59,7 @@ def test_what_is_counted_on_the_host_is_what_the_loss_counts(masks: list[list[bo
         for mask in masks
     ]
     batch = pack(samples, STEPS)
-    expected = known_rows(TEACHER.answer(batch.teaching), batch.teachers)
+    expected = known_rows(TEACHER.labels(batch.teaching), batch.label_rows)
     assert torch.equal(counted_rows(samples, TEACHER.knows, STEPS), expected)
 
 
@@ -75,7 +75,7 @@ def test_every_portion_tells_the_rows_of_the_whole_step_and_a_rank_without_conve
     plan, portions = portions_of(made, ranks=99, rank=98)
     idle = portions.make(plan.passes(0)[0])
     assert not idle.counted.any()
-    assert not len(idle.batch.taught)
+    assert not len(idle.batch.supervised)
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -100,8 +100,8 @@ def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> No
         for sample in samples:
             batch = pack([sample], 4)
             logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
-            answers = Teacher(head, ids).answer(batch.teaching)
-            proposed = zip(logits, batch.teachers, strict=True)
+            answers = Teacher(head, ids).labels(batch.teaching)
+            proposed = zip(logits, batch.label_rows, strict=True)
             right = right_table(batch, [right_rows(of_step, answers, rows, ids) for of_step, rows in proposed])
             walked += torch.tensor(replay(accepted(right, num_steps).tolist(), sample.loss_mask.tolist()))
             measured += torch.tensor(served(target, slow, sample, num_steps))
@@ -115,12 +115,12 @@ def _fit(draft: Draft, samples: list[Sample], embedding: torch.Tensor, head: tor
     """Make a draft that is often right, and often wrong."""
     optimizer = torch.optim.AdamW(draft.parameters(), lr=3e-3)
     batch = pack(samples[:2], 2)
-    lesson = Teacher(head.detach(), ids).teach(batch.teaching)
+    labels = Teacher(head.detach(), ids).soft_labels(batch.teaching)
     for _ in range(20):
         logits = draft(batch.features, embedding.detach()[batch.input_ids], batch.documents, batch.wanted)
         loss = sum(
-            torch.nn.functional.cross_entropy(of_step, lesson.logits[rows].softmax(-1))
-            for of_step, rows in zip(logits, batch.teachers, strict=True)
+            torch.nn.functional.cross_entropy(of_step, labels.logits[rows].softmax(-1))
+            for of_step, rows in zip(logits, batch.label_rows, strict=True)
         )
         assert isinstance(loss, torch.Tensor)
         optimizer.zero_grad()

@@ -171,7 +171,7 @@ def test_weights_and_biases_has_every_step_and_evaluation_in_the_run_of_the_trai
     telemetry.close()
     (file,) = tmp_path.glob("wandb/offline-run-*/run-u-k.wandb")  # by the training, so that a resumed one goes on in it
     records = list(recorded(file))
-    (run,) = [record.run for record in records if record.HasField("run")]
+    run = next(record.run for record in records if record.HasField("run"))
     assert (run.entity, run.project, run.display_name) == ("us", "drafts", "n/draft")
     assert {update.key: update.value_json for update in run.config.update}["tokensPerStep"] == "80"
     (history,) = [record.history for record in records if record.HasField("history")]

@@ -76,11 +76,11 @@ class Tally:
     def add(self, proposed: Sequence[Tensor], batch: Batch) -> list[Tensor]:
         """Count the proposals of each step, (wanted_i,) ids of the target's; returns which of them are right."""
         greedy = batch.teaching.greedy.long()
-        hits = [of_step == greedy[rows] for of_step, rows in zip(proposed, batch.teachers, strict=True)]
+        hits = [of_step == greedy[rows] for of_step, rows in zip(proposed, batch.label_rows, strict=True)]
         self.right += torch.stack([of_step.sum() for of_step in hits]).cpu()
         self.asked += torch.tensor([len(of_step) for of_step in hits])
         self.said[0].update(proposed[0].tolist())
-        self.said[1].update(greedy[batch.teachers[0]].tolist())
+        self.said[1].update(greedy[batch.label_rows[0]].tolist())
         return hits
 
     def agreement(self, expected_accept_lengths: Sequence[float] = ()) -> Agreement:

@@ -100,7 +100,7 @@ def read(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Tensor
         embeds = embedding[sample.input_ids.long()].to(device, dtype)
         (logits,) = draft(batch.features.to(dtype), embeds, batch.documents, batch.wanted)
         proposed = ids.to(device)[logits.argmax(-1)]
-        right.append((proposed == batch.teaching.greedy.long()[batch.teachers[0]]).cpu())
+        right.append((proposed == batch.teaching.greedy.long()[batch.label_rows[0]]).cpu())
     return Reading(list(layers), torch.cat(right))
 
 

@@ -45,9 +45,9 @@ Turn = tuple[Tensor, Tensor]
 class Head(nn.Linear):
     """The matrix that makes logits of states. What it is entered by is a method, so that it can be sharded by itself."""
 
-    def judged(self, states: list[Tensor], judge: Callable[[list[Tensor], Factor], T], factor: type[Factor]) -> T:
-        """What ``judge`` makes of states and of the matrix."""
-        return judge(states, factor(self.weight))
+    def loss(self, states: list[Tensor], criterion: Callable[[list[Tensor], Factor], T], factor: type[Factor]) -> T:
+        """What a criterion makes of states and of the matrix."""
+        return criterion(states, factor(self.weight))
 
 
 class FastDraft(Draft):
@@ -66,27 +66,27 @@ class FastDraft(Draft):
             self._rotary = Rotary(self.config, device)
         return self._rotary
 
-    def taught(
+    def loss(
         self,
         features: Tensor,
         embeds: Tensor,
         rows: Rows,
-        judge: Callable[[list[Tensor], Factor], T],
+        criterion: Callable[[list[Tensor], Factor], T],
         factor: type[Factor] = Factor,
     ) -> T:
-        """What ``judge`` makes of the unroll: of each step's states (alive_i, hidden), which ``lm_head`` multiplies,
+        """What a criterion makes of the unroll: of each step's states (alive_i, hidden), which ``lm_head`` multiplies,
         and of ``lm_head``'s weight (draft vocabulary, hidden).
 
-        The judge is called in here because where parameters are sharded, they are whole inside a forward only.
+        It is called in here because where parameters are sharded, they are whole inside a forward only.
 
         Args:
             features: (tokens, layers x target hidden).
             embeds: (tokens, hidden), the embedding of each token itself.
             rows: what is wanted of which documents.
-            judge: must use the states of every step.
+            criterion: must use the states of every step.
             factor: how the matrices of the steps multiply. What is multiplied once for all of them does so exactly.
         """
-        return self.lm_head.judged(unroll(self, features, embeds, rows, factor), judge, factor)
+        return self.lm_head.loss(unroll(self, features, embeds, rows, factor), criterion, factor)
 
 
 def unroll(

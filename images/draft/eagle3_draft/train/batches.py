@@ -70,19 +70,19 @@ def passes(samples: Sequence[int], lengths: Sequence[int], room: int | None) -> 
 class Batch:
     """One rank's conversations, packed one after the other. A position is a row of the pack.
 
-    A *taught* position is one whose next token is the assistant's: there the target's own prediction is what the draft
-    has to hit. Step i of position p is compared with the target at p + 1 + i, so a taught position teaches one row of
-    every step, as long as that row is in the same document. The loss mask is thereby that of the predicted token.
+    A *supervised* position is one whose next token is the assistant's: there the target's own prediction is the label. Step
+    i of position p is compared with the target at p + 1 + i, so a supervised position is the label of one row of every step, as
+    long as that row is in the same document. The loss mask is thereby that of the predicted token.
     """
 
     documents: list[int]  # tokens of each document
     input_ids: Tensor  # (tokens,) int64
     features: Tensor  # (tokens, layers x hidden)
-    teaching: Teaching  # (taught, ...), what the target says after the taught positions
-    taught: Tensor  # (taught,), the taught positions
+    teaching: Teaching  # (supervised, ...), what the target says after the supervised positions
+    supervised: Tensor  # (supervised,), these positions
     wanted: list[Tensor]  # per step (wanted_i,), positions whose proposal counts
-    teachers: list[Tensor]  # per step (wanted_i,), the row of ``teaching`` that each is compared with, ascending
-    bounds: list[list[int]]  # ``teachers``, as the host knows them
+    label_rows: list[Tensor]  # per step (wanted_i,), the row of ``teaching`` that is the label of each, ascending
+    bounds: list[list[int]]  # ``label_rows``, as the host knows them
     rows: Rows  # those of the pack that the wanted proposals need
     scale: Tensor | None = None  # (tokens, layers), of the features where they are stored in FP8
 
@@ -99,7 +99,7 @@ class Batch:
         rows = self.rows
         told = [tensor for tensor in vars(self.teaching).values() if tensor is not None]
         scales = [] if self.scale is None else [self.scale]
-        own = [self.input_ids, self.features, *scales, *told, self.taught, *self.wanted, *self.teachers]
+        own = [self.input_ids, self.features, *scales, *told, self.supervised, *self.wanted, *self.label_rows]
         return [*own, rows.positions, rows.starts, rows.cells, rows.rows, *rows.spots]
 
     def to(self, device: torch.device) -> "Batch":
@@ -113,9 +113,9 @@ class Batch:
             input_ids=moved(self.input_ids),
             features=moved(self.features),
             teaching=mapped(self.teaching, moved),
-            taught=moved(self.taught),
+            supervised=moved(self.supervised),
             wanted=[moved(rows) for rows in self.wanted],
-            teachers=[moved(rows) for rows in self.teachers],
+            label_rows=[moved(rows) for rows in self.label_rows],
             bounds=self.bounds,
             rows=self.rows.to(device),
             scale=None if self.scale is None else moved(self.scale),
@@ -132,20 +132,20 @@ def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool 
         pin: whether to put the large tensors where a GPU can copy them from while it computes.
     """
     documents = [len(sample.input_ids) for sample in samples]
-    taught, starts = [], []
+    supervised, starts = [], []
     start = 0
     for sample, length in zip(samples, documents, strict=True):
         rows = start + sample.loss_mask[1:].nonzero().flatten()
-        taught.append(rows)
+        supervised.append(rows)
         starts.append(torch.full_like(rows, start))
         start += length
-    taught_rows, document_starts = torch.cat(taught), torch.cat(starts)
-    wanted, teachers = [], []
+    positions, document_starts = torch.cat(supervised), torch.cat(starts)
+    wanted, label_rows = [], []
     for step in range(steps):
-        rows = taught_rows - 1 - step
+        rows = positions - 1 - step
         inside = (rows >= document_starts).nonzero().flatten()
         wanted.append(rows[inside])
-        teachers.append(inside)
+        label_rows.append(inside)
     if filler := -start % multiple:
         documents.append(filler)
     return Batch(
@@ -153,13 +153,13 @@ def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool 
         input_ids=_joined([sample.input_ids for sample in samples], filler, pin).long(),
         features=_joined([sample.hidden for sample in samples], filler, pin),
         teaching=joined(
-            [mapped(sample.teaching, partial(_taught, sample.loss_mask)) for sample in samples],
+            [mapped(sample.teaching, partial(_supervised, sample.loss_mask)) for sample in samples],
             partial(_joined, filler=0, pin=pin),
         ),
-        taught=taught_rows,
+        supervised=positions,
         wanted=wanted,
-        teachers=teachers,
-        bounds=[rows.tolist() for rows in teachers],
+        label_rows=label_rows,
+        bounds=[rows.tolist() for rows in label_rows],
         rows=needed(documents, wanted, multiple),
         scale=_joined(scales, filler, pin)
         if (scales := [s.hidden_scale for s in samples if s.hidden_scale is not None])
@@ -167,7 +167,7 @@ def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool 
     )
 
 
-def _taught(loss_mask: Tensor, rows: Tensor) -> Tensor:
+def _supervised(loss_mask: Tensor, rows: Tensor) -> Tensor:
     """Those of a conversation's rows whose next token is the assistant's."""
     return rows[:-1][loss_mask[1:].bool()]
 

@@ -11,7 +11,7 @@ from eagle3_api.spec import Loss
 from eagle3_draft.features import Sample, Samples
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.loss import total_loss
-from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.replay import accepted, replay
 
 
@@ -29,7 +29,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    judge: Callable[[Batch], Judged],
+    unroll_loss: Callable[[Batch], UnrollLoss],
     model: nn.Module,
     samples: Samples,
     *,
@@ -44,7 +44,7 @@ def evaluate(
     """Measure on all samples, each rank on its share.
 
     Args:
-        judge: unrolls the draft on a batch.
+        unroll_loss: of the draft on a batch.
         model: put into evaluation mode meanwhile.
         samples: the held-out conversations.
         tokens_per_step: of one batch of all ranks.
@@ -68,12 +68,12 @@ def evaluate(
         mine = samples.read(share(chosen, lengths, ranks)[rank])
         packed = pack(mine, columns, multiple=multiple) if mine else idle(samples[0], columns, multiple=multiple)
         batch = packed.to(device)
-        judged = judge(batch)
-        marks = judged.marks
-        sums += torch.stack([marks.losses, marks.counted, marks.right, marks.supervised])
-        mass += torch.stack([judged.mass, judged.mass.new_tensor(len(batch.taught))])
+        result = unroll_loss(batch)
+        of_batch = result.sums
+        sums += torch.stack([of_batch.losses, of_batch.counted, of_batch.right, of_batch.supervised])
+        mass += torch.stack([result.mass, result.mass.new_tensor(len(batch.supervised))])
         if mine:
-            right = judged.right
+            right = result.right
             table = right_table(batch, right)
             walked += replayed(mine, table, columns).to(device)
             chains += survivors(table, right_table(batch, [torch.ones_like(of_step) for of_step in right])).to(device)

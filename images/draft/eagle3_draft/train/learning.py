@@ -14,8 +14,8 @@ from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import CROSS_ENTROPY, Answers, Teacher, step_weights, total_loss
-from eagle3_draft.train.loss_kernel import Judged, judge
+from eagle3_draft.train.loss import CROSS_ENTROPY, Labels, Teacher, step_weights, total_loss
+from eagle3_draft.train.loss_kernel import UnrollLoss, unroll_loss
 from eagle3_draft.train.mesh import mesh_of
 from eagle3_draft.train.portions import Portion
 
@@ -81,8 +81,8 @@ class Learning:
         )
         shard(self.model.lm_head)
         self.sharded = shard(self.model)
-        register_fsdp_forward_method(self.model.lm_head, "judged")
-        register_fsdp_forward_method(self.model, "taught")
+        register_fsdp_forward_method(self.model.lm_head, "loss")
+        register_fsdp_forward_method(self.model, "loss")
         learnt = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(learnt, lr=0.0, betas=BETAS, weight_decay=0.0, fused=on_gpu)
 
@@ -107,36 +107,36 @@ class Learning:
         counted = shared[:steps]
         # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
         weights = self.ranks * step_weights(counted, self.loss)
-        marks = torch.zeros(3, steps, device=self.device)
+        sums = torch.zeros(3, steps, device=self.device)
         for number in range(1, passes + 1):
             if number > 1:
                 portion = next(coming)
             # Between copies of the draft the gradients of all passes are added up once
             self.sharded.set_requires_all_reduce(number == passes)
-            judged = self.judge(portion.batch, self.teacher.answer(portion.batch.teaching), weights)
-            judged.loss.backward()  # type: ignore[no-untyped-call]
-            marks += torch.stack([judged.marks.losses, judged.marks.right, judged.marks.supervised])
+            result = self.unroll_loss(portion.batch, self.teacher.labels(portion.batch.teaching), weights)
+            result.loss.backward()  # type: ignore[no-untyped-call]
+            sums += torch.stack([result.sums.losses, result.sums.right, result.sums.supervised])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        dist.all_reduce(marks)
-        losses, right, supervised = marks
+        dist.all_reduce(sums)
+        losses, right, supervised = sums
         accuracy = right[:1] / supervised[:1].clamp(min=1)
         return torch.cat([total_loss(losses, counted, self.loss)[None], _whole(norm)[None], accuracy, shared[steps:]])
 
-    def judge(self, batch: Batch, answers: Answers, weights: Tensor) -> Judged:
-        """Unroll a batch and judge it; a counted row of each step has these weights, (steps,)."""
+    def unroll_loss(self, batch: Batch, labels: Labels, weights: Tensor) -> UnrollLoss:
+        """The loss of an unroll over a batch; a counted row of each step has these weights, (steps,)."""
         embeds = F.embedding(batch.input_ids, self.embedding)
-        judged: Judged = self.model.taught(
+        result: UnrollLoss = self.model.loss(
             batch.states(self.dtype),
             embeds,
             batch.rows,
             partial(
-                judge,
+                unroll_loss,
                 batch=batch,
-                answers=answers,
+                labels=labels,
                 teacher=self.teacher,
                 weights=weights,
                 loss=self.loss,
@@ -144,7 +144,7 @@ class Learning:
             # What is measured is what will be served, and that multiplies exactly
             self.factor if self.model.training else Factor,
         )
-        return judged
+        return result
 
 
 def precision_policy(on_gpu: bool, ranks: int) -> MixedPrecisionPolicy:

@@ -34,7 +34,7 @@ from eagle3_draft.train.early_stop import has_plateaued
 from eagle3_draft.train.evaluate import Evaluation, evaluate
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.listeners import StepMeasures
-from eagle3_draft.train.loss_kernel import Judged
+from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.mesh import shards_of
 from eagle3_draft.train.plan import Plan, Step
 from eagle3_draft.train.portions import Portion, Portions
@@ -314,12 +314,12 @@ class Training:
         self.saved = self.clock = time.monotonic()
 
     def _evaluate(self, step: int, epoch: int) -> Evaluation:
-        def judge(batch: Batch) -> Judged:
-            answers = self.learning.teacher.answer(batch.teaching)
-            return self.learning.judge(batch, answers, torch.ones(len(batch.wanted), device=self.device))
+        def unroll_loss(batch: Batch) -> UnrollLoss:
+            labels = self.learning.teacher.labels(batch.teaching)
+            return self.learning.unroll_loss(batch, labels, torch.ones(len(batch.wanted), device=self.device))
 
         return evaluate(
-            judge,
+            unroll_loss,
             self.learning.model,
             self.held_out,
             tokens_per_step=min(self.config.tokens_per_step, (self.config.tokens_per_pass or 2**62) * self.ranks),

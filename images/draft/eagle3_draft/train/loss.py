@@ -1,4 +1,4 @@
-"""What the draft is taught, and how far it is from it.
+"""The loss of training-time test, plainly, and the labels that it takes.
 
 The teacher is the target's next-token distribution, restricted to the draft's vocabulary and normalised there; the loss is
 its cross-entropy with the draft's. A position whose most likely token the draft does not know teaches nothing: there the
@@ -39,19 +39,19 @@ ROW_CHUNK = 2048
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What the target would say at the taught positions."""
+class Labels:
+    """What the target would say at the supervised positions: hard labels."""
 
-    greedy: Tensor  # (taught,) int64, its most likely token, of its whole vocabulary
-    known: Tensor  # (taught,) bool, whether the draft knows that token
+    greedy: Tensor  # (supervised,) int64, its most likely token, of its whole vocabulary
+    known: Tensor  # (supervised,) bool, whether the draft knows that token
 
 
 @dataclass(frozen=True)
-class Lesson(Answers):
-    """And how likely it finds what."""
+class SoftLabels(Labels):
+    """And how likely it finds which token."""
 
-    logits: Tensor  # (taught, draft vocabulary), of the tokens that the draft knows, up to a constant in each row
-    mass: Tensor  # (taught,), its probability of the tokens that the draft knows
+    logits: Tensor  # (supervised, draft vocabulary), of the tokens that the draft knows, up to a constant in each row
+    mass: Tensor  # (supervised,), its probability of the tokens that the draft knows
 
 
 class Teacher:
@@ -81,18 +81,18 @@ class Teacher:
         return self._places >= 0
 
     @torch.no_grad()
-    def teach(self, teaching: Teaching) -> Lesson:
-        """The lesson of what the target says at the taught positions."""
-        answers = self.answer(teaching)
+    def soft_labels(self, teaching: Teaching) -> SoftLabels:
+        """The distributions of the target at the supervised positions."""
+        hard = self.labels(teaching)
         logits = self.logits(teaching)
         mass = known_mass(wide(logits).logsumexp(-1), teaching)
-        return Lesson(greedy=answers.greedy, known=answers.known, logits=logits, mass=mass)
+        return SoftLabels(greedy=hard.greedy, known=hard.known, logits=logits, mass=mass)
 
     @torch.no_grad()
-    def answer(self, teaching: Teaching) -> Answers:
-        """The lesson without its logits."""
+    def labels(self, teaching: Teaching) -> Labels:
+        """The target's most likely tokens at the supervised positions."""
         greedy = teaching.greedy.long()
-        return Answers(greedy=greedy, known=self._places[greedy] >= 0)
+        return Labels(greedy=greedy, known=self._places[greedy] >= 0)
 
     @torch.no_grad()
     def logits(self, teaching: Teaching) -> Tensor:
@@ -118,8 +118,8 @@ def known_mass(log_normaliser: Tensor, teaching: Teaching) -> Tensor:
     return (log_normaliser - teaching.log_normaliser).exp().clamp(max=1)
 
 
-def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:
-    """How far the draft's distribution is from the teacher's, row by row.
+def row_losses(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:
+    """The loss of each row: how far the draft's distribution is from the teacher's.
 
     Args:
         logits: (rows, draft vocabulary), the draft's.
@@ -134,7 +134,7 @@ def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss = CROSS_E
         [
             # Only the logits are kept for backward, not their float32 copies
             checkpoint(
-                _distance,
+                _row_losses,
                 logits[start : start + ROW_CHUNK],
                 teacher[start : start + ROW_CHUNK],
                 mass[start : start + ROW_CHUNK],
@@ -147,7 +147,7 @@ def distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss = CROSS_E
     )
 
 
-def _distance(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss) -> Tensor:
+def _row_losses(logits: Tensor, teacher: Tensor, mass: Tensor, loss: Loss) -> Tensor:
     target = wide(teacher).softmax(-1)
     cross_entropy = F.cross_entropy(wide(logits), target, reduction="none")
     if loss.kind == "CrossEntropy":
@@ -168,8 +168,8 @@ def wide(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """How one unroll did: sums over this rank's rows, one number per step each."""
+class StepSums:
+    """What one unroll adds up to: sums over this rank's rows, one number per step each."""
 
     losses: Tensor  # (steps,) float32, sum over counted rows; carries the gradient
     counted: Tensor  # (steps,) rows whose teacher's token the draft knows
@@ -177,32 +177,40 @@ class Marks:
     supervised: Tensor  # (steps,) rows; those that are not counted are wrong
 
 
-def known_rows(lesson: Answers, teachers: list[Tensor]) -> Tensor:
+def known_rows(labels: Labels, label_rows: list[Tensor]) -> Tensor:
     """Rows that the loss counts, per step: (steps,) float32."""
-    return torch.stack([lesson.known[rows].sum() for rows in teachers]).to(torch.float32)
+    return torch.stack([labels.known[rows].sum() for rows in label_rows]).to(torch.float32)
 
 
-def mark(
-    logits: list[Tensor], lesson: Lesson, teachers: list[Tensor], ids: Tensor, loss: Loss = CROSS_ENTROPY
-) -> Marks:
-    """Mark the logits of each step, (rows_i, draft vocabulary), by the lesson's rows that ``teachers`` names."""
+def step_sums(
+    logits: list[Tensor], labels: SoftLabels, label_rows: list[Tensor], ids: Tensor, loss: Loss = CROSS_ENTROPY
+) -> StepSums:
+    """The plain loss and measures of an unroll.
+
+    Args:
+        logits: of each step, (rows_i, draft vocabulary).
+        labels: of the target.
+        label_rows: of each step, (rows_i,), which of the labels is that of each row.
+        ids: as of ``Teacher``.
+        loss: what a row's loss is.
+    """
     losses, right, supervised = [], [], []
-    for of_step, rows in zip(logits, teachers, strict=True):
-        far = distance(of_step, lesson.logits[rows], lesson.mass[rows], loss)
-        losses.append((far * lesson.known[rows]).sum())
-        right.append(right_rows(of_step, lesson, rows, ids).sum())
+    for of_step, rows in zip(logits, label_rows, strict=True):
+        of_rows = row_losses(of_step, labels.logits[rows], labels.mass[rows], loss)
+        losses.append((of_rows * labels.known[rows]).sum())
+        right.append(right_rows(of_step, labels, rows, ids).sum())
         supervised.append(len(rows))
-    return Marks(
+    return StepSums(
         losses=torch.stack(losses),
-        counted=known_rows(lesson, teachers),
+        counted=known_rows(labels, label_rows),
         right=torch.stack(right).to(torch.float32),
         supervised=torch.tensor(supervised, dtype=torch.float32, device=losses[0].device),
     )
 
 
-def right_rows(logits: Tensor, answers: Answers, rows: Tensor, ids: Tensor) -> Tensor:
+def right_rows(logits: Tensor, labels: Labels, rows: Tensor, ids: Tensor) -> Tensor:
     """(rows,) bool: whether a step's proposals are the target's most likely tokens."""
-    return ids[logits.argmax(-1)] == answers.greedy[rows]
+    return ids[logits.argmax(-1)] == labels.greedy[rows]
 
 
 def step_weights(counted: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:

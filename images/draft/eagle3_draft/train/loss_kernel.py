@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc,attr-defined"
-"""The loss of ``loss.mark`` and its gradient in one pass, without the logits ever lying in memory all at once.
+"""The loss of ``loss.step_sums`` and its gradient in one pass, without the logits ever lying in memory all at once.
 
-Logits exist for a chunk of taught positions at a time: the target's once for all steps, the draft's step by step. A kernel
+Logits exist for a chunk of supervised positions at a time: the target's once for all steps, the draft's step by step. A kernel
 reads both, says how far they are apart and which proposal is the draft's, and leaves the loss's gradient where the
 draft's logits were; the products with the head's weight and with the states follow at once. So the forward computes the
 gradients, and the backward hands them on.
@@ -20,7 +20,7 @@ from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.rowwise import put_rows, scale
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import CROSS_ENTROPY, LEAST, Answers, Marks, Teacher, known_mass, known_rows, wide
+from eagle3_draft.train.loss import CROSS_ENTROPY, LEAST, Labels, StepSums, Teacher, known_mass, known_rows, wide
 
 try:
     import triton
@@ -28,7 +28,7 @@ try:
 except ImportError:  # a machine without a GPU
     triton = tl = None
 
-#: Taught positions whose logits exist at a time, at most.
+#: Supervised positions whose logits exist at a time, at most.
 CHUNK = 8192
 
 #: Logits that exist at a time, of each of the two, at most: those of as many positions at a draft vocabulary of 32,000. A draft
@@ -39,47 +39,49 @@ LOGITS = CHUNK * 32_000
 BLOCK = 4096
 
 
-class Judged(NamedTuple):
-    """How one unroll did. A tuple, because FSDP looks in there for what a backward will start from."""
+class UnrollLoss(NamedTuple):
+    """The loss of one unroll, and its measures. A tuple, because FSDP looks in there for what a backward will start from."""
 
     loss: Tensor  # (), the weighted sum of the steps' losses; carries the gradient
-    marks: Marks  # without one
+    sums: StepSums  # without one
     right: list[Tensor]  # per step (wanted_i,) bool, whether the proposal is the target's most likely token
-    mass: Tensor  # (), sum over the taught positions of the target's probability of the tokens that the draft knows
+    mass: Tensor  # (), sum over the supervised positions of the target's probability of the tokens that the draft knows
 
 
-def judge(
+def unroll_loss(
     states: list[Tensor],
     head: Factor,
     batch: Batch,
-    answers: Answers,
+    labels: Labels,
     teacher: Teacher,
     weights: Tensor,
     loss: Loss = CROSS_ENTROPY,
-) -> Judged:
-    """Judge an unroll by the target's answers.
+) -> UnrollLoss:
+    """The loss and the measures of an unroll.
 
     Args:
         states: of each step, (alive_i, hidden), in the order of ``batch.rows``.
         head: the draft's, (draft vocabulary, hidden).
         batch: whose positions the states are of.
-        answers: of the target at the taught positions.
+        labels: of the target at the supervised positions.
         teacher: reads what it says.
-        weights: (steps,) float32, what a counted row of each step counts in ``Judged.loss``.
+        weights: (steps,) float32, what a counted row of each step counts in ``UnrollLoss.loss``.
         loss: what a row's loss is.
     """
-    total, losses, mass, *best = _Judge.apply(head.weight, head, batch, answers.known, teacher, weights, loss, *states)
-    right = [teacher.ids[said] == answers.greedy[teachers] for said, teachers in zip(best, batch.teachers, strict=True)]
-    marks = Marks(
-        losses=losses,
-        counted=known_rows(answers, batch.teachers),
-        right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
-        supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.teachers]),
+    total, losses, mass, *best = _UnrollLoss.apply(
+        head.weight, head, batch, labels.known, teacher, weights, loss, *states
     )
-    return Judged(loss=total, marks=marks, right=right, mass=mass)
+    right = [teacher.ids[token] == labels.greedy[rows] for token, rows in zip(best, batch.label_rows, strict=True)]
+    sums = StepSums(
+        losses=losses,
+        counted=known_rows(labels, batch.label_rows),
+        right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
+        supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.label_rows]),
+    )
+    return UnrollLoss(loss=total, sums=sums, right=right, mass=mass)
 
 
-class _Judge(torch.autograd.Function):
+class _UnrollLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -96,24 +98,24 @@ class _Judge(torch.autograd.Function):
         of_head = torch.zeros_like(weight) if learning else None
         of_states = [torch.zeros_like(state) for state in states] if learning else []
         losses = [[weights.new_zeros(())] for _ in states]
-        best: list[list[Tensor]] = [[rows[:0]] for rows in batch.teachers]
+        best: list[list[Tensor]] = [[rows[:0]] for rows in batch.label_rows]
         mass = weights.new_zeros(())
         size = chunk_rows(len(weight))
         for first in range(0, len(known), size):
             teaching = mapped(batch.teaching, itemgetter(slice(first, first + size)))
             logits = teacher.logits(teaching)
             normaliser = log_sum_exp(logits)
-            said = Said(logits, normaliser, known_mass(normaliser, teaching))
-            mass += said.mass.sum()
+            theirs = TeacherLogits(logits, normaliser, known_mass(normaliser, teaching))
+            mass += theirs.mass.sum()
             for step, state in enumerate(states):
                 part = batch.between(step, first, first + size)
-                rows, spots = batch.teachers[step][part], batch.rows.spots[step][part]
+                rows, spots = batch.label_rows[step][part], batch.rows.spots[step][part]
                 if not len(rows):
                     continue
                 x = state.index_select(0, spots)
                 logits = head.forward(x)
                 far, proposals = compare(
-                    logits, said, rows - first, known[rows] * weights[step], loss, gradient=learning
+                    logits, theirs, rows - first, known[rows] * weights[step], loss, gradient=learning
                 )
                 losses[step].append((far * known[rows]).sum())
                 best[step].append(proposals)
@@ -137,7 +139,7 @@ class _Judge(torch.autograd.Function):
 
 
 def chunk_rows(vocabulary: int) -> int:
-    """Taught positions of a chunk, for a draft of so many tokens."""
+    """Supervised positions of a chunk, for a draft of so many tokens."""
     return max(1, min(CHUNK, LOGITS // vocabulary))
 
 
@@ -147,8 +149,8 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the target says in the rows of a chunk.
+class TeacherLogits:
+    """The target's distributions in the rows of a chunk.
 
     Args:
         logits: (chunk, draft vocabulary), of the tokens that the draft knows.
@@ -162,13 +164,13 @@ class Said:
 
 
 def compare(
-    logits: Tensor, said: Said, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
+    logits: Tensor, theirs: TeacherLogits, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """``loss.distance`` of the draft's distribution from the teacher's, and the draft's most likely token, row by row.
+    """``loss.row_losses``, and the draft's most likely token in each row.
 
     Args:
         logits: (rows, draft vocabulary), the draft's. With ``gradient`` the loss's gradient, times weight, takes their place.
-        said: by the target, of a chunk.
+        theirs: the target's, of a chunk.
         rows: (rows,) int64, which of the chunk each is compared with.
         weights: (rows,) float32, what each row counts in the gradient.
         loss: what is meant by far.
@@ -178,19 +180,19 @@ def compare(
         (rows,) float32 or wider, and (rows,) int64.
     """
     by = _compare_by_kernel if logits.is_cuda else _compare_plainly
-    return by(logits, said, rows, weights, loss, gradient=gradient)
+    return by(logits, theirs, rows, weights, loss, gradient=gradient)
 
 
 def _compare_by_kernel(
-    logits: Tensor, said: Said, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
+    logits: Tensor, theirs: TeacherLogits, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
     far = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     best = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     _compare_kernel[(len(logits),)](
         logits,
-        said.logits,
-        said.normaliser,
-        said.mass,
+        theirs.logits,
+        theirs.normaliser,
+        theirs.mass,
         rows,
         weights,
         far,
@@ -208,16 +210,16 @@ def _compare_by_kernel(
 
 
 def _compare_plainly(
-    logits: Tensor, said: Said, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
+    logits: Tensor, theirs: TeacherLogits, rows: Tensor, weights: Tensor, loss: Loss, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    log_share = wide(said.logits[rows]) - said.normaliser[rows, None]
+    log_share = wide(theirs.logits[rows]) - theirs.normaliser[rows, None]
     log_own = wide(logits).log_softmax(-1)
     share, own, best = log_share.exp(), log_own.exp(), logits.argmax(-1)
     far, change = -(share * log_own).sum(-1), own - share
     if loss.kind in ("KL", "LKLambda"):
         far = far + (share * log_share).sum(-1)
     if loss.kind in ("LKAlpha", "LKLambda"):
-        told = share * said.mass[rows, None]
+        told = share * theirs.mass[rows, None]
         accepted = torch.minimum(told, own).sum(-1).clamp(min=LEAST)
         below = own * (own < told)
         rise = below - own * below.sum(-1, keepdim=True)  # the gradient of what is accepted

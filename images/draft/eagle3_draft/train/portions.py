@@ -80,13 +80,13 @@ class Portions:
 def counted_rows(samples: Sequence[Sample], knows: Tensor, unroll_steps: int) -> Tensor:
     """The rows that the loss counts in each unroll step: (steps,) float32.
 
-    The target's answer to row t is what step i at row t - 1 - i proposes: it counts where the assistant says what follows t, the
-    draft knows the answer, and that row is in the conversation.
+    What the target says after row t is the label of step i at row t - 1 - i: it counts where the assistant says what follows t, the
+    draft knows the target's most likely token, and that row is in the conversation.
     """
     counted = torch.zeros(unroll_steps)
     steps = torch.arange(unroll_steps)
     for sample in samples:
-        taught = sample.loss_mask[1:].nonzero().flatten()
-        known = taught[knows[sample.teaching.greedy[taught].long()]]
+        supervised = sample.loss_mask[1:].nonzero().flatten()
+        known = supervised[knows[sample.teaching.greedy[supervised].long()]]
         counted += (known[:, None] > steps).sum(0)
     return counted
