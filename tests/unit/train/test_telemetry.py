@@ -162,6 +162,8 @@ def test_tensorboard_has_every_step_and_evaluation(tmp_path: Path) -> None:
 def test_weights_and_biases_has_every_step_and_evaluation_in_the_run_of_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import wandb
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     asked = WeightsAndBiases(project="drafts", entity="us")
@@ -169,11 +171,13 @@ def test_weights_and_biases_has_every_step_and_evaluation_in_the_run_of_the_trai
     telemetry.step(STEP, "words")
     telemetry.evaluation(7, EVALUATION)
     telemetry.close()
+    wandb.teardown()  # as at the end of a training's process: waits for the one that writes
     (file,) = tmp_path.glob("wandb/offline-run-*/run-u-k.wandb")  # by the training, so that a resumed one goes on in it
     records = list(recorded(file))
     run = next(record.run for record in records if record.HasField("run"))
     assert (run.entity, run.project, run.display_name) == ("us", "drafts", "n/draft")
     assert {update.key: update.value_json for update in run.config.update}["tokensPerStep"] == "80"
+    (history,) = [record.history for record in records if record.HasField("history")]
     (history,) = [record.history for record in records if record.HasField("history")]
     found = {item.nested_key[0]: json.loads(item.value_json) for item in history.item}
     assert found["_step"] == 7
