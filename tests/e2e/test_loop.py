@@ -4,11 +4,13 @@ import hashlib
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from testbed import Testbed, broken, tiny, traffic
-from testbed.elsewhere import DATASET, KEY, REPOSITORY, TARGET, Elsewhere
+from eagle3_api.checkpoints import read_folder
+from testbed import Draft, Testbed, broken, tiny, traffic
+from testbed.elsewhere import BUCKET, DATASET, DRAFT, KEY, PREFIX, REPOSITORY, TARGET, Elsewhere
 from testbed.loop import Loop, held_out_prompts, host_folder, send_until
 from testbed.sign import tag
 from testcluster.wait import wait_for
@@ -60,6 +62,25 @@ def test_the_registry_gives_out_by_the_digest_in_the_status_what_the_servers_rea
     }
     folder = host_folder(bed, artifact.folder)
     assert pulled == {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
+
+
+def test_the_bucket_has_under_the_digest_in_the_status_what_the_servers_read_and_where_it_comes_from(
+    bed: Testbed, served: Loop, elsewhere: Elsewhere
+) -> None:
+    artifact, facts = served.ready.status.artifact, served.ready.status.resolved
+    assert artifact is not None
+    assert facts is not None
+    assert facts.fetched is not None
+    stored, folder = elsewhere.stored(str(artifact.stored)), host_folder(bed, artifact.folder)
+    digest = hashlib.sha256(stored.pop("manifest.json")).hexdigest()
+    assert artifact.stored == f"s3://{BUCKET}/{PREFIX}/sha256-{digest}"
+    (statement,) = (json.loads(stored.pop(path)) for path in list(stored) if path.startswith("provenance/"))
+    assert statement["subject"][0]["digest"] == {"sha256": digest}
+    made_from = {one["name"]: one["uri"] for one in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
+    target, dataset = (str(one and one.commit) for one in (facts.fetched.target, facts.fetched.dataset))
+    assert made_from["target"] == f"hf://{TARGET}@{target}"
+    assert made_from["data"] == f"hf://datasets/{DATASET}@{dataset}"
+    assert stored == {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
 
 
 def test_what_was_pushed_is_signed_by_a_hook_that_saw_the_user_s_key(served: Loop, elsewhere: Elsewhere) -> None:
@@ -121,13 +142,17 @@ def test_the_watch_finds_the_draft_healthy_from_a_real_prometheus(bed: Testbed, 
 def test_a_settled_object_is_not_written_to(bed: Testbed, served: Loop) -> None:
     """Beyond the windows of the watch, which are news."""
     bed.edit(served.name, watch=None)
-    settled = bed.wait(served.name, lambda draft: draft.ready and draft.current, seconds=60)
-    version = settled.json["metadata"]["resourceVersion"]
+    settled = bed.wait(served.name, lambda draft: draft.ready and draft.current and not _baking(draft), seconds=60)
     bed.kill_operator()
     bed.wait_for_operator()
     job = bed.kubectl("create", "-f", "-", "-o", "name", stdin=_unrelated_job(served.name))
     bed.kubectl("delete", job.strip(), "--wait=true")
-    assert bed.get(served.name).json["metadata"]["resourceVersion"] == version
+    assert bed.get(served.name).json == settled.json
+
+
+def _baking(draft: Draft) -> bool:
+    """Whether the end of a time is still to come, which is news."""
+    return any(revision.bakes_until for revision in draft.status.revisions)
 
 
 def _unrelated_job(name: str) -> str:
@@ -143,11 +168,17 @@ def _unrelated_job(name: str) -> str:
     return json.dumps(job)
 
 
-def test_a_broken_draft_that_no_file_shows_is_rejected_and_the_proven_one_serves_on(bed: Testbed, served: Loop) -> None:
-    artifact = served.ready.status.artifact
+def test_a_broken_draft_that_no_file_shows_is_rejected_and_the_proven_one_serves_on(
+    bed: Testbed, served: Loop, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    """It comes from the bucket, by an address that vouches for every byte: whoever broke it published it."""
+    artifact, facts = served.ready.status.artifact, served.ready.status.resolved
     assert artifact is not None
-    broken.permuted(host_folder(bed, artifact.folder), bed.folder("data") / "broken-draft")
-    bed.edit(served.name, draft={"checkpoint": "/data/broken-draft", "vocabularySize": None})
+    assert facts is not None
+    address = elsewhere.keep(
+        broken.permuted(host_folder(bed, artifact.folder), tmp_path / "broken"), facts.target_digest
+    )
+    bed.edit(served.name, draft={"checkpoint": address, "vocabularySize": None})
     draft = bed.wait(served.name, lambda d: d.says("RevisionProven", "False"), seconds=600, what="the rejection")
     rejected = draft.revision(2)
     assert rejected.state == "Rejected"
@@ -200,6 +231,35 @@ def test_the_watch_takes_the_service_back_when_live_traffic_is_not_accepted(bed:
     assert draft.says("Ready", "False", "LowAcceptLength")
     assert "RolledBack" in bed.kubectl("get", "events", "-o", "custom-columns=R:.reason")
     assert traffic.chat(url, held_out_prompts(bed, draft)[:1]) > 0
+
+
+def test_a_draft_that_others_trained_comes_from_the_hub_in_their_layout_and_serves(bed: Testbed, served: Loop) -> None:
+    bed.edit(served.name, draft={"checkpoint": DRAFT, "vocabularySize": None}, probe={"minAcceptLength": 2.0})
+    draft = bed.wait(
+        served.name,
+        lambda d: d.ready and d.status.serving_revision == 3,
+        seconds=600,
+        what="the draft from the hub to serve",
+    )
+    facts, artifact, revision = draft.status.resolved, draft.status.artifact, draft.revision(3)
+    assert facts is not None
+    assert facts.fetched is not None
+    assert facts.fetched.draft is not None
+    assert facts.fetched.draft.repository == DRAFT
+    assert artifact is not None
+    published = _names(bed.folder("data") / "foreign-draft")
+    assert "layers.0.hidden_norm.weight" in published, "the names of its trainer"
+    assert "midlayer.hidden_norm.weight" in _names(host_folder(bed, artifact.folder)), "SGLang's"
+    assert revision.probe is not None
+    assert revision.probe.accept_length is not None
+    assert revision.probe.accept_length > 2.0
+    assert revision.probe.accept_length == pytest.approx(revision.expected_accept_length, rel=0.25)
+    assert traffic.chat(bed.service_url(served.name), held_out_prompts(bed, draft)[:1]) > 0
+
+
+def _names(checkpoint: Path) -> set[str]:
+    """Of a checkpoint's tensors."""
+    return set(read_folder(checkpoint).tensors)
 
 
 def test_deleting_the_object_leaves_nothing_behind_but_the_users_claims(bed: Testbed, served: Loop) -> None:

@@ -27,14 +27,14 @@ def cache() -> Path:
     return Path(os.environ.get("EAGLE3_CACHE", Path.home() / ".cache" / "eagle3-operator"))
 
 
-def packages(extra: str | None) -> Path:
-    """What our wheel needs, with one of its extras: versions and hashes as locked, compiled."""
-    folder = cache() / f"image-{extra or 'base'}-{_digest([ROOT / 'uv.lock'])}"
+def packages(*extras: str) -> Path:
+    """What our wheel needs, with some of its extras: versions and hashes as locked, compiled."""
+    folder = cache() / f"image-{'+'.join(extras) or 'base'}-{_digest([ROOT / 'uv.lock'])}"
     if not (folder / ".ready").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         requirements = folder.with_suffix(".txt")
-        wanted = ["--extra", extra] if extra else []
+        wanted = [word for extra in extras for word in ("--extra", extra)]
         run(find_uv(), "export", "--quiet", "--frozen", "--no-emit-project", *wanted, "--output-file", requirements)
         _install(folder, "--require-hashes", "-r", requirements)
         (folder / ".ready").touch()
@@ -59,7 +59,7 @@ def ours() -> list[tuple[str, list[tuple[Path, str]]]]:
     """The names of our two images, and the folders that each is made of."""
     return [
         (OPERATOR, [(packages("operator"), PLACE), (wheel(), PLACE)]),
-        (DRAFT, [(packages("hub"), PLACE), (wheel(), PLACE)]),
+        (DRAFT, [(packages("hub", "s3"), PLACE), (wheel(), PLACE)]),
     ]
 
 
