@@ -142,7 +142,7 @@ def test_the_watch_finds_the_draft_healthy_from_a_real_prometheus(bed: Testbed, 
 def test_a_settled_object_is_not_written_to(bed: Testbed, served: Loop) -> None:
     """Beyond the windows of the watch, which are news."""
     bed.edit(served.name, watch=None)
-    settled = bed.wait(served.name, lambda draft: draft.ready and draft.current and not _baking(draft), seconds=60)
+    settled = bed.wait(served.name, lambda draft: draft.ready and draft.current and not _warm(draft), seconds=60)
     bed.kill_operator()
     bed.wait_for_operator()
     job = bed.kubectl("create", "-f", "-", "-o", "name", stdin=_unrelated_job(served.name))
@@ -150,9 +150,9 @@ def test_a_settled_object_is_not_written_to(bed: Testbed, served: Loop) -> None:
     assert bed.get(served.name).json == settled.json
 
 
-def _baking(draft: Draft) -> bool:
-    """Whether the end of a time is still to come, which is news."""
-    return any(revision.bakes_until for revision in draft.status.revisions)
+def _warm(draft: Draft) -> bool:
+    """Whether a former server is kept for a while: that it ends is news."""
+    return any(revision.state == "Proven" for revision in draft.status.revisions)
 
 
 def _unrelated_job(name: str) -> str:
