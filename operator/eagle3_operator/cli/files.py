@@ -33,7 +33,7 @@ def read_document(file: str) -> dict[str, Any]:
         documents = [document for document in yaml.safe_load_all(text) if document]
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
-    found: list[dict[str, Any]] = [document for document in documents if _is_ours(document)]
+    found: list[dict[str, Any]] = [one for document in documents for one in _listed(document) if _is_ours(one)]
     if len(found) != 1:
         raise UsageError(f"{file} holds {len(found)} Eagle3Drafts, not one")
     return found[0]
@@ -105,6 +105,12 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def no_config(path: Path, error: Exception) -> UsageError:
     """What is wrong with a configuration that lacks something, or is none at all."""
     return UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})")
+
+
+def _listed(document: Any) -> list[Any]:
+    """The objects in a document: kubectl get without a name, or with several, tells a list of them."""
+    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+    return items if isinstance(items, list) else [document]
 
 
 def _is_ours(document: Any) -> bool:

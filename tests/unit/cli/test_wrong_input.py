@@ -85,6 +85,15 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "holds 0 Eagle3Drafts, not one"),
     "something else": ("kind: Deployment", "holds 0 Eagle3Drafts, not one"),
     "two objects": ("kind: Eagle3Draft\n---\nkind: Eagle3Draft", "holds 2 Eagle3Drafts, not one"),
+    "a list of two": (
+        "{kind: List, items: [{kind: Eagle3Draft}, {kind: Eagle3Draft}]}",
+        "holds 2 Eagle3Drafts, not one",
+    ),
+    "a list of nothing": ("{kind: List, items: }", "holds 0 Eagle3Drafts, not one"),
+    "a list of one without a spec": (
+        "{kind: List, items: [{kind: Eagle3Draft}]}",
+        "object.yaml: spec: Input should be",
+    ),
     "no spec": ("kind: Eagle3Draft", "object.yaml: spec: Input should be"),
     "a list for a spec": ("{kind: Eagle3Draft, spec: []}", "object.yaml: spec: Input should be"),
     "a missing field": (
