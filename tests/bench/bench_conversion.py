@@ -1,6 +1,6 @@
 """How fast the stage Convert is with a large draft, and in how much memory.
 
-    python tests/bench/bench_conversion.py [--scale 1.0] [--folder DIR] [--rounds 3]
+    python tests/bench/bench_conversion.py [--scale 1.0] [--folder DIR] [--rounds 3] [--kinds published trained]
 
 A draft for Kimi-K2.5 (2.6 billion parameters: hidden size 7168, a head for all 163,840 tokens) with random weights goes through
 the whole stage, twice: as a checkpoint from elsewhere in bf16 (which is not asked anything: no target runs here), and as what Train
@@ -54,18 +54,20 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the draft's width")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
     parser.add_argument("--rounds", type=int, default=3, help="of copy and conversion")
+    parser.add_argument("--kinds", nargs="+", choices=MADE, default=[*MADE], help="of drafts")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         root = Path(name)
         sizes = sized(given.scale)
         make_target(root, sizes)
-        make_published(root, sizes)
-        make_trained(root, sizes)
+        for kind in ("published", *given.kinds):
+            if not (root / kind).exists():
+                MADE[kind](root, sizes)
         source = root / "published" / WEIGHTS
         size, largest = source.stat().st_size, sizes.draft_vocabulary_size * sizes.hidden_size * 2
         print(json.dumps({"parameters": size // 2, "bytes": size, "largest tensor MiB": round(largest / 2**20)}))
         copies = []
-        runs: dict[str, list[Run]] = {"published": [], "trained": []}
+        runs: dict[str, list[Run]] = {kind: [] for kind in given.kinds}
         for _ in range(given.rounds):
             copies.append(_apart(copy, (source, root / "copy")))
             for kind, done in runs.items():
@@ -206,6 +208,10 @@ def _fill(path: Path, wanted: Mapping[str, tuple[int, ...]], dtype: str) -> None
     with path.open("ab") as file:
         for written in range(0, end, PIECE):
             file.write(noise[: min(PIECE, end - written)])
+
+
+#: By what they are called.
+MADE: dict[str, Callable[[Path, DraftConfig], None]] = {"published": make_published, "trained": make_trained}
 
 
 # --------------------------------------------------------------------------------------------------------- measured

@@ -9,8 +9,8 @@ features of a text, the embeddings of its tokens, and what the tool's own forwar
 folders under ``made`` (without the copy of its own code that speculators puts there) were written by speculators 0.9.0 and specforge 0.2.0, with torch 2.13 and transformers 5.12; the tests read and convert
 them and hold this product's forward against what the tools said. Nothing of the tools is needed for that.
 
-``load`` is the way back: speculators' own classes load a folder that ``eagle3-draft export`` wrote, and are asked what SAID says.
-A draft of SpecForge's that went this way says the same to 4e-6.
+``load`` is the way back: speculators' own loader loads a folder that ``eagle3-draft export`` wrote, and is asked what SAID says; a
+test that takes a minute does so (``unit.convert.test_tools``).
 
 Neither package needs all of its requirements for this: ``pip install --no-deps`` of either, and what its import then asks for.
 """
@@ -146,26 +146,28 @@ def specforge(
 
 @torch.no_grad()
 def load(folder: Path, said: Path) -> None:
-    """Print how far speculators' own forward of an exported draft is from what was said, step by step."""
-    from speculators.config import SpeculatorModelConfig
-    from speculators.models.eagle3 import Eagle3DraftModel
+    """Print, step by step, how far speculators' own forward of an exported draft is from what was said, and how large that is."""
+    from speculators import SpeculatorModel, SpeculatorModelConfig
 
     config = SpeculatorModelConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = "eager"
-    model = Eagle3DraftModel(config).float().eval()
-    unknown = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False).unexpected_keys
-    assert not unknown, unknown
+    model = SpeculatorModel.from_pretrained(folder, config=config)
+    stored, filled = load_file(folder / "model.safetensors"), model.state_dict()
+    assert all(torch.equal(filled[name], tensor) for name, tensor in stored.items())
+    rest = filled.keys() - stored.keys()
+    assert rest == {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}, rest
+    model = model.float().eval()
     expected = load_file(said)
     model.embed_tokens = torch.nn.Embedding.from_pretrained(expected["embeds"][1:])
     found: list[Tensor] = []
     model.lm_head.register_forward_hook(lambda _, __, logits: found.append(logits[0]))
     tokens = torch.arange(TOKENS)[None]
     model(expected["features"][None], tokens, torch.zeros_like(tokens), ttt_steps=STEPS)
+    apart = []
     for step, (here, there) in enumerate(zip(found, expected["logits"], strict=True)):
         known = TOKENS - step
-        print(
-            f"step {step}: {float((here[:known] - there[:known]).abs().max()):.2g} of {float(there.abs().mean()):.2g}"
-        )
+        apart.append([float((here[:known] - there[:known]).abs().max()), float(there.abs().mean())])
+    print(json.dumps(apart))
 
 
 if __name__ == "__main__":

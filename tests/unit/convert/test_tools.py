@@ -3,17 +3,25 @@
 The folders were made by ``published/tools.py`` in the tools' own environments; see there.
 """
 
+import hashlib
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_api.checkpoints import Form, Served, Target, check, read_folder, read_form, report, resolve_layers
 from eagle3_api.sglang import NEWEST, capture_ids
+from eagle3_draft.cli import main
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.parity import read_converted
+from testcluster.build import cache
 
 MADE = Path(__file__).parents[2] / "published" / "made"
 FAMILIES = {
@@ -21,6 +29,32 @@ FAMILIES = {
     "specforge": "SpecForge or SGLang",
     "specforge-training": "SpecForge training state",
 }
+#: speculators, and what its import asks for beside what is installed here.
+SPECULATORS = (
+    "speculators==0.9.0",
+    "hs-connectors==0.9.0",
+    "aiohttp==3.14.5",
+    "datasets==5.2.0",
+    "dill==0.4.1",
+    "distro==1.9.0",
+    "fsspec==2026.9.0",
+    "httpx2==2.16.2",
+    "jiter==0.19.0",
+    "loguru==0.7.3",
+    "multiprocess==0.70.19",
+    "openai==3.57.0",
+    "pandas==3.1.1",
+    "pyarrow==26.0.1",
+    "pydantic-settings==2.16.3",
+    "python-dateutil==4.0.0",
+    "python-dotenv==1.2.4",
+    "pytz==2026.6",
+    "six==1.17.0",
+    "sniffio==1.3.1",
+    "tqdm==4.70.1",
+    "typing-inspection==0.4.5",
+    "xxhash==4.1.0",
+)
 LAYERS = [1, 2, 4]
 TARGET = Target("LlamaForCausalLM", num_layers=8, hidden_size=16, vocabulary_size=80, context_length=256)
 SERVED = Served(NEWEST, TARGET, tuple(LAYERS), 256)
@@ -68,3 +102,54 @@ def test_it_says_after_conversion_what_the_tools_own_forward_said(tool: str, tar
     found = draft(features, embeds, [tokens + 1], wanted)
     for step, logits in enumerate(found):
         assert torch.allclose(logits, said["logits"][step][: tokens - step], atol=1e-4, rtol=1e-4), f"step {step}"
+
+
+@pytest.fixture(scope="module")
+def speculators() -> Path:
+    """A folder with speculators, for PYTHONPATH, without a torch of its own."""
+    folder = cache() / f"speculators-{hashlib.sha256(repr(SPECULATORS).encode()).hexdigest()[:12]}"
+    if not folder.exists():
+        partial = folder.with_suffix(f".{os.getpid()}")
+        uv = shutil.which("uv") or str(Path(__file__).parents[3] / ".uv" / "bin" / "uv")
+        words = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(partial), *SPECULATORS]
+        subprocess.run(words, check=True)
+        partial.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of the drafts' sizes: speculators' loader reads its embedding, its last norm and its head."""
+    folder = tmp_path_factory.mktemp("verifier")
+    config = LlamaConfig(
+        vocab_size=80,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=8,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=256,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tool", ["specforge", "speculators"])
+def test_what_is_exported_speculators_own_loader_loads_and_its_forward_says_what_the_tools_said(
+    tool: str, speculators: Path, verifier: Path, tmp_path: Path
+) -> None:
+    assert main(["export", str(MADE / tool), str(tmp_path / "out"), "--target", str(verifier)]) == 0
+    asked = subprocess.run(
+        [sys.executable, "published/tools.py", "load", str(tmp_path / "out"), str(MADE / f"{tool}.safetensors")],
+        cwd=MADE.parents[1],
+        env=os.environ | {"PYTHONPATH": str(speculators), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    apart = json.loads(asked.stdout.splitlines()[-1])
+    assert len(apart) == 3
+    assert all(difference < 1e-4 < 0.1 < size for difference, size in apart), apart
