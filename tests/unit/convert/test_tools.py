@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,7 +132,8 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         head_dim=8,
         max_position_embeddings=256,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    build: Any = LlamaForCausalLM
+    build(config).save_pretrained(folder)
     return folder
 
 
