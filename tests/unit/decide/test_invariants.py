@@ -1,6 +1,6 @@
 """What holds whatever happens: random histories of edits, starts, probes, windows, full nodes and lost statuses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -201,6 +201,41 @@ class AnyHistory(RuleBasedStateMachine):
                 pod = Pod("crash", self.world.now, "Running", started_at=self.world.now, restarts=3, exit_code=1)
                 self.world.pods(number, pod, log=("boom",))
                 return
+
+    # --------------------------------------------------------------------------------------------------- the end
+
+    def teardown(self) -> None:
+        """Whatever came before: once all goes well, the newest revision is proven, or it is said that it is not, and why."""
+        if self.world.last is None:
+            return
+        for turn in range(40):
+            if self.world.condition("RevisionProven").status != "Unknown" and turn > 3:
+                break
+            self._all_goes_well()
+            self.world.later(130 if turn % 2 else 1500).settle()
+        assert self.world.condition("RevisionProven").status != "Unknown", self.world.condition("Ready")
+        assert self.world.serving is not None or self.world.condition("Stalled").status == "True"
+        told = self.world.condition("Ready")
+        assert told.reason not in (Reason.ROLLING_OUT, Reason.SERVER_STARTING), told
+
+    def _all_goes_well(self) -> None:
+        world = self.world
+        world.seen = replace(world.seen, jobs={n: j for n, j in world.seen.jobs.items() if not j.failed})
+        for stage in ("inspect", "extract", "train", "convert"):
+            if any(job.stage == stage and not job.finished for job in world.seen.jobs.values()):
+                world.finish(stage)
+        if self._asks():
+            self.a_person_approves()
+        for number, deployment in list(world.seen.deployments.items()):
+            pods = [
+                replace(pod, phase="Running", ready=True, started_at=world.now, restarts=0)
+                for pod in deployment.pods
+                if pod.unschedulable is None and not pod.terminating
+            ]
+            if number in world.seen.deployments and pods:
+                world.pods(number, *pods)
+        if self._probing():
+            self.a_probe_ends(accept=2.71, speed=126.9)
 
     # ------------------------------------------------------------------------------------------------ invariants
 
