@@ -271,7 +271,8 @@ def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
     return (
         configuration(),
         *(() if stage in OWN_IMAGE else (library(read_only=True),)),
-        *((root_mount(obj, "features"),) if stage in FEATURE_STAGES or "features" in names.roots(obj.spec) else ()),
+        # The others must run where a claim of ours has gone with the features, or is about to
+        *((root_mount(obj, "features"),) if stage in FEATURE_STAGES else ()),
         root_mount(obj, "drafts"),
         *_models(obj, stage),
         *user_mounts(placement, read_only=stage in ONLY_LOOKING),

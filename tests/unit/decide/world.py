@@ -251,6 +251,11 @@ class World:
         metadata = manifest["metadata"]
         assert metadata["name"] not in self.seen.jobs, "a Job is never patched"
         revision = metadata["labels"].get(names.REVISION_LABEL)
+        if manifest["kind"] == "Job":
+            volumes = manifest["spec"]["template"]["spec"]["volumes"]
+            mounted = {v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v}
+            missing = {claim for claim in mounted if claim.startswith(f"{self.name}-")} - set(self.seen.claims)
+            assert not missing, f"the pods of {metadata['name']} would wait for {missing}"
         self.created.append(metadata["name"])
         self._put_job(
             Job(
