@@ -39,6 +39,8 @@ from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.make import cached
 from tiny.tokenizer import vocabulary
 
+pytestmark = pytest.mark.timeout(600)
+
 #: And one more, over which the target's states are not finite.
 CONVERSATIONS = 100
 

@@ -28,6 +28,8 @@ from tiny import grammar
 from tiny.flags import SERVE_ARGUMENTS
 from tiny.make import cached
 
+pytestmark = pytest.mark.timeout(600)
+
 ANSWER_TOKENS = 40
 
 #: Two kernels of SGLang's seeded sampler that need a GPU: the one hashes, the other adds up alike in every batch.
