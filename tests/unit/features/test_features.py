@@ -7,7 +7,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from math import prod
+from math import inf, nan, prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +38,7 @@ from eagle3_draft.features import (
     tensors,
     write_shard,
 )
-from eagle3_draft.features.format import sample_of
+from eagle3_draft.features.format import all_finite, sample_of
 from eagle3_draft.features.reader import DOWNLOADS, FETCHED_TOGETHER
 from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
@@ -491,10 +491,23 @@ def test_conversations_that_lie_side_by_side_in_memory_are_written_as_others_are
     computed = sample(60)
     beside = [computed.rows(slice(start, start + length)) for start, length in sorted(cuts)]
     beside += [beside[-1], computed.rows(slice(0, 30)), computed.rows(slice(30, 60))]
+    assert all_finite(beside)
     apart = [sample_of({name: tensor.clone() for name, tensor in tensors(one).items()}) for one in beside]
     with TemporaryDirectory() as folder:
         written = [write_shard(Path(folder) / "x.safetensors", samples, HEADER) for samples in (beside, apart)]
     assert written[0] == written[1]
+
+
+@given(st.integers(0, 59), st.sampled_from(["hidden", "last", "log_normaliser"]), st.sampled_from([nan, inf, -inf]))
+@settings(deadline=None)
+def test_a_number_that_is_none_is_seen_in_whichever_conversation_of_those_side_by_side(
+    row: int, name: str, number: float
+) -> None:
+    computed = sample(60)
+    tensors(computed)[name][row] = number
+    beside = [computed.rows(slice(begin, begin + 20)) for begin in (0, 20, 40)]
+    assert not all_finite(beside)
+    assert [one.is_finite() for one in beside] == [row // 20 != at for at in range(3)]
 
 
 def test_what_stops_the_writing_of_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Names, types and values that the writer and the reader of features share."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,6 +11,7 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_draft.features import teaching
+from eagle3_draft.features.pieces import merged, raw
 from eagle3_draft.features.scaled import FP8, quantised, restored
 from eagle3_draft.features.teaching import Teaching
 
@@ -78,9 +79,7 @@ class Sample(Text):
 
     def is_finite(self) -> bool:
         """Whether all its numbers are."""
-        numbers = [tensor for tensor in tensors(self).values() if tensor.is_floating_point() and tensor.dtype != FP8]
-        # The extremes of numbers of which one is none are none either; looking at each costs thirty times as much
-        return all(bool(bound.isfinite()) for tensor in numbers for bound in tensor.aminmax())
+        return all_finite([self])
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,11 @@ class Digests:
     @classmethod
     def of(cls, columns: Mapping[str, torch.Tensor], header: "Header") -> "Digests":
         """Of a conversation's tensors as they are stored."""
+        return cls.of_bytes({name: raw([tensor])[0] for name, tensor in columns.items()}, header)
+
+    @classmethod
+    def of_bytes(cls, columns: Mapping[str, memoryview], header: "Header") -> "Digests":
+        """Of their bytes."""
         return cls(digest_of(columns, TEXT_TENSORS), digest_of(columns, header.computed()))
 
 
@@ -181,6 +185,24 @@ def tensors(sample: Sample) -> dict[str, torch.Tensor]:
     return own | teaching.tensors(sample.teaching)
 
 
+def all_finite(samples: Sequence[Sample]) -> bool:
+    """Whether all numbers of these conversations are."""
+    every = [tensors(sample) for sample in samples]
+    names = {
+        name
+        for columns in every
+        for name, tensor in columns.items()
+        if tensor.is_floating_point() and tensor.dtype != FP8
+    }
+    # The extremes of numbers of which one is none are none either; looking at each costs thirty times as much
+    return all(
+        bool(bound.isfinite())
+        for name in names
+        for tensor in merged(columns[name] for columns in every)
+        for bound in tensor.aminmax()
+    )
+
+
 def as_stored(columns: Mapping[str, torch.Tensor], dtype: FeatureDtype, hidden_size: int) -> dict[str, torch.Tensor]:
     """Columns as an engine computed them in the form in which they are stored, on the device where they are.
 
@@ -202,17 +224,12 @@ def sample_of(columns: Mapping[str, torch.Tensor]) -> Sample:
     return Sample(columns["input_ids"], columns["loss_mask"], columns["hidden"], told, columns.get("hidden_scale"))
 
 
-def digest_of(columns: Mapping[str, torch.Tensor], names: Iterable[str]) -> bytes:
+def digest_of(columns: Mapping[str, memoryview], names: Iterable[str]) -> bytes:
     """SHA-256 over a conversation's rows in some tensors, one tensor after the other."""
     digest = hashlib.sha256()
     for name in names:
-        digest.update(raw(columns[name]))
+        digest.update(columns[name])
     return digest.digest()
-
-
-def raw(tensor: torch.Tensor) -> memoryview:
-    """A tensor's bytes, as they lie in a shard."""
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def digests_name(split: Split) -> str:

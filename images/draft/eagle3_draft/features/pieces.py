@@ -47,7 +47,7 @@ def pieces(
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for name in shapes:
         size = 0
-        parts = [*_merged(part.contiguous().flatten().view(torch.uint8) for part in columns[name] if len(part))]
+        parts = [_bytes(part) for part in merged(columns[name])]
         if 0 < sum(map(len, parts)) <= SMALL:
             parts = [torch.cat(parts)]
         for part in parts:
@@ -56,19 +56,45 @@ def pieces(
         yield memoryview(bytes(-size % PAGE))
 
 
-def _merged(parts: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Bytes that follow each other in memory in one tensor, as those of conversations do that were computed together."""
-    begun: Tensor | None = None
+def merged(parts: Iterable[Tensor]) -> list[Tensor]:
+    """Tensors, those whose rows follow each other in memory as one: as of conversations that were computed together.
+
+    What is done to each tensor is then done a few times and not hundreds; and here nothing is asked of one for which torch
+    would give its turn to another of Python's threads.
+    """
+    runs: list[tuple[Tensor, int]] = []
+    end = 0
     for part in parts:
-        if begun is None:
-            begun = part
-        elif (
-            part.untyped_storage().data_ptr() == begun.untyped_storage().data_ptr()
-            and part.storage_offset() == begun.storage_offset() + len(begun)
-        ):
-            begun = begun.as_strided((len(begun) + len(part),), (1,))
+        if not part.numel():
+            continue
+        begin = part.data_ptr()
+        if runs and begin == end and part.is_contiguous() and _same_storage(part, runs[-1][0]):
+            runs[-1] = runs[-1][0], runs[-1][1] + len(part)
         else:
-            yield begun
-            begun = part
-    if begun is not None:
-        yield begun
+            runs.append((part, len(part)))
+        end = begin + part.numel() * part.element_size() if part.is_contiguous() else 0
+    return [
+        first if rows == len(first) else first.as_strided((rows, *first.shape[1:]), first.stride())
+        for first, rows in runs
+    ]
+
+
+def raw(parts: Sequence[Tensor]) -> list[memoryview]:
+    """Of each tensor the bytes, as they lie in a shard."""
+    found, runs = [], iter(merged(parts))
+    data, at = memoryview(b""), 0
+    for part in parts:
+        size = part.numel() * part.element_size()
+        if size and at == len(data):
+            data, at = _bytes(next(runs)).numpy().data, 0
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def _same_storage(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from eagle3_draft.features.format import (
     sample_of,
     tensors,
 )
-from eagle3_draft.features.pieces import DTYPES, PADDING, pieces
+from eagle3_draft.features.pieces import DTYPES, PADDING, pieces, raw
 from eagle3_draft.stage import StageError
 
 OFFSETS = "offsets"
@@ -68,8 +68,12 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> Writte
     columns = {name: [row[name] for row in rows] for name in header.stored()}
     shapes = {name: (dtype, (int(offsets[-1]), *row)) for name, (dtype, row) in header.stored().items()}
     every = pieces(shapes | {OFFSETS: (torch.int64, (len(offsets),))}, columns | {OFFSETS: [offsets]})
+    apart = {name: raw(parts) for name, parts in columns.items()}
     with ThreadPoolExecutor(1, "digest") as beside:
-        digests = [beside.submit(Digests.of, row, header) for row in rows]
+        digests = [
+            beside.submit(Digests.of_bytes, {name: parts[number] for name, parts in apart.items()}, header)
+            for number in range(len(rows))
+        ]
         sha256 = artifacts.write_pieces(path, every)
         return Written(sha256, [digest.result() for digest in digests])
 
@@ -160,8 +164,9 @@ class Shard:
         self.check_text(index, digests)
         self._check(index, self._header.computed(), digests.computed)
 
-    def _check(self, index: int, names: Iterable[str], digest: bytes) -> None:
-        if digest_of(self._columns(index), names) != digest:
+    def _check(self, index: int, names: Sequence[str], digest: bytes) -> None:
+        columns = self._columns(index)
+        if digest_of({name: raw([columns[name]])[0] for name in names}, names) != digest:
             raise corrupt(self._name, f"conversation {index} in it was changed since it was published")
 
     def _columns(self, index: int) -> dict[str, Tensor]:

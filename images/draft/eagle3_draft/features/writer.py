@@ -16,7 +16,16 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
-from eagle3_draft.features.format import DIGEST_BYTES, LENGTHS, Header, Sample, Split, digests_name, shard_name
+from eagle3_draft.features.format import (
+    DIGEST_BYTES,
+    LENGTHS,
+    Header,
+    Sample,
+    Split,
+    all_finite,
+    digests_name,
+    shard_name,
+)
 from eagle3_draft.features.shard import write_shard
 from eagle3_draft.places import Place
 from eagle3_draft.stage import StageError
@@ -88,7 +97,7 @@ class FeatureWriter:
         Raises:
             StageError: a sample's parts do not have one row a token (FeaturesMisaligned).
         """
-        finite = [sample for sample in samples if sample.is_finite()]
+        finite = samples if all_finite(samples) else [sample for sample in samples if sample.is_finite()]
         written = write_shard(self.folder / shard_name(split, number), finite, self.header)
         record = ShardRecord(
             plan=self._plan(token_ids),
