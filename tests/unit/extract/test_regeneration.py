@@ -144,7 +144,7 @@ def test_answers_lie_beside_the_part_with_their_tokens_and_their_text(world: Ask
     folder = world.folder / "features"
     lines = [
         json.loads(line)
-        for line in artifacts.verified(folder, "part-00000-of-00001/answers.jsonl").open(encoding="utf-8")
+        for line in artifacts.verified(folder / "part-00000-of-00001", "answers.jsonl").open(encoding="utf-8")
     ]
     assert len(lines) == 24
     asked = Conversations.of(world.asking().data)
