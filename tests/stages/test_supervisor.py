@@ -226,6 +226,20 @@ def test_a_child_that_was_killed_from_outside_has_crashed(container: Callable[[s
     assert (code, report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
 
 
+def test_the_signal_of_a_crashed_engine_ends_the_stage_though_whoever_began_it_ignores_that(
+    container: Callable[[str], Container],
+) -> None:
+    made = container("os.kill(os.getpid(), signal.SIGQUIT)\nos._exit(0)")
+    former = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    try:
+        made.start()
+    finally:
+        signal.signal(signal.SIGQUIT, former)
+    code, report, _ = made.finish()
+    assert (code, report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
+    assert "SIGQUIT" in report.message
+
+
 def test_a_signal_reaches_every_process_of_the_stage(container: Callable[[str], Container]) -> None:
     stage = "engine = subprocess.Popen(['sleep', '1000'])\n(folder / 'ready').write_text(str(engine.pid))\nengine.wait()\nos._exit(1)"
     made = container(stage)

@@ -80,6 +80,9 @@ class _LastWords:
 
 
 def _run(stage: StageName, key: str, command: Sequence[str], result: Path, termination: Termination) -> Outcome:
+    # By this an engine's crashed process ends the stage. What was started in the background of a script has it ignored, and would
+    # wait for that engine for ever
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     ours, theirs = os.pipe()
     process = subprocess.Popen(command, stderr=theirs, process_group=0)
     os.close(theirs)
