@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from eagle3_api.conditions import Reason
+from eagle3_api.jobs import StageName
+from eagle3_api.status import StageState
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision, Manifest
 from unit.decide.world import World, serving_draft
@@ -55,12 +57,15 @@ class AnyTraining(RuleBasedStateMachine):
         policy=st.sampled_from(["WhenNoOutage", "Never"]),
         surge=st.sampled_from(["IfFree", "Never"]),
         published=st.booleans(),
+        claim_is_ours=st.booleans(),
     )
-    def serve(self, policy: str, surge: str, published: bool) -> None:
+    def serve(self, policy: str, surge: str, published: bool, claim_is_ours: bool) -> None:
         self.world = Node(room=1 if surge == "Never" else 2)
         self.world.edit(
             autoApply=policy, serve={"whileTraining": "ScaleToZero", "surge": surge}, revisionHistoryLimit=1
         )
+        if claim_is_ours:
+            self.world.edit(storage={"features": {"claim": None, "size": "1Ti"}})
         if published:
             self.world.edit(publish={"oci": {"reference": "registry.example.com/llm/kimi"}})
         serving_draft(self.world).later(700).settle()
@@ -192,6 +197,13 @@ class AnyTraining(RuleBasedStateMachine):
             assert any(
                 r.key == serving.plain_key and r.number in self.world.seen.deployments for r in revisions.values()
             )
+
+    @invariant()
+    def a_claim_of_ours_is_there_only_while_features_are_made_or_read(self) -> None:
+        states = {stage.name: stage.state for stage in self.world.told.stages}
+        finished = all(states.get(name) is StageState.SUCCEEDED for name in (StageName.INSPECT, StageName.TRAIN))
+        if finished and not self.world.spec.get("suspend"):
+            assert "kimi-features" not in self.world.seen.claims
 
     @invariant()
     def a_settled_object_is_left_alone(self) -> None:
