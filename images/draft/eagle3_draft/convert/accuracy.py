@@ -27,8 +27,8 @@ from eagle3_draft.train.publish import SAMPLE_TOKENS
 #: Positions of a conversation that are asked at most.
 POSITIONS = 8
 
-#: Multiplications, of which a proposal of a draft with a billion parameters is a billion: half a minute on two cores.
-WORK = 1.5e12
+#: Multiplications, of which a proposal of a draft with a billion parameters is a billion: two minutes on two cores.
+WORK = 6e12
 
 #: Tokens that are computed together: it bounds the memory, and is enough for the processor's speed.
 TOKENS = 1024
