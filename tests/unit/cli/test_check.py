@@ -176,6 +176,7 @@ def test_values_are_looked_at_where_torch_is(
     assert draft_cli.main(words) == ExitCode.REFUSED
 
 
+@pytest.mark.stages
 def test_a_draft_that_is_asked_by_hand_must_know_its_target(
     made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,8 @@
 import multiprocessing
 from pathlib import Path
 
+import pytest
+
 from bench import bench_conversion
 from eagle3_api.artifacts import WEIGHTS
 
@@ -10,6 +12,7 @@ from eagle3_api.artifacts import WEIGHTS
 BOUND = 96 * 2**20
 
 
+@pytest.mark.stages
 def test_the_whole_stage_takes_a_fraction_of_the_drafts_size(tmp_path: Path) -> None:
     sizes = bench_conversion.sized(0.06)
     bench_conversion.make_target(tmp_path, sizes)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -13,6 +14,8 @@ from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision, Manifest
 from unit.decide.world import World, serving_draft
 from unit.samples import converted, measured
+
+pytestmark = pytest.mark.stages  # a search through histories takes seconds
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +16,8 @@ from eagle3_operator.decision import Decision
 from eagle3_operator.observation import Pod
 from unit.decide.world import World, trained
 from unit.samples import FACTS, measured
+
+pytestmark = pytest.mark.stages  # a search through histories takes seconds
 
 
 @dataclass

@@ -405,6 +405,7 @@ def test_a_finished_store_of_which_a_part_lost_a_shard_is_corrupt(tmp_path: Path
         artifacts.finished(tmp_path, KEY)
 
 
+@pytest.mark.stages
 def test_four_times_the_features_of_kimi_are_a_store_that_can_be_opened(tmp_path: Path) -> None:
     """18 TiB: 87.8 M tokens four times, 2,350 a conversation, which is more than a shard."""
     conversations, of_part = 4 * 87_800_000 // 2350, 512

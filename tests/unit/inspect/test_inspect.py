@@ -528,8 +528,8 @@ def test_a_draft_to_go_on_from_brings_its_layers_and_its_vocabulary_and_data_is_
             {
                 "rope_parameters": {
                     "rope_type": "longrope",
-                    "short_factor": [1.0],
-                    "long_factor": [2.0],
+                    "short_factor": [1.0] * 8,
+                    "long_factor": [2.0] * 8,
                     "rope_theta": 1e4,
                 }
             },

@@ -76,6 +76,7 @@ def test_it_finds_a_place_that_is_kept_between_tries(tmp_path: Path) -> None:
 LEFT = "import subprocess; left = subprocess.Popen(['sleep', '120'], start_new_session={}); print(left.pid, flush=True)"
 
 
+@pytest.mark.stages
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("session", [False, True])
 def test_a_process_that_it_leaves_behind_is_ended_or_no_longer_waited_for(session: bool, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_gradients_are_added_up_in_float32_where_there_is_more_than_one_rank_to_
     assert {weight.dtype for weight in new_learning().model.parameters()} == {torch.float32}
 
 
+@pytest.mark.stages
 def test_in_fp8_it_learns_as_much() -> None:
     batch = new_batch()
     exact, found = (losses(new_learning(factor), batch, 40) for factor in (Factor, Fp8Factor))
