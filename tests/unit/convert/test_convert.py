@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,16 +17,17 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from eagle3_api.artifacts import CONFIG, DATA, HELD_OUT, PROMPTS, PROVENANCE, REPORT, VOCABULARY, WEIGHTS
-from eagle3_api.checkpoints import Folder, read_form
+from eagle3_api.checkpoints import Folder, Form, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.convert import parity, run
+from eagle3_draft.convert import run
 from eagle3_draft.convert.provenance import Origin, read_origins
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, Scaling, YarnScaling, config_of, draft_config
+from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from unit.convert import drafts
 from unit.train import corpus
@@ -277,15 +279,16 @@ def test_a_trained_draft_whose_accuracy_is_not_what_its_trainer_said_is_refused(
 def test_a_conversion_that_mixes_up_tensors_is_noticed_injected(
     made: drafts.Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_sglang_reads = parity._as_sglang_reads
+    writer = import_module("eagle3_draft.convert.emit")
+    sources_of = writer.sources_of
 
-    def swapped(tensors: dict[str, Tensor]) -> Any:
-        names = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
-        for name, tensor in as_sglang_reads(tensors):
-            part = name.split(".")[-2]
-            yield name.replace(part, names.get(part, part)), tensor
+    def swapped(form: Form, target: Target) -> dict[str, Any]:
+        sources, others = sources_of(form, target), {"gate_proj": "up_proj", "up_proj": "gate_proj"}
+        return {
+            re.sub("gate_proj|up_proj", lambda found: others[found.group()], name): one for name, one in sources.items()
+        }
 
-    monkeypatch.setattr(parity, "_as_sglang_reads", swapped)
+    monkeypatch.setattr(writer, "sources_of", swapped)
     with pytest.raises(StageError, match="not the trained one") as no:
         run(drafts.convert_config(made, tmp_path / "out"))
     assert no.value.reason == Reason.PARITY_MISMATCH
