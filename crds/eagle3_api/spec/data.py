@@ -25,7 +25,13 @@ class Regenerate(Model):
         le=1_048_576,
         description="Tokens of an answer, reasoning included. One that is cut is learned from, without an end.",
     )
-    seed: int = Field(0, ge=0, le=2147483647, description="Of what is drawn at a temperature above 0.")
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2147483647,
+        description="Of what is drawn at a temperature above 0. SGLang follows it where serve.arguments have "
+        "--enable-deterministic-inference.",
+    )
 
 
 class Dataset(Model):
