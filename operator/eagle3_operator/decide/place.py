@@ -41,6 +41,16 @@ def takes_place(fleet: Fleet, goal: Revision, count: int) -> bool:
     return goal.number != fleet.serving and goal.ready < enough(fleet.current, count) and fleet.displaces(goal)
 
 
+def rescues(fleet: Fleet, goal: Revision | None, count: int) -> bool:
+    """Whether a goal of so many pods is still to come, in place of something that is to be left: nothing else is tried then.
+
+    What is to be left serves on meanwhile, badly; a candidate would take the GPUs or the pods that end that sooner.
+    """
+    if goal is None or fleet.current is None or not fleet.to_be_left:
+        return False
+    return goal.number != fleet.serving and goal.ready < enough(fleet.current, count)
+
+
 def warm(fleet: Fleet, view: View) -> dict[int, float]:
     """The former revisions that are still kept warm, and seconds that are left to each."""
     left = {
@@ -58,6 +68,7 @@ def _hold(revisions: list[Revision], view: View) -> bool:
 
 
 def _going(fleet: Fleet, view: View) -> bool:
-    """Whether pods that do not serve end, and are to be waited for."""
+    """Whether pods that do not serve end, or are about to, and are to be waited for."""
     others = (r.deployment for n, r in fleet.revisions.items() if n != fleet.serving and r.deployment is not None)
-    return any(pod.terminating and view.holds_place(pod) for deployment in others for pod in deployment.pods)
+    pods = ((deployment.replicas == 0 or pod.terminating, pod) for deployment in others for pod in deployment.pods)
+    return any(ends and view.holds_place(pod) for ends, pod in pods)

@@ -294,14 +294,16 @@ class Rollout:
             return dict.fromkeys(self.fleet.revisions, 0)
         goal, candidate, count = self._of(self.goal), self._of(self.candidate), self.serve.replicas
         # What is fallen back to while it is measured again gets the pods of a goal, not the one of a candidate
-        tried = candidate is not None and not self.blocked and self.candidate != self.goal
+        held = self.blocked or self.candidate == self.goal or place.rescues(self.fleet, goal, count)
         return capacity.replicas(
             self.fleet.revisions,
             count=count,
             serving=self.fleet.serving,
             baking=warm,
             goal=Claimant(goal, place.takes_place(self.fleet, goal, count)) if goal is not None else None,
-            candidate=Claimant(candidate, self.fleet.displaces(candidate)) if candidate is not None and tried else None,
+            candidate=Claimant(candidate, self.fleet.displaces(candidate))
+            if candidate is not None and not held
+            else None,
         )
 
     # ------------------------------------------------------------------------------------------------ the promotion

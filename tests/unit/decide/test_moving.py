@@ -321,6 +321,28 @@ def test_a_rescue_makes_do_with_the_pods_that_get_ready() -> None:
     assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
 
 
+# ------------------------------------------------------------------------------------------ a rescue before a candidate
+
+#: Pods that there is room for, how the object serves, and what r0, r1 and r2 get while r1 is left for r0.
+TRIED_WHILE_RESCUED: dict[str, tuple[int, dict[str, Any], dict[int, int]]] = {
+    "beside what is left": (2, {"replicas": 1}, {0: 1, 1: 1, 2: 0}),
+    "in the place of what is left": (2, {"replicas": 2, "surge": "Never"}, {0: 2, 1: 1, 2: 0}),
+}
+
+
+@pytest.mark.parametrize("case", TRIED_WHILE_RESCUED)
+def test_a_rescue_has_its_pods_before_the_candidate_which_is_tried_after_it(case: str) -> None:
+    room, serve, pods = TRIED_WHILE_RESCUED[case]
+    world = serving_draft(World(room=room).edit(serve=serve, autoApply="Always")).ready(1).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    assert world.replicas[2] == 1, "r2 is tried"
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == pods
+    world.ready(0)
+    assert (world.serving, world.replicas[2]) == (0, 1), "then it is tried again"
+
+
 # --------------------------------------------------------------------------------------------- what serves and crashes
 
 
