@@ -150,7 +150,11 @@ class RevisionStatus(Model):
     )
     unready_since: str | None = Field(
         None,
-        description="Since when no pod of it is ready, if it serves: after the time that a start may take it is left.",
+        description="Since when no pod of it has been ready for some minutes, if it serves: after the time that a start may take it is left.",
+    )
+    crashed: bool = Field(
+        False,
+        description="It was left because it served and had no ready pod any more: it is not tried again by itself.",
     )
     displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
     covered: bool = Field(

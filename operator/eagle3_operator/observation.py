@@ -21,6 +21,8 @@ class Pod:
     #: Its IP address.
     address: str | None = None
     ready: bool = False
+    #: Since when it is, if it is.
+    ready_since: datetime | None = None
     terminating: bool = False
     #: When it is to have ended, if it is terminating.
     gone_by: datetime | None = None

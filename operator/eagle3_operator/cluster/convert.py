@@ -45,7 +45,8 @@ def pod_from(pod: Json) -> Pod:
     """A pod of a Job or a Deployment."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    scheduled = conditions.get("PodScheduled", {})
+    scheduled, readiness = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
+    ready = readiness.get("status") == "True"
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     queue = (metadata.get("labels") or {}).get(names.QUEUE_LABEL) if pod["spec"].get("schedulingGates") else None
     main: Json = next((c for c in status.get("containerStatuses") or () if c["name"] == main_container(pod)), {})
@@ -56,7 +57,8 @@ def pod_from(pod: Json) -> Pod:
         created_at=times.parse(metadata["creationTimestamp"]),
         phase=status.get("phase", "Pending"),
         address=status.get("podIP"),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=ready,
+        ready_since=_time(readiness.get("lastTransitionTime")) if ready else None,
         terminating="deletionTimestamp" in metadata,
         gone_by=_time(metadata.get("deletionTimestamp")),
         started_at=_started(pod, main),

@@ -23,6 +23,7 @@ _FORGOTTEN: dict[str, object] = {
     "start_failures": 0,
     "start_problem": "",
     "failed_at": None,
+    "crashed": False,
     "windows": [],
     "reading": None,
     "early_accept_length": None,

@@ -131,9 +131,10 @@ class Rollout:
     def take_stock(self) -> None:
         """What the watch heard, and which starts have failed since."""
         self.fleet = heard(self.fleet, self.view.seen.metrics, self.watch)
-        occupant, now = self.fleet.occupant, self.view.now
+        occupant, now, best = self.fleet.occupant, self.view.now, self.fleet.best()
+        rescued = self.fleet.to_be_left and best is not None and best.replicas > 0
         for number, revision in self.fleet.revisions.items():
-            changes = starts.counted(revision, serving=occupant, budget=self.budget, now=now)
+            changes = starts.counted(revision, serving=occupant, rescued=rescued, budget=self.budget, now=now)
             revision = self._change(number, **changes)
             if (left := starts.rest_left(revision, serving=occupant, now=now)) is not None:
                 self.wake.append(max(left, _SOON))

@@ -13,7 +13,16 @@ from eagle3_operator.observation import Deployment
 #: A revision that could not be started is given another chance after so long; the cause may have gone by then.
 COOLDOWN_SECONDS = 3600.0
 
-_ANOTHER_CHANCE: dict[str, object] = {"start_failures": 0, "start_problem": "", "failed_at": None, "reason": None}
+#: A server that is ready for so long has come back. One that crashes under traffic is ready for a moment after each start.
+STEADY_SECONDS = 300.0
+
+_ANOTHER_CHANCE: dict[str, object] = {
+    "start_failures": 0,
+    "start_problem": "",
+    "failed_at": None,
+    "crashed": False,
+    "reason": None,
+}
 
 
 @dataclass(frozen=True)
@@ -30,19 +39,22 @@ class Failure:
         return {"start_failures": self.times, "start_problem": self.problem, "reason": self.reason}
 
 
-def counted(revision: Revision, *, serving: int | None, budget: float, now: datetime) -> dict[str, object]:
+def counted(
+    revision: Revision, *, serving: int | None, rescued: bool, budget: float, now: datetime
+) -> dict[str, object]:
     """What is newly known of a revision's start, as changes of its status: a failure, its end, or another chance.
 
     Args:
         revision: any.
         serving: number of the revision that serves, and that can have pods.
+        rescued: another revision starts already, to take over from that one.
         budget: seconds that a server may take to become ready.
         now: the time.
     """
     if revision.replicas == 0:
         return _rested(revision, serving=serving, now=now)
     if revision.number == serving:
-        return _serves(revision, budget=budget, now=now)
+        return _serves(revision, rescued=rescued, budget=budget, now=now)
     if revision.ready > 0 or not revision.startable:
         return {}
     failure = _failure(revision, serving=serving, budget=budget, now=now)
@@ -66,13 +78,16 @@ def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime)
     return Failure(revision.serve.start_retries + 1, reason, f"{ready}: {problem}")
 
 
-def _serves(revision: Revision, *, budget: float, now: datetime) -> dict[str, object]:
-    """Whether what serves has no ready pod for longer than a start may take: then nobody is answered, and it is to be left.
+def _serves(revision: Revision, *, rescued: bool, budget: float, now: datetime) -> dict[str, object]:
+    """Whether what serves is not steadily ready for longer than a start may take: then it is to be left, once no pod is ready.
 
-    One that is ready again has nothing more against it. A pod that was not started yet is given the time for that too.
+    One that is steadily ready again has nothing more against it; but a rescue that has begun is not thrown away for that. A pod
+    that was not started yet is given the time for that too.
     """
     status = revision.status
     if revision.ready > 0:
+        if rescued or not _steady(revision, now):
+            return {}
         return {"unready_since": None, **({} if revision.startable else _ANOTHER_CHANCE)}
     if status.unready_since is None:
         return {"unready_since": times.text(now)}
@@ -84,16 +99,25 @@ def _serves(revision: Revision, *, budget: float, now: datetime) -> dict[str, ob
     if silent <= budget + (0 if begun else BEFORE_THE_CONTAINER):
         return {}
     reason, problem = held_up(deployment.pods) or diagnose(deployment)
-    text = f"it served, and no pod of it has been ready for {silent / 60:.0f} min: {problem}"
-    return Failure(revision.serve.start_retries + 1, reason, text).changes | {"failed_at": times.text(now)}
+    text = f"it served, and no pod of it has been ready for long in {silent / 60:.0f} min: {problem}"
+    failure = Failure(revision.serve.start_retries + 1, reason, text)
+    return failure.changes | {"failed_at": times.text(now), "crashed": True}
+
+
+def _steady(revision: Revision, now: datetime) -> bool:
+    """Whether a pod has been ready for some minutes."""
+    pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
+    since = (pod.ready_since for pod in pods if pod.ready)
+    return any((now - ready).total_seconds() >= STEADY_SECONDS for ready in since if ready is not None)
 
 
 def rest_left(revision: Revision, *, serving: int | None, now: datetime) -> float | None:
     """Seconds until a revision that has failed to start is tried again; None where that is not to be by itself.
 
-    What starts in the place of the serving revision leaves the Service without a pod meanwhile, once.
+    What starts in the place of the serving revision leaves the Service without a pod meanwhile, once. So does what crashed when
+    it served, each time until that is noticed.
     """
-    if revision.startable or revision.replicas or revision.displaces(serving):
+    if revision.startable or revision.replicas or revision.displaces(serving) or revision.status.crashed:
         return None
     return COOLDOWN_SECONDS - times.age(revision.status.failed_at, now)
 

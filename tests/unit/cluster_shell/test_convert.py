@@ -175,9 +175,10 @@ def test_an_evicted_pod_has_no_container_and_still_says_why() -> None:
 
 
 def test_a_ready_pod_that_is_being_deleted_is_both() -> None:
-    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    since = "2026-11-29T12:00:00Z"
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}]}
     made = pod_from(pod(status=status, deletionTimestamp=LATER))
-    assert made.ready
+    assert (made.ready, made.ready_since) == (True, at(since))
     assert made.terminating
     assert made.gone_by == datetime(2026, 11, 29, 10, 5, tzinfo=UTC)
 

@@ -361,12 +361,27 @@ def test_a_draft_that_crashes_again_and_again_under_traffic_is_left_after_the_ti
     assert world.replicas == {0: 1, 1: 0}
     assert world.reason("RevisionProven") == ("False", Reason.START_FAILED)
     said = world.condition("RevisionProven").message
-    assert "no pod of it has been ready for 20 min" in said
+    assert "no pod of it has been ready for long in 20 min" in said
     assert "illegal memory access" in said
-    assert "r0 is serving; r1 is tried again in an hour" in said
+    assert "r0 is serving; r1 is tried again when the spec changes, or on eagle3.dev/retry=r1@" in said
     assert [event.type for event in world.events if event.reason == "RolledBack"] == ["Warning"]
-    world.later(3601).settle()
-    assert world.ready(1).serving == 1
+    world.later(86400).settle()
+    assert world.replicas == {0: 1, 1: 0}, "it would crash again"
+    world.annotations["eagle3.dev/retry"] = "r1@mended"
+    assert world.settle().replicas == {0: 1, 1: 1}
+    assert world.ready(1).finish("probe", measured(accept=2.71, speed=126.9)).serving == 1
+
+
+def test_a_server_that_is_ready_for_a_moment_between_its_crashes_is_left_and_what_comes_for_it_is_not_given_up() -> (
+    None
+):
+    world = serving_draft(World().edit(serve={"startTimeout": "20m"})).later(700).settle()
+    for _ in range(5):
+        crashing(world).later(240).settle()
+        world.ready(1).later(10).settle()
+    assert crashing(world).replicas == {0: 1, 1: 1}
+    assert world.ready(1).later(301).settle().replicas == {0: 1, 1: 1}
+    assert world.ready(0).serving == 0
 
 
 def test_a_server_that_restarts_within_its_time_is_not_left() -> None:
@@ -387,7 +402,7 @@ def test_a_server_that_crashes_and_has_nothing_to_be_left_for_goes_on_trying() -
     crashing(world, 0).later(7200).settle()
     assert (world.serving, world.replicas) == (0, {0: 1, 1: 0})
     assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
-    world.ready(0)
+    world.ready(0).later(301).settle()
     assert world.told.revisions[0].state == "Serving"
 
 

@@ -195,7 +195,9 @@ class World:
         for number in numbers:
             deployment = self.seen.deployments[number]
             pods = tuple(
-                Pod(f"{deployment.name}-{i}", self.now, "Running", ready=True, started_at=self.now)
+                Pod(
+                    f"{deployment.name}-{i}", self.now, "Running", ready=True, ready_since=self.now, started_at=self.now
+                )
                 for i in range(deployment.replicas)
             )
             self._put(replace(deployment, pods=pods, ready_replicas=len(pods)))
