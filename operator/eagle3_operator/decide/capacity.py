@@ -28,7 +28,7 @@ def replicas(
     *,
     count: int,
     serving: int | None,
-    baking: Collection[int],
+    baking: Mapping[int, int],
     goal: Claimant | None,
     candidate: Claimant | None,
 ) -> dict[int, int]:
@@ -38,14 +38,14 @@ def replicas(
         revisions: the numbers of all of them; the others get none.
         count: pods of a revision that serves.
         serving: the revision that the public Service selects.
-        baking: those that are still kept warm.
+        baking: those that are still kept warm, and the pods that each has: what serves grows, and not they.
         goal: what shall serve.
         candidate: what has to prove itself; one pod is enough for that.
     """
     want = dict.fromkeys(revisions, 0)
     if serving is not None:
         want[serving] = count
-    want |= dict.fromkeys(baking, count)
+    want |= {number: min(count, pods) for number, pods in baking.items()}
     if goal is not None:
         want = _given(want, goal, count, serving)
     if candidate is not None:

@@ -52,7 +52,10 @@ def rescues(fleet: Fleet, goal: Revision | None, count: int) -> bool:
 
 
 def warm(fleet: Fleet, view: View) -> dict[int, float]:
-    """The former revisions that are still kept warm, and seconds that are left to each."""
+    """The former revisions that are still kept warm, and seconds that are left to each: none while what serves finds no place."""
+    serving = fleet.current.deployment if fleet.current is not None else None
+    if serving is not None and without_place(serving.pods) is not None:
+        return {}
     left = {
         number: (times.parse(revision.status.bakes_until) - view.now).total_seconds()
         for number, revision in fleet.revisions.items()

@@ -172,8 +172,8 @@ class Rollout:
         if mover is None and self.goal not in (None, self.fleet.serving) and not self.fleet.to_be_left:
             mover = self._of(self.goal)
         for number, revision in self.fleet.revisions.items():
-            if revision.status.covered and (mover is None or number != mover.number):
-                self._change(number, covered=False)
+            if mover is None or number != mover.number:
+                self._change(number, covered=False, displaces=self._still_displaces(revision))
         if mover is None:
             return
         self._cover(mover.number)
@@ -264,6 +264,11 @@ class Rollout:
             self.reason, self.message = waiting
         return waiting is not None
 
+    def _still_displaces(self, revision: Revision) -> bool:
+        """Whether what is not tried now still takes the place of what serves: a rescue's goal; and what failed so, to stay away."""
+        rescue = self.fleet.to_be_left and revision.number == self.goal
+        return revision.status.displaces and (rescue or not revision.startable)
+
     # ---------------------------------------------------------------------------------------------------- the goal
 
     def _rests(self, current: Revision, goal: Revision | None) -> bool:
@@ -300,7 +305,7 @@ class Rollout:
             self.fleet.revisions,
             count=count,
             serving=self.fleet.serving,
-            baking=warm,
+            baking={number: self.fleet[number].replicas for number in warm},
             goal=Claimant(goal, place.takes_place(self.fleet, goal, count)) if goal is not None else None,
             candidate=Claimant(candidate, self.fleet.displaces(candidate))
             if candidate is not None and not held

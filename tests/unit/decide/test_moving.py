@@ -63,6 +63,17 @@ def test_a_proven_revision_is_patient_beside_what_serves_before_it_asks_for_its_
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
 
 
+def test_what_took_the_place_of_the_serving_one_once_looks_for_room_beside_it_the_next_time() -> None:
+    world = serving_draft(World(room=1).edit(autoApply="Always")).ready(1).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().later(121).settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.ready(2).finish("probe", measured(accept=1.9, speed=92.0)).ready(1)
+    assert (world.serving, world.told.revisions[2].state) == (1, "Rejected")
+    world.room = 2
+    world.edit(probe={"minSpeedup": 1.0}).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 1}
+
+
 def test_where_nothing_moves_by_itself_a_proven_revision_does_not_either() -> None:
     world = rejected(World().edit(autoApply="Never"))
     world.edit(probe={"minSpeedup": 1.0}).settle()
@@ -319,6 +330,14 @@ def test_a_rescue_makes_do_with_the_pods_that_get_ready() -> None:
     world.later(1201).settle()
     assert world.serving == 0
     assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+
+
+@pytest.mark.parametrize(("room", "pods"), [(3, {0: 1, 1: 2}), (2, {0: 0, 1: 2})])
+def test_what_serves_grows_and_what_is_only_kept_warm_gives_way_to_it(room: int, pods: dict[int, int]) -> None:
+    world = serving_draft(World(room=room)).ready(1)
+    assert (world.serving, world.replicas) == (1, {0: 1, 1: 1})
+    world.edit(serve={"replicas": 2}).settle()
+    assert world.replicas == pods
 
 
 # ------------------------------------------------------------------------------------------ a rescue before a candidate
