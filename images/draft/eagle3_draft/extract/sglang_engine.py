@@ -75,6 +75,9 @@ ID_BYTES = 16
 #: For the rows of an answered conversation to be handed over, and between two looks for them.
 HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
 
+#: Between two looks for what failed in SGLang, while it computes.
+FAILURE_LOOK_SECONDS = 1.0
+
 #: Between two turns of Python's threads.
 SWITCH_SECONDS = 0.0005
 
@@ -221,6 +224,10 @@ class SGLangEngine:
     def _taken(self, batches: "Sequence[_Batch]", computing: "Future[None]") -> Iterator[States]:
         try:
             for batch in batches:
+                while not wait(
+                    [batch.answers], FAILURE_LOOK_SECONDS
+                ).done:  # who has failed may keep the others from answering
+                    self._raise_failure()
                 try:
                     answers = batch.answers.result()
                 except ValueError as error:

@@ -74,9 +74,14 @@ def merged(parts: Iterable[Tensor]) -> list[Tensor]:
             runs.append((part, len(part)))
         end = begin + part.numel() * part.element_size() if part.is_contiguous() else 0
     return [
-        first if rows == len(first) else first.as_strided((rows, *first.shape[1:]), first.stride())
+        first if rows == len(first) else first.as_strided((rows, *first.shape[1:]), _strides(first))
         for first, rows in runs
     ]
+
+
+def _strides(rows: Tensor) -> tuple[int, ...]:
+    """Of rows that follow each other: torch says anything of the first dimension where there is one row alone."""
+    return rows.shape[1:].numel(), *rows.stride()[1:]
 
 
 def raw(parts: Sequence[Tensor]) -> list[memoryview]:

@@ -135,16 +135,17 @@ class Checkpoints:
         """
         if dist.get_rank() == 0:
             for partial in self._folder.glob(".step-*.partial"):
-                shutil.rmtree(partial)
-        published = self._published()
+                shutil.rmtree(partial, ignore_errors=True)
         problems = []
-        for folder in published:
+        for name, state in self._found():
+            if isinstance(state, str):
+                problems.append(f"{name}: {state}")
+                continue
+            tensors = self._tensors()
             try:
-                state = TrainingState(**json.loads((folder / _STATE).read_text()))
-                tensors = self._tensors()
-                load(tensors, checkpoint_id=folder)
+                load(tensors, checkpoint_id=self._folder / name)
             except (CheckpointException, OSError, ValueError, TypeError) as error:
-                problems.append(f"{folder.name}: {type(error).__name__}")
+                problems.append(f"{name}: {type(error).__name__}")
                 continue
             set_state_dict(
                 self._model,
@@ -162,6 +163,17 @@ class Checkpoints:
             )
         return None
 
+    def _found(self) -> list[tuple[str, TrainingState | str]]:
+        """The complete checkpoints, the newest first: what state each is of, or which error says that it cannot be read.
+
+        As rank 0 sees them, for all: on a network's volume another node may see one more or one less, and all load the same.
+        """
+        found: list[Any] = [None]
+        if dist.get_rank() == 0:
+            found = [[(folder.name, _state_of(folder)) for folder in self._published()]]
+        dist.broadcast_object_list(found, group=self._group)
+        return found[0]  # type: ignore[no-any-return]
+
     def _tensors(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._model, self._optimizer)
         return {"model": model, "optimizer": optimizer}
@@ -172,3 +184,11 @@ class Checkpoints:
             return []
         found = {int(name[1]): path for path in self._folder.iterdir() if (name := _NAME.fullmatch(path.name))}
         return [found[step] for step in sorted(found, reverse=True)]
+
+
+def _state_of(folder: Path) -> TrainingState | str:
+    """What state a checkpoint is of, or the kind of error that it cannot be read for."""
+    try:
+        return TrainingState(**json.loads((folder / _STATE).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        return type(error).__name__

@@ -70,9 +70,29 @@ def train(config: TrainConfig, command: Sequence[str]) -> TrainConfig:
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> None:
-    termination = Termination()
+    with Termination() as termination:
+        process = _started(command, environment)
+        relay = _Relay(process)
+        with termination.passed_on_to(process.pid):
+            code = process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it left running: a logger's service, workers
+    last = relay.end()
+    if code == 0:
+        return
+    if termination.received:
+        raise interrupted("runs train.trainer again")
+    quoted = "\n".join(last)
+    message = f"train.trainer ended with code {code}. Its last words:\n{quoted}"
+    if code in FATAL_EXIT_CODES:
+        known = ExitCode(code) if code in set(ExitCode) else ExitCode.REFUSED
+        raise StageError(known, _REASONS.get(known, Reason.JOB_FAILED), message)
+    raise StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, message)
+
+
+def _started(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             env=environment,
             stdout=subprocess.PIPE,
@@ -87,22 +107,6 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> None:
             Reason.INVALID_CONFIGURATION,
             f"train.trainer.command: {command[0]!r} cannot be started in its image: {error.strerror}",
         ) from None
-    relay = _Relay(process)
-    with termination.passed_on_to(process.pid):
-        code = process.wait()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it left running: a logger's service, workers
-    last = relay.end()
-    if code == 0:
-        return
-    if termination.received:
-        raise interrupted("runs train.trainer again")
-    quoted = "\n".join(last)
-    message = f"train.trainer ended with code {code}. Its last words:\n{quoted}"
-    if code in FATAL_EXIT_CODES:
-        known = ExitCode(code) if code in set(ExitCode) else ExitCode.REFUSED
-        raise StageError(known, _REASONS.get(known, Reason.JOB_FAILED), message)
-    raise StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, message)
 
 
 class _Relay:

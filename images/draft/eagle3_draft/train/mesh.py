@@ -1,5 +1,9 @@
 """On which ranks a draft's weights, gradients and optimizer lie: cut up, as copies, or as copies that are cut up."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -27,8 +31,26 @@ def mesh_of(device: torch.device, shards: int) -> DeviceMesh:
         return init_device_mesh(device.type, (shards,))
     # For two dimensions ``init_device_mesh`` splits the group of all ranks, which has gloo beside NCCL: it cannot be split
     backend = "nccl" if device.type == "cuda" else "gloo"
-    groups = [
-        dist.new_subgroups_by_enumeration(lines.tolist(), backend=backend)[0]  # type: ignore[no-untyped-call]
-        for lines in (ranks.T, ranks)
-    ]
+    with _unsplit():
+        groups: list[Any] = [
+            dist.group.WORLD
+            if len(lines) == 1
+            else dist.new_subgroups_by_enumeration(lines.tolist(), backend=backend)[0]  # type: ignore[no-untyped-call]
+            for lines in (ranks.T, ranks)
+        ]
     return DeviceMesh.from_group(groups, device.type, mesh=ranks, mesh_dim_names=("replicate", "shard"))
+
+
+@contextmanager
+def _unsplit() -> Iterator[None]:
+    """Groups that are made meanwhile connect when they are first used, each by itself.
+
+    Under a group that is bound to a device they are split off it at once, by all ranks together, also those of a single rank,
+    which talks to nobody. NCCL's splits have hung where not every rank is in the new group (pytorch/pytorch#134314).
+    """
+    world: Any = dist.group.WORLD
+    bound, world.bound_device_id = world.bound_device_id, None
+    try:
+        yield
+    finally:
+        world.bound_device_id = bound
