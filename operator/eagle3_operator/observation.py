@@ -140,6 +140,8 @@ class Claim:
     owned: bool | None = None
     #: It is being deleted: no pod that is made now gets it.
     terminating: bool = False
+    #: Objects whose specs name it, and pods of others that mount it. None: nobody looked, as it is not about to be deleted.
+    used_by: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

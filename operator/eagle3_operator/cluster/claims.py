@@ -41,8 +41,8 @@ class Claims:
                 return known[1]
         # Whoever sees too late that a claim was made only makes it once more.
         found = self._client.get("PersistentVolumeClaim", namespace, name, cached=True)
-        if found is not None:
-            with self._lock:
+        with self._lock:
+            self._kept.pop((namespace, name), None)
+            if found is not None:
                 self._kept[namespace, name] = (now + KEPT_SECONDS, found)
-                self._kept.move_to_end((namespace, name))
         return found

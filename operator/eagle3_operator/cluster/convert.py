@@ -295,6 +295,21 @@ def claim_from(claim: Json, *, owner: str) -> Claim:
     )
 
 
+def names_claim(spec: object, claim: str) -> bool:
+    """Whether a claim stands anywhere in an object's spec: as one of its roots, or as a volume of its pods."""
+    if isinstance(spec, Mapping):
+        named = claim in (spec.get("claim"), spec.get("claimName"))
+        return named or any(names_claim(value, claim) for value in spec.values())
+    return isinstance(spec, list) and any(names_claim(value, claim) for value in spec)
+
+
+def mounts_claim(pod: Json, claim: str) -> bool:
+    """Whether a pod that has not ended has a claim among its volumes."""
+    volumes = pod["spec"].get("volumes") or ()
+    mounted = {(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes}
+    return claim in mounted and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
 def is_ours(claim: Json, owner: str) -> bool:
     """Whether the operator made a claim for the object, by its metadata; one that outlives its object names none."""
     made = (claim.get("labels") or {}).get(names.MANAGED_BY_LABEL) == names.FIELD_MANAGER

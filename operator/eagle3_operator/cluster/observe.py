@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from eagle3_api import KIND
 from eagle3_api.jobs import Progress, StageName
 from eagle3_api.spec import Eagle3Draft, Metadata, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
@@ -146,13 +147,25 @@ class Observer:
     ) -> list[Claim]:
         claims = []
         edited = obj.metadata.generation != status.observed_generation  # what is done for that must be done on what is
-        features, cleaned = obj.spec.storage.features, any(stage.name is StageName.CLEAN for stage in status.stages)
+        features = obj.spec.storage.features
+        cleaned = next((stage for stage in status.stages if stage.name is StageName.CLEAN), None)
         deleted = {names.claim_name(obj, "features")} if features.size is not None and cleaned else set()
         for name in sorted({names.claim_name(obj, root) for root in names.roots(obj.spec)}):
             if claim := self._claims.get(obj.metadata.namespace, name, anew=edited or name in deleted):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]
-                claims.append(convert.claim_from(claim, owner=obj.metadata.uid))
+                made = convert.claim_from(claim, owner=obj.metadata.uid)
+                if name in deleted and not made.terminating and cleaned is not None and cleaned.job is None:
+                    made = replace(made, used_by=self._users(obj.metadata, name))
+                claims.append(made)
         return claims
+
+    def _users(self, metadata: Metadata, claim: str) -> tuple[str, ...]:
+        """The objects, it among them, that name a claim anywhere in their specs, and the pods of others that mount it, or will."""
+        objects = self._client.find(KIND, metadata.namespace, "")
+        named = [one["metadata"]["name"] for one in objects if convert.names_claim(one["spec"], claim)]
+        pods = self._client.find("Pod", metadata.namespace, f"{names.NAME_LABEL}!={metadata.name}")
+        mounting = [pod["metadata"]["name"] for pod in pods if convert.mounts_claim(pod, claim)]
+        return (*named, *mounting)
 
     def _jobsets(self, obj: Eagle3Draft, jobs: list[Json], metadata: dict[tuple[str, str], Json]) -> list[Json] | None:
         """The object's JobSets. None where the cluster serves none, or the operator's role does not name them.

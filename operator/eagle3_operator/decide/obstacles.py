@@ -51,7 +51,7 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
 
     That of features which have gone, and it with them, is made when a stage wants it (``retention``).
 
-    Without a user's claim, with one that its pods cannot share, or where a stranger's has the name of ours, nothing starts.
+    Without a user's claim, with one that is being deleted or that its pods cannot share, or where a stranger's has the name of ours, nothing starts.
     """
     made: list[Manifest] = []
     for root in names.roots(view.obj.spec):
@@ -62,6 +62,8 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
                 return _taken(root, found)
             if found.terminating and asked:
                 continue
+            if found.terminating:
+                return _going(root, found)
             if alone := _not_shared(view.obj, root, found):
                 return alone
             if asked:
@@ -87,6 +89,15 @@ def _taken(root: names.RootName, claim: Claim) -> Said:
         f"makes one of that name. Delete it or give the object another name; to use it, say storage.{root}.claim in a new object"
     )
     return Said("False", Reason.NAME_CONFLICT, text)
+
+
+def _going(root: names.RootName, claim: Claim) -> Said:
+    """No pod that is made now gets it, and with the last one that has it, what lies on it goes."""
+    text = (
+        f"storage.{root}: PersistentVolumeClaim {claim.name!r} is being deleted, and goes once no pod mounts it. Save what is "
+        "on it, then make it anew"
+    )
+    return Said("False", Reason.STORAGE_UNAVAILABLE, text)
 
 
 def _not_shared(obj: Eagle3Draft, root: names.RootName, claim: Claim) -> Said | None:

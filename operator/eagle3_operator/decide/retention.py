@@ -3,7 +3,9 @@
 What later stages need of them lies with the drafts. ``retain`` keeps them. A finished chain is known again by its draft.
 
 Where the operator made a claim for the features alone, it goes with them, and is made anew when a stage wants it. On a claim of
-the user's, or in an object store, a Job removes them.
+the user's, on one that somebody else uses, or in an object store, a Job removes them.
+
+That the claim goes is in the status before it is deleted: whatever is lost on the way, nobody takes an empty claim for the features.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,9 @@ from eagle3_operator.decide.chain import Actions, Step, View, Waiting, advance
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest
 from eagle3_operator.manifests import claims, names
+
+#: Of Clean: the features are going, or gone.
+_GOING = frozenset({StageState.RUNNING, StageState.SUCCEEDED})
 
 
 def known(newest: ArtifactStatus | None, before: Iterable[ArtifactStatus | None]) -> list[ArtifactStatus]:
@@ -62,21 +67,22 @@ def clean(
         What it wants a Job for. That the features are gone stays known also where nothing more is to be cleaned.
     """
     by_name = {link.stage: link for link in links}
-    trained, before = chain.get(StageName.TRAIN), former.get(StageName.CLEAN)
+    trained, before, name = chain.get(StageName.TRAIN), former.get(StageName.CLEAN), _own_claim(view)
     if StageName.EXTRACT not in by_name:
         return []
     link = stages.clean(view.obj, by_name[StageName.EXTRACT], by_name[StageName.TRAIN])
-    if (name := _own_claim(view)) is not None:
-        if trained is not None and trained.state is StageState.SUCCEEDED:
-            _delete_claim(name, link, chain, before, view, actions)
-        return []
-    if before is not None and before.artifact == link.artifact and before.state is StageState.SUCCEEDED:
-        chain[StageName.CLEAN] = before
-        return [link]
+    begun = before if _begun(before, link.artifact) else None
+    if begun is not None and begun.state is StageState.SUCCEEDED:
+        chain[StageName.CLEAN] = begun
+        if name is None:
+            return [link]
     if trained is None or trained.state is not StageState.SUCCEEDED:
         return []
-    if view.obj.spec.extract.retain and not _begun(before, link.artifact):
+    if begun is None and (view.obj.spec.extract.retain or (name is not None and view.obj.spec.suspend)):
         return []
+    if name is not None and (status := _without_claim(name, link, begun, view, actions)) is not None:
+        chain[StageName.CLEAN] = status
+        return [link]
     step = advance(link, before, view)
     actions.add(step)
     chain[StageName.CLEAN] = step.status
@@ -109,10 +115,10 @@ def restored(
 
 
 def _begun(cleaned: StageStatus | None, features: str | None) -> bool:
-    """Whether these features' claim was deleted, or a Job that removes them has ever been there: they may not be whole any more."""
+    """Whether these features' claim is going, or a Job that removes them has ever been there: they may not be whole any more."""
     if cleaned is None or cleaned.artifact != features:
         return False
-    return cleaned.job is not None or cleaned.state is StageState.SUCCEEDED
+    return cleaned.job is not None or cleaned.state in _GOING
 
 
 # ------------------------------------------------------------------------------------------------- the claim of ours
@@ -127,43 +133,48 @@ def _own_claim(view: View) -> str | None:
     return None if name in others else name
 
 
-def _delete_claim(
-    name: str,
-    link: Link,
-    chain: dict[StageName, StageStatus],
-    before: StageStatus | None,
-    view: View,
-    actions: Actions,
-) -> None:
-    """Have the features' claim deleted, also where a later stage had it made anew; says so in Clean's status.
+def _without_claim(
+    name: str, link: Link, begun: StageStatus | None, view: View, actions: Actions
+) -> StageStatus | None:
+    """Clean's status where the features' claim goes with them, one step further; None where a Job is to remove them.
 
-    Kubernetes keeps it until the last pod that mounts it has ended.
+    A Job of the object that is under way is waited for: those of former versions of the operator mount the claim too.
     """
-    gone = before is not None and before.artifact == link.artifact and before.state is StageState.SUCCEEDED
-    if not view.obj.spec.suspend and not view.obj.spec.extract.retain:
-        claim = view.seen.claims.get(name)
-        if claim is not None and not claim.terminating:
-            actions.delete.append(Delete("PersistentVolumeClaim", name))
-        if not gone:
-            before, gone = _deleted(name, link, view), True
-    if gone and before is not None:
-        chain[StageName.CLEAN] = before
+    claim = view.seen.claims.get(name)
+    if begun is None:
+        return _deletion(name, link, view)
+    if claim is None or claim.terminating:
+        return _deleted(name, begun, view)
+    if begun.job is not None or claim.used_by:
+        return begun if begun.state is StageState.SUCCEEDED else None
+    if view.obj.spec.suspend or claim.used_by is None or any(not job.finished for job in view.seen.jobs.values()):
+        return begun
+    actions.delete.append(Delete("PersistentVolumeClaim", name))
+    return _deleted(name, begun, view)
 
 
-def _deleted(name: str, link: Link, view: View) -> StageStatus:
+def _deletion(name: str, link: Link, view: View) -> StageStatus:
     return StageStatus(
         name=StageName.CLEAN,
         key=link.key,
-        state=StageState.SUCCEEDED,
-        message=f"PersistentVolumeClaim {name} was deleted",
-        finished_at=times.text(view.now),
+        state=StageState.RUNNING,
+        message=f"PersistentVolumeClaim {name} is being deleted",
+        started_at=times.text(view.now),
         artifact=link.artifact,
     )
 
 
+def _deleted(name: str, begun: StageStatus, view: View) -> StageStatus:
+    if begun.state is StageState.SUCCEEDED:
+        return begun
+    said = f"PersistentVolumeClaim {name} was deleted"
+    update = {"state": StageState.SUCCEEDED, "reason": None, "message": said, "finished_at": times.text(view.now)}
+    return begun.model_copy(update=update)
+
+
 def claim_has_gone(view: View, before: Eagle3DraftStatus) -> bool:
-    """Whether the features' claim was deleted with them, and is to be made only when a stage wants it."""
-    cleaned = any(stage.name is StageName.CLEAN and stage.state is StageState.SUCCEEDED for stage in before.stages)
+    """Whether the features' claim goes or went with them, and is to be made only when a stage wants it."""
+    cleaned = any(stage.name is StageName.CLEAN and stage.state in _GOING for stage in before.stages)
     return cleaned and _own_claim(view) is not None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
+from eagle3_api import KIND
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
@@ -28,6 +29,7 @@ class ClientThatNotesWhatItIsAsked(Client):
         self.jobs = list(jobs)
         self.services: dict[str, Json] = {}
         self.claims: set[str] = set()
+        self.others: dict[str, list[Json]] = {}
         self.asked: list[str] = []
         self.no_jobsets: ApiError | None = None
 
@@ -35,6 +37,8 @@ class ClientThatNotesWhatItIsAsked(Client):
         self.asked.append(kind)
         if kind == "JobSet" and self.no_jobsets is not None:
             raise self.no_jobsets
+        if labels in ("", f"{names.NAME_LABEL}!=kimi"):  # whoever else is in the namespace
+            return self.others.get(kind, [])
         mine = [one for one in self.services.values() if "ownerReferences" in one["metadata"]]
         return {"Job": self.jobs, "Service": mine}.get(kind, [])
 
@@ -191,3 +195,57 @@ def test_a_claim_of_the_same_name_in_another_namespace_is_another() -> None:
     claims.get("llm", "drafts")
     claims.get("vision", "drafts")
     assert client.asked == ["drafts", "drafts"]
+
+
+def other(name: str, *, spec: Json, phase: str = "Running") -> Json:
+    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
+
+
+def volumes(claim: str) -> list[Json]:
+    return [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "others", "used_by"),
+    [
+        ("Pod", [], ()),
+        (KIND, [other("kimi", spec={"storage": {"features": {"size": "1Ti"}}})], ()),
+        (KIND, [other("another", spec={"storage": {"features": {"claim": "kimi-features"}}})], ("another",)),
+        (KIND, [other("another", spec={"serve": {"placement": {"volumes": volumes("kimi-features")}}})], ("another",)),
+        (KIND, [other("another", spec={"storage": {"features": {"claim": "nvme"}}})], ()),
+        ("Pod", [other("notebook", spec={"volumes": volumes("kimi-features")})], ("notebook",)),
+        ("Pod", [other("notebook", spec={"volumes": volumes("kimi-features")}, phase="Succeeded")], ()),
+        ("Pod", [other("notebook", spec={"volumes": [{"name": "v", "emptyDir": {}}]})], ()),
+    ],
+    ids=[
+        "nobody",
+        "an object that has it made",
+        "an object as its features",
+        "an object as a volume",
+        "another claim",
+        "a pod",
+        "a pod that has ended",
+        "a pod with another volume",
+    ],
+)
+def test_who_uses_a_claim_is_looked_up_before_it_is_deleted(
+    kind: str, others: list[Json], used_by: tuple[str, ...]
+) -> None:
+    client = ClientThatNotesWhatItIsAsked([])
+    client.claims, client.others = {"kimi-features"}, {kind: others}
+    spec = merged(SPEC, {"serve": None, "watch": None, "storage": {"features": {"claim": None, "size": "1Ti"}}})
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": spec})
+    going = StageStatus(name=StageName.CLEAN, key="k9", state=StageState.RUNNING)
+    for stages, found in (([], None), ([going], used_by), ([going.model_copy(update={"job": "kimi-clean-k9"})], None)):
+        seen = Observer(client, {}, poll_seconds=10).observe(obj, Eagle3DraftStatus(stages=stages), NOW)
+        assert seen.observation.claims["kimi-features"].used_by == found
+
+
+def test_a_claim_that_is_found_gone_is_not_told_of_any_more() -> None:
+    client = ClientThatNotesWhatItIsAsked([])
+    client.claims = {"features"}
+    claims = Claims(client, clock=lambda: 0.0)
+    assert claims.get("llm", "features") is not None
+    client.claims = set()
+    assert claims.get("llm", "features", anew=True) is None
+    assert claims.get("llm", "features") is None

@@ -18,7 +18,7 @@ from eagle3_api.jobs import (
     TrainConfig,
 )
 from eagle3_operator.decide.stages import Attempts, after_inspection, clean
-from eagle3_operator.decision import Manifest
+from eagle3_operator.decision import Decision, Delete, Manifest
 from eagle3_operator.observation import Claim, Pod, Service
 from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
@@ -334,6 +334,17 @@ def test_without_the_claim_nothing_is_started_and_the_claim_is_named() -> None:
     assert world.job("inspect")
 
 
+@pytest.mark.parametrize("root", ["features", "drafts"])
+def test_on_a_claim_of_the_users_that_is_being_deleted_nothing_is_started(root: str) -> None:
+    world = World()
+    going = replace(world.seen.claims[root], terminating=True)
+    world.seen = replace(world.seen, claims={**world.seen.claims, root: going})
+    world.settle()
+    assert world.created == []
+    assert world.reason() == ("False", Reason.STORAGE_UNAVAILABLE)
+    assert f"storage.{root}: PersistentVolumeClaim '{root}' is being deleted" in world.condition("Accepted").message
+
+
 def test_a_claim_that_somebody_else_made_is_not_taken_for_ours() -> None:
     world = World().edit(storage={"features": {"claim": None, "size": "1Ti"}})
     theirs = Claim("kimi-features", 10**13, owned=None)
@@ -606,13 +617,66 @@ def on_a_claim_of_the_operators(**changes: Any) -> World:
 def test_a_claim_that_the_operator_made_for_the_features_goes_with_them() -> None:
     world = on_a_claim_of_the_operators().finish("inspect").finish("extract")
     assert "kimi-features" in world.seen.claims
-    world.finish("train")
+    world.finish("train").finish("convert")
     assert set(world.seen.claims) == {"features", "drafts"}, "those of the user's stay"
     assert not world.jobs("clean")
     assert "removed after training" in world.condition("FeaturesReady").message
-    world.finish("convert").later(3600).settle()
+    world.later(3600).settle()
     assert "kimi-features" not in world.seen.claims, "and is not made again for nothing"
     assert world.reason("Accepted") == ("True", Reason.ACCEPTED)
+
+
+def test_the_claim_of_features_stays_while_a_job_is_under_way() -> None:
+    """A conversion or a probe of a former version of the operator mounts it, and would wait for it for ever."""
+    world = on_a_claim_of_the_operators().finish("inspect").finish("extract").finish("train")
+    assert not world.job("convert").finished
+    assert "kimi-features" in world.seen.claims
+    world.finish("convert")
+    assert "kimi-features" not in world.seen.claims
+
+
+@pytest.mark.parametrize("user", ["another", "a-notebook"])
+def test_of_a_claim_that_somebody_else_uses_only_this_objects_features_are_removed(user: str) -> None:
+    world = on_a_claim_of_the_operators()
+    world.use("kimi-features", by=(user,))
+    trained(world)
+    assert world.job("clean")
+    world.finish("clean").use("kimi-features", by=()).later(3600).settle()
+    assert "kimi-features" in world.seen.claims, "who used it may have left something"
+    assert "removed after training" in world.condition("FeaturesReady").message
+
+
+def test_a_claim_is_not_deleted_before_somebody_has_looked_who_uses_it() -> None:
+    world = on_a_claim_of_the_operators()
+    world.use("kimi-features", by=None)
+    trained(world).later(3600).settle()
+    assert "kimi-features" in world.seen.claims
+    assert not world.jobs("clean")
+    world.use("kimi-features", by=()).settle()
+    assert "kimi-features" not in world.seen.claims
+
+
+class EditedWhileItsClaimIsDeleted(World):
+    """The claim is deleted, and the status of that look is not written: the object was edited meanwhile."""
+
+    def step(self) -> Decision:
+        before = self.status
+        decision = super().step()
+        if Delete("PersistentVolumeClaim", "kimi-features") in decision.delete:
+            self.status = before
+            self.edit(train={"epochs": 9})
+        return decision
+
+
+def test_a_status_that_is_lost_with_the_deletion_of_a_claim_has_nobody_train_on_an_empty_one() -> None:
+    world = EditedWhileItsClaimIsDeleted().edit(storage={"features": {"claim": None, "size": "1Ti"}}).settle()
+    world.finish("inspect").finish("extract")
+    extract = world.job("extract").name
+    world.finish("train").finish("convert")
+    assert world.created.count(extract) == 2, "what was on the claim is gone"
+    assert all(job.complete for job in world.jobs("train"))
+    world.finish("extract")
+    assert not world.job("train").complete
 
 
 def test_a_training_that_needs_its_features_again_has_the_claim_made_anew() -> None:
@@ -626,7 +690,7 @@ def test_a_training_that_needs_its_features_again_has_the_claim_made_anew() -> N
     assert world.created.count(extract) == 2
     world.finish("extract")
     assert "kimi-features" in world.seen.claims
-    world.finish("train")
+    world.finish("train").finish("convert")
     assert "kimi-features" not in world.seen.claims
 
 
@@ -643,6 +707,7 @@ def test_a_new_inspection_has_the_claim_made_anew_and_deleted_again() -> None:
 
 def test_nothing_is_started_on_a_claim_that_is_going_and_everything_once_it_has_gone() -> None:
     world = trained(on_a_claim_of_the_operators())
+    assert "kimi-features" not in world.seen.claims
     going = Claim("kimi-features", 10**13, owned=False, terminating=True)
     world.seen = replace(world.seen, claims={**world.seen.claims, going.name: going})
     extract = world.job("extract").name
@@ -661,7 +726,7 @@ def test_the_claim_of_features_stays_where_they_are_to_stay(kept_by: dict[str, A
     world = on_a_claim_of_the_operators().finish("inspect").finish("extract")
     world.edit(**kept_by).settle().finish("train")
     assert "kimi-features" in world.seen.claims
-    world.edit(suspend=False, extract={"retain": False}).settle()
+    world.edit(suspend=False, extract={"retain": False}).settle().finish("convert")
     assert "kimi-features" not in world.seen.claims
 
 

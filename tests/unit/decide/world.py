@@ -129,6 +129,12 @@ class World:
         self.last = decision
         return decision
 
+    def use(self, claim: str, *, by: tuple[str, ...] | None) -> "World":
+        """A claim is used by others from now on; None: nobody has looked."""
+        used = replace(self.seen.claims[claim], used_by=by)
+        self.seen = replace(self.seen, claims={**self.seen.claims, claim: used})
+        return self
+
     def hang_a_server(self) -> "World":
         """A pod of a server that was sent away last does not end: its node is lost."""
         if going := [d for d in self.seen.deployments.values() if d.replicas == 0]:
@@ -243,7 +249,7 @@ class World:
             "PodDisruptionBudget": self._apply_budget,
         }
         if kind == "PersistentVolumeClaim":  # which may outlive the object
-            claim = Claim(metadata["name"], 10**13, owned="ownerReferences" in metadata)
+            claim = Claim(metadata["name"], 10**13, owned="ownerReferences" in metadata, used_by=())
             self.seen = replace(self.seen, claims={**self.seen.claims, claim.name: claim})
             return
         assert metadata["ownerReferences"][0]["uid"] == "uid-1", "every child is the object's"
