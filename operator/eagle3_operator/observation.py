@@ -106,6 +106,9 @@ class Deployment:
     ready_replicas: int = 0
     #: Pods that still exist, ready or not, terminating or not.
     pods: tuple[Pod, ...] = ()
+    #: The words of what let a pod of it not be made (a quota, an admission), and since when.
+    refused: str | None = None
+    refused_since: datetime | None = None
     terminating: bool = False
     owned: bool = True
     #: What the revision is, kept on the Deployment so that a lost status can be rebuilt: draft digest, artifact, plain key.

@@ -239,14 +239,21 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
     if number is None:
         return None
     annotations = metadata.get("annotations") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    failure = conditions.get("ReplicaFailure", {})
+    refused = failure.get("status") == "True"
+    made = tuple(pod_from(pod) for pod in servers(pods, number))
     return Deployment(
         name=metadata["name"],
         revision=number,
         key=annotations.get(names.KEY_ANNOTATION, ""),
         created_at=times.parse(metadata["creationTimestamp"]),
         replicas=deployment["spec"].get("replicas", 1),
-        ready_replicas=status.get("readyReplicas", 0),
-        pods=tuple(pod_from(pod) for pod in servers(pods, number)),
+        # What the Deployment counts may be from before one of them began to end
+        ready_replicas=min(status.get("readyReplicas", 0), sum(pod.ready and not pod.terminating for pod in made)),
+        pods=made,
+        refused=failure.get("message", "") if refused else None,
+        refused_since=_time(failure.get("lastTransitionTime")) if refused else None,
         terminating="deletionTimestamp" in metadata,
         owned=controller_uid(metadata) == owner,
         record=_record(annotations.get(names.RECORD_ANNOTATION, "{}")),

@@ -59,22 +59,44 @@ def diagnose(deployment: Deployment) -> tuple[Reason, str]:
 
 
 def held_up(pods: tuple[Pod, ...]) -> tuple[Reason, str] | None:
-    """What keeps a pod from being started at all: its image, what its container is to be made of, or no place for it."""
+    """What keeps a pod that was made from being started: its image, what its container is to be made of, or no place for it."""
     for troubles, reason in ((PULL_TROUBLE, Reason.IMAGE_PULL), (BAD_START, Reason.INVALID_CONFIGURATION)):
         if waiting := next((pod for pod in pods if pod.waiting_reason in troubles), None):
             return reason, kubelet_says(waiting)
-    unplaced = without_place(pods)
-    return None if unplaced is None else wants_place(unplaced)
+    unplaced = _unplaced(pods)
+    return None if unplaced is None else _wants_place(unplaced)
 
 
-def without_place(pods: tuple[Pod, ...]) -> Pod | None:
+def refused(deployment: Deployment) -> tuple[Reason, str] | None:
+    """What lets fewer pods be made than there are to be: a quota, an admission."""
+    if deployment.refused is None or len(deployment.without_former_pods.pods) >= deployment.replicas:
+        return None
+    return Reason.UNSCHEDULABLE, f"a pod of {deployment.name} cannot be made: {deployment.refused}"
+
+
+def not_begun(deployment: Deployment) -> tuple[Reason, str] | None:
+    """What keeps a pod of a server from being started, or made, at all. Pods that are about to end do not count."""
+    return held_up(deployment.without_former_pods.pods) or refused(deployment)
+
+
+def without_place(deployment: Deployment | None) -> datetime | None:
+    """Since when a pod of a server has no node, no quota in its queue, or cannot even be made; None if none waits for that."""
+    if deployment is None:
+        return None
+    waiting = _unplaced(deployment.pods)
+    if waiting is not None:
+        return waiting.unschedulable_since or waiting.created_at
+    return (deployment.refused_since or deployment.created_at) if refused(deployment) else None
+
+
+def _unplaced(pods: tuple[Pod, ...]) -> Pod | None:
     """The pod that the scheduler finds no node for, or that a queue holds back; the longest waiting first."""
     unplaced = [pod for pod in pods if pod.unschedulable is not None or pod.queue is not None]
     waiting = [pod for pod in unplaced if not pod.started and not pod.terminating]
     return min(waiting, key=lambda pod: pod.unschedulable_since or pod.created_at, default=None)
 
 
-def wants_place(pod: Pod) -> tuple[Reason, str]:
+def _wants_place(pod: Pod) -> tuple[Reason, str]:
     """What such a pod waits for."""
     if pod.queue is not None:
         return Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}"

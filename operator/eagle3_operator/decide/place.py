@@ -1,4 +1,4 @@
-"""Place: what a revision's pods take it from, where the scheduler finds none for them.
+"""Place: what a revision's pods take it from, where the scheduler finds none for them, or a quota lets none be made.
 
 First from what is only kept warm; then, for a roll-out after some patience and for a rescue at once, from what serves.
 """
@@ -13,13 +13,12 @@ from eagle3_operator.decide.revisions import Revision, Standing
 
 def sought(fleet: Fleet, view: View, mover: Revision) -> Fleet:
     """The fleet when a mover has looked for a place: what is kept warm gives way, or the mover is to displace what serves."""
-    waiting = without_place(mover.deployment.without_former_pods.pods) if mover.deployment is not None else None
-    if waiting is None:
+    since = without_place(mover.deployment)
+    if since is None:
         return fleet
     others = [r for n, r in fleet.revisions.items() if n not in (fleet.serving, mover.number)]
     for revision in others:
         fleet = fleet.changed(revision.number, bakes_until=None)
-    since = waiting.unschedulable_since or waiting.created_at
     patient = (view.now - since).total_seconds() < view.settings.surge_patience_seconds
     if patient or _hold(others, view) or fleet.occupant is None:
         return fleet
@@ -31,7 +30,7 @@ def rescued(fleet: Fleet, view: View, goal: Revision) -> Fleet:
 
     But for GPUs that are about to be free: taking away what serves would only leave the Service without a pod.
     """
-    if goal.deployment is None or without_place(goal.deployment.pods) is None or _going(fleet, view):
+    if without_place(goal.deployment) is None or _going(fleet, view):
         return fleet
     return fleet.changed(goal.number, displaces=True)
 
@@ -53,8 +52,7 @@ def rescues(fleet: Fleet, goal: Revision | None, count: int) -> bool:
 
 def warm(fleet: Fleet, view: View) -> dict[int, float]:
     """The former revisions that are still kept warm, and seconds that are left to each: none while what serves finds no place."""
-    serving = fleet.current.deployment if fleet.current is not None else None
-    if serving is not None and without_place(serving.pods) is not None:
+    if fleet.current is not None and without_place(fleet.current.deployment) is not None:
         return {}
     left = {
         number: (times.parse(revision.status.bakes_until) - view.now).total_seconds()

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide import times
-from eagle3_operator.decide.diagnosis import diagnose, held_up, hung_since
+from eagle3_operator.decide.diagnosis import diagnose, held_up, hung_since, not_begun, refused
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Deployment
@@ -74,7 +74,9 @@ def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime)
     if waited <= allowed:
         return None
     ready = f"{revision.ready} of {wanted} pods are ready after {waited / 60:.0f} min"
-    reason, problem = held_up(tuple(late)) or diagnose(replace(revision.deployment, pods=tuple(late)))
+    reason, problem = (
+        held_up(tuple(late)) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=tuple(late)))
+    )
     return Failure(revision.serve.start_retries + 1, reason, f"{ready}: {problem}")
 
 
@@ -98,7 +100,7 @@ def _serves(revision: Revision, *, rescued: bool, budget: float, now: datetime) 
     silent = times.age(status.unready_since, now)
     if silent <= budget + (0 if begun else BEFORE_THE_CONTAINER):
         return {}
-    reason, problem = held_up(deployment.pods) or diagnose(deployment)
+    reason, problem = not_begun(deployment) or diagnose(deployment)
     text = f"it served, and no pod of it has been ready for long in {silent / 60:.0f} min: {problem}"
     failure = Failure(revision.serve.start_retries + 1, reason, text)
     return failure.changes | {"failed_at": times.text(now), "crashed": True}
@@ -154,7 +156,7 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
 
 def _never_begun(deployment: Deployment, *, slow: bool) -> tuple[Reason, str] | None:
     """What keeps a server's pods from being started: what is told of it, or that they were not for so long."""
-    if trouble := held_up(deployment.pods):
+    if trouble := not_begun(deployment):
         return trouble
     if not deployment.pods:
         return Reason.START_FAILED, f"Deployment {deployment.name} has made no pod (a quota?)"

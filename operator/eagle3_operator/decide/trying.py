@@ -11,7 +11,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.status import RevisionStatus
 from eagle3_operator.decide import place
 from eagle3_operator.decide.chain import Actions, View, Waiting
-from eagle3_operator.decide.diagnosis import held_up
+from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
@@ -48,10 +48,10 @@ def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actio
 def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Waiting]:
     """The fleet when a revision that starts has looked for a place, and what to say: ``said``, or what is in the way."""
     revision = fleet[number]
-    pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
     fleet = place.sought(fleet, view, revision)
-    if trouble := held_up(pods):
+    if revision.deployment is not None and (trouble := not_begun(revision.deployment)):
         return fleet, trouble
+    pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
     failures = revision.status.start_failures
     again = f"; it failed {failures} times: {revision.status.start_problem}" if failures and pods else ""
     return fleet, (Reason.SERVER_STARTING, f"{said}{again}")

@@ -292,7 +292,8 @@ def deployment(labels: Json, annotations: Json | None = None, **status: Any) -> 
 def test_a_deployment_is_a_revision_with_its_servers_and_what_it_is() -> None:
     labels = names.labels("kimi", revision=3)
     annotations = {names.KEY_ANNOTATION: "k", names.RECORD_ANNOTATION: '{"draft": "sha256:9f", "plainKey": "p"}'}
-    server = pod("server", labels=labels)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    server = pod("server", labels=labels, status=status)
     probe = pod("probe", labels=names.labels("kimi", stage=StageName.PROBE, revision=3))
     other = pod("other", labels=names.labels("kimi", revision=4))
     made = deployment_from(deployment(labels, annotations, readyReplicas=1), [server, probe, other], owner=UID)
@@ -300,6 +301,24 @@ def test_a_deployment_is_a_revision_with_its_servers_and_what_it_is() -> None:
     assert (made.revision, made.key, made.replicas, made.ready_replicas) == (3, "k", 2, 1)
     assert made.record == {"draft": "sha256:9f", "plainKey": "p"}
     assert [one.name for one in made.pods] == ["server"]
+
+
+def test_a_pod_that_is_about_to_end_is_no_ready_one_of_its_deployment() -> None:
+    labels = names.labels("kimi", revision=3)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    going = pod("going", labels=labels, status=status, deletionTimestamp=LATER)
+    made = deployment_from(deployment(labels, readyReplicas=1), [going], owner=UID)
+    assert made is not None
+    assert made.ready_replicas == 0
+
+
+def test_a_deployment_that_may_make_no_pod_says_why_and_since_when() -> None:
+    said = 'pods "kimi-r3-x" is forbidden: exceeded quota: gpus'
+    condition = {"type": "ReplicaFailure", "status": "True", "message": said, "lastTransitionTime": LATER}
+    labels = names.labels("kimi", revision=3)
+    made = deployment_from(deployment(labels, conditions=[condition]), [], owner=UID)
+    assert made is not None
+    assert (made.refused, made.refused_since) == (said, at(LATER))
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[1]", "null"])

@@ -340,6 +340,35 @@ def test_what_serves_grows_and_what_is_only_kept_warm_gives_way_to_it(room: int,
     assert world.replicas == pods
 
 
+# --------------------------------------------------------------------------------------- a quota that lets no pod be made
+
+
+def refuse(world: World, number: int) -> World:
+    """A quota lets the revision have no pods."""
+    deployment = replace(world.seen.deployments[number], pods=(), ready_replicas=0)
+    refused = replace(deployment, refused="exceeded quota: gpus", refused_since=world.now)
+    world.seen = replace(world.seen, deployments={**world.seen.deployments, number: refused})
+    return world.settle()
+
+
+def test_a_rescue_takes_the_quota_of_what_serves() -> None:
+    world = serving_draft(World()).later(700).settle()
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas == {0: 1, 1: 1}
+    assert refuse(world, 0).replicas == {0: 1, 1: 0}
+    assert world.ready(0).serving == 0
+
+
+def test_a_candidate_without_quota_says_so_and_takes_that_of_what_serves_after_some_patience() -> None:
+    world = serving_draft(World().edit(autoApply="Always")).later(700).settle()
+    refuse(world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle(), 2)
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    assert "exceeded quota: gpus" in world.condition("Ready").message
+    assert world.later(119).settle().replicas == {0: 0, 1: 1, 2: 1}
+    assert world.later(2).settle().replicas == {0: 0, 1: 0, 2: 1}
+
+
 # ------------------------------------------------------------------------------------------ a rescue before a candidate
 
 #: Pods that there is room for, how the object serves, and what r0, r1 and r2 get while r1 is left for r0.
