@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from eagle3_api.artifacts import MANIFEST
-from eagle3_draft.train.launch import remove_abandoned
+from eagle3_draft import artifacts
+from eagle3_draft.train.launch import remove_abandoned, run
+from unit.samples import TRAINED
 from unit.train import corpus
 
 
@@ -50,3 +52,17 @@ def test_a_folder_that_is_not_laid_out_as_artifacts_are_has_no_neighbours_to_rem
     other = written(tmp_path / "mine" / "thesis" / "only-copy")
     remove_abandoned(config)
     assert other.exists()
+
+
+def test_a_pod_that_was_killed_once_its_draft_was_there_leaves_no_checkpoints_behind(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "target_digest", lambda _: "d" * 64)
+        config = corpus.train_config(corpus.Corpus(tmp_path / "target", tmp_path / "store"), tmp_path)
+    folder, scratch = Path(config.folder), Path(config.scratch)
+    written(folder / "model.safetensors")
+    numbers = TRAINED.model_dump()
+    artifacts.publish(folder, stage="train", key=config.key, made_from={}, numbers=numbers, provenance={})
+    written(scratch / ".step-3" / "state.json")
+    assert run(config) == TRAINED
+    assert not (scratch / ".step-3").exists()
+    assert (folder / "model.safetensors").exists()

@@ -43,7 +43,7 @@ def run(config: TrainConfig) -> TrainResult:
     """
     folder, scratch = Path(config.folder), Path(config.scratch)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
-        remove_abandoned(config)
+        _clean(config)
         return artifacts.numbers(folder, manifest, TrainResult)
     check_libraries(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,11 +59,17 @@ def run(config: TrainConfig) -> TrainResult:
         prepare(config, features, target)
     result = _launch(config, index)
     if index == 0:
-        with suppress(OSError):  # where it went with the artifact's working files, or is not empty
-            artifacts.remove_working_files(scratch)
-            scratch.rmdir()
-        remove_abandoned(config)
+        _clean(config)
     return result
+
+
+def _clean(config: TrainConfig) -> None:
+    """Remove this training's own working files, its checkpoints among them, and what others left."""
+    scratch = Path(config.scratch)
+    with suppress(OSError):  # where it went with the artifact's working files, or is not empty
+        artifacts.remove_working_files(scratch)
+        scratch.rmdir()
+    remove_abandoned(config)
 
 
 def remove_abandoned(config: TrainConfig) -> None:
