@@ -66,10 +66,10 @@ def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime)
 
     A pod that was not even started is given the time for that too: for its volume, its image, its node.
     """
-    if revision.deployment is None or revision.status.started_at is None:
+    if revision.deployment is None:
         return None
     late = [pod for pod in revision.deployment.without_former_pods.pods if not pod.ready]
-    waited = times.age(revision.status.started_at, now)
+    waited = _waited(revision.status.started_at, revision.deployment, now)
     allowed = budget if late and all(pod.started for pod in late) else budget + BEFORE_THE_CONTAINER
     if waited <= allowed:
         return None
@@ -141,7 +141,7 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
     if (hung := hung_since(deployment, budget, now)) is not None:
         problem = f"no readiness after {hung / 60:.0f} min{_last_line(deployment)}"
         return Failure(for_good, Reason.STARTUP_HUNG, problem)
-    waited = times.age(revision.status.started_at, now)
+    waited = _waited(revision.status.started_at, deployment, now)
     slow = waited > budget + BEFORE_THE_CONTAINER
     trouble = _never_begun(deployment, slow=slow) if revision.displaces(serving) else None
     if trouble is not None and waited > budget:
@@ -152,6 +152,18 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
         reason, problem = diagnose(deployment)
         return Failure(restarts, reason, problem)
     return None
+
+
+def _waited(asked: str | None, deployment: Deployment, now: datetime) -> float:
+    """Seconds that a start has had: since it was asked for, but no longer than the pods that it waits for are there.
+
+    What was noted of it may be lost, and an earlier start's time stand there. The oldest pod counts: one that is evicted stays,
+    and others are made in its place for ever.
+    """
+    waiting = (pod.created_at for pod in deployment.without_former_pods.pods if not pod.ready)
+    made = min(waiting, default=deployment.created_at)
+    begun = made if asked is None else max(made, times.parse(asked))
+    return (now - begun).total_seconds()
 
 
 def _never_begun(deployment: Deployment, *, slow: bool) -> tuple[Reason, str] | None:

@@ -28,6 +28,19 @@ def test_a_former_pod_that_has_not_ended_yet_says_nothing_of_its_successor(case:
     assert "failed" not in world.condition("Ready").message
 
 
+@pytest.mark.parametrize("noted", [None, "2026-11-01T00:00:00Z"])
+def test_a_start_whose_time_was_not_noted_has_had_no_longer_than_its_pods_are_there(noted: str | None) -> None:
+    world = World(room=1).edit(serve={"startTimeout": "20m", "surge": "Never"}, autoApply="Always")
+    world = serving_plain(world).later(86400)
+    for revision in world.status["revisions"]:
+        revision["startedAt"] = noted
+    image = {"waiting_reason": "ErrImagePull", "waiting_message": "denied"}
+    world.pods(1, Pod("p", world.now, **image)).later(1199).settle()  # type: ignore[arg-type]
+    assert world.replicas == {0: 0, 1: 1}
+    world.later(2).settle()
+    assert world.replicas == {0: 1, 1: 0}
+
+
 # ---------------------------------------------------------------------------------------------------------- the rest
 
 
