@@ -36,6 +36,10 @@ class InspectConfig(Model):
     context_length: int | None = None
     object_store: ObjectStoreConfig | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
+    features_gone: bool = Field(
+        False,
+        description="The features' claim went with them and is not mounted; the capacity is that of one made anew.",
+    )
     fetched: FetchResult | None = Field(None, description="What came from a hub, for the report.")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, StageName
+from eagle3_api.quantity import quantity
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import retention, stages
 from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
@@ -34,9 +35,11 @@ def advance_chain(
     claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
     capacity = claim.capacity if claim else None
     unmounted = retention.awaited_claim(view)
-    first = stages.inspect(view.obj, before.handled, capacity, fetched)
+    if gone := unmounted is not None and retention.claim_has_gone(view, before):
+        capacity = quantity(view.obj.spec.storage.features.size or "0")
+    first = stages.inspect(view.obj, before.handled, capacity, fetched, features_gone=gone)
     begun.append(first)
-    step = advance(first, former.get(StageName.INSPECT), view, unmounted)
+    step = advance(first, former.get(StageName.INSPECT), view, None if gone else unmounted)
     actions.apply += retention.claim_anew(step, view)
     actions.add(step)
     if step.status.state is not StageState.SUCCEEDED:

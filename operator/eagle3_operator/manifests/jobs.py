@@ -12,6 +12,7 @@ from eagle3_api.jobs import (
     METRICS_PORT,
     ConvertConfig,
     HookConfig,
+    InspectConfig,
     JobConfig,
     JobEnvelope,
     ProbeConfig,
@@ -233,7 +234,7 @@ def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program
         name=CONTAINER,
         image=settings.draft_image if own_image else stage_image(obj.spec, stage),
         command=("python3", "-m", "eagle3_draft", stage.value),
-        mounts=_mounts(obj, stage),
+        mounts=_mounts(obj, config),
         grace=stage_grace(obj.spec, stage),
         gpus=stage_gpus(obj.spec, stage),
         requests=_requests(config),
@@ -266,13 +267,15 @@ def _scraping(stage: StageName) -> dict[str, str]:
     return {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
 
 
-def _mounts(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
+def _mounts(obj: Eagle3Draft, config: JobConfig) -> tuple[Mount, ...]:
+    stage = StageName(config.stage)
     placement = stage_placement(obj.spec, stage)
+    features_gone = isinstance(config, InspectConfig) and config.features_gone
     return (
         configuration(),
         *(() if stage in OWN_IMAGE else (library(read_only=True),)),
         # The others must run where a claim of ours has gone with the features, or is about to
-        *((root_mount(obj, "features"),) if stage in FEATURE_STAGES else ()),
+        *((root_mount(obj, "features"),) if stage in FEATURE_STAGES and not features_gone else ()),
         root_mount(obj, "drafts"),
         *_models(obj, stage),
         *user_mounts(placement, read_only=stage in ONLY_LOOKING),

@@ -1,5 +1,6 @@
 """The stages before serving."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from eagle3_api.jobs import (
     CONFIG_ANNOTATION,
     CleanConfig,
     ExtractConfig,
+    InspectConfig,
     JobEnvelope,
     Progress,
     Report,
@@ -694,15 +696,25 @@ def test_a_training_that_needs_its_features_again_has_the_claim_made_anew() -> N
     assert "kimi-features" not in world.seen.claims
 
 
-def test_a_new_inspection_has_the_claim_made_anew_and_deleted_again() -> None:
+@pytest.mark.parametrize("going", [False, True])
+def test_an_inspection_after_the_training_needs_no_volume_for_the_features(going: bool) -> None:
+    """One of their whole size would be provisioned to be deleted; where there is none, not even a server could be edited."""
     world = trained(on_a_claim_of_the_operators())
-    created = list(world.created)
+    claim = Claim("kimi-features", 10**13, owned=False, terminating=True)
+    if going:
+        world.seen = replace(world.seen, claims={**world.seen.claims, claim.name: claim})
+    made = len(world.applied)
     world.annotations["eagle3.dev/retry"] = "inspect@again"
     world.settle()
-    assert "kimi-features" in world.seen.claims
+    job = world.applied_job("inspect")
+    assert job["spec"]["suspend"] is False
+    assert "kimi-features" not in json.dumps(job["spec"]["template"]["spec"]["volumes"])
+    config = JobEnvelope.model_validate_json(job["spec"]["template"]["metadata"]["annotations"][CONFIG_ANNOTATION])
+    assert isinstance(config.config, InspectConfig)
+    assert (config.config.features_gone, config.config.features_capacity) == (True, 2**40)
     world.finish("inspect")
-    assert "kimi-features" not in world.seen.claims
-    assert {name.split("-")[1] for name in world.created[len(created) :]} <= {"inspect", "r0", "r1", "probe"}
+    assert "PersistentVolumeClaim" not in {manifest["kind"] for manifest in world.applied[made:]}
+    assert world.reason("Accepted") == ("True", Reason.ACCEPTED)
 
 
 def test_nothing_is_started_on_a_claim_that_is_going_and_everything_once_it_has_gone() -> None:

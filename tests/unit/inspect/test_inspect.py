@@ -374,6 +374,13 @@ def test_what_the_volume_already_holds_is_not_free(world: World) -> None:
     world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=4_000_000)
 
 
+def test_a_claim_that_is_yet_to_be_made_anew_is_held_against_its_size(world: World) -> None:
+    world.features.rmdir()
+    world.refused(ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE, features_capacity=4_000_000)
+    assert world.inspect(features_capacity=4_000_000, features_gone=True)
+    world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=3_000_000, features_gone=True)
+
+
 def test_a_large_target_may_also_keep_the_most_likely_tokens_alone() -> None:
     with pytest.raises(StageError) as refused:
         check_space(

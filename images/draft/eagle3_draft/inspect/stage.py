@@ -228,6 +228,13 @@ def _space(
         teacher=teacher,
         engine=config.engine or (),
     )
+    free: int | None
+    if config.object_store is not None or any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*")):
+        free = None
+    elif config.features_gone:
+        free = config.features_capacity
+    else:
+        free = free_bytes(features, config.features_capacity, extractions, made_from)
     return check_space(
         tokens=data.expected_tokens,
         conversations=data.conversations,
@@ -235,10 +242,7 @@ def _space(
         hidden_size=target.hidden_size,
         dtype=dtype,
         teacher=teacher,
-        free=None
-        if config.object_store is not None
-        or any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*"))
-        else free_bytes(features, config.features_capacity, extractions, made_from),
+        free=free,
         former=of_former_specs(extractions, made_from),
     )
 

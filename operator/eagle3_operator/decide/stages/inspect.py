@@ -17,7 +17,12 @@ from eagle3_operator.decide.stages.stage import Link
 
 
 def inspect(
-    obj: Eagle3Draft, handled: Handled, features_capacity: int | None, fetched: FetchResult | None = None
+    obj: Eagle3Draft,
+    handled: Handled,
+    features_capacity: int | None,
+    fetched: FetchResult | None = None,
+    *,
+    features_gone: bool = False,
 ) -> Link:
     """Inspect has no artifact and is never finished: it runs again when what it reads changes, or on request.
 
@@ -27,6 +32,7 @@ def inspect(
         features_capacity: bytes of the features claim. Not in the key: a claim that is bound when its first pod comes
             has another size then, which is no news.
         fetched: what came from a hub.
+        features_gone: their claim went with them. Not in the key: what is looked at is the same.
     """
     spec = obj.spec
     target = fetched.target.path if fetched and fetched.target else spec.target.model
@@ -64,6 +70,7 @@ def inspect(
         context_length=spec.serve.context_length if spec.serve else None,
         object_store=object_store(spec),
         features_capacity=features_capacity,
+        features_gone=features_gone,
         fetched=fetched,
     )
     return Link(StageName.INSPECT, key, config, None)
