@@ -141,6 +141,15 @@ class Rollout:
             if revision.status.unready_since is not None:
                 self.wake.append(self.view.settings.poll_seconds)
 
+    def follow_service(self) -> None:
+        """Make up for a move of the Service that the status does not know: its write was lost, or somebody edited the selector.
+
+        Without it what serves would not be watched, and never be left.
+        """
+        goal, former = self.fleet.current, self._of(self.before.serving_revision)
+        if goal is not None and goal.number != self.before.serving_revision:
+            self._note_move(replace(self.fleet, serving=former.number if former is not None else None), goal)
+
     def try_candidate(self) -> None:
         """Start the candidate's server and, once it is ready, measure it. What that decides gives the next one its turn."""
         while True:
@@ -211,13 +220,11 @@ class Rollout:
         if goal.ready < capacity.enough(former, count) and count > 0 and not self._makes_do(goal, former):
             self.wake.append(self.view.settings.poll_seconds)
             return
+        if not self._written(goal):
+            self.wake.append(_SOON)
+            return
         self.actions.apply.append(servers.public_service(self.view.obj, revision=goal.number))
-        self.actions.apply.append(servers.disruption_budget(self.view.obj, revision=goal.number))
-        if former is not None and former.dropped:
-            self.rolled_back = times.text(self.view.now)
-        self.fleet, event = moved(self.fleet, goal, self.view)
-        self.events.append(event)
-        self.wake.append(_SOON)
+        self._note_move(self.fleet, goal)
 
     def retire(self) -> None:
         """Delete what nobody can need, beyond revisionHistoryLimit."""
@@ -314,6 +321,19 @@ class Rollout:
 
     # ------------------------------------------------------------------------------------------------ the promotion
 
+    def _written(self, goal: Revision) -> bool:
+        """Whether the status has what proved the goal: a move is made good after a lost write, a measurement is not."""
+        return any((r.number, r.probe) == (goal.number, goal.status.probe) for r in self.before.revisions)
+
+    def _note_move(self, fleet: Fleet, goal: Revision) -> None:
+        """What follows from a move of the Service to the goal, from what serves in this fleet."""
+        self.actions.apply.append(servers.disruption_budget(self.view.obj, revision=goal.number))
+        if fleet.current is not None and fleet.current.dropped:
+            self.rolled_back = times.text(self.view.now)
+        self.fleet, event = moved(fleet, goal, self.view)
+        self.events.append(event)
+        self.wake.append(_SOON)
+
     def _makes_do(self, goal: Revision, former: Revision | None) -> bool:
         """Whether the Service moves to a goal that has fewer ready pods than it should: in a rescue, when these had their time.
 
@@ -352,6 +372,7 @@ class Rollout:
 #: One reconcile, in order. Each step may rely on those before it.
 _STEPS: tuple[Callable[[Rollout], None], ...] = (
     Rollout.take_stock,
+    Rollout.follow_service,
     Rollout.try_candidate,
     Rollout.choose_goal,
     Rollout.ask,

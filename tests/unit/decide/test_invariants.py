@@ -73,9 +73,10 @@ class AnyHistory(RuleBasedStateMachine):
         drafts=st.sampled_from([0, 3]),
         policy=st.sampled_from(["Always", "WhenNoOutage", "Never"]),
         replicas=st.integers(1, 2),
+        lost=st.booleans(),
     )
     def convert(
-        self, room: int, surge: str, cooldown: str, history: int, drafts: int, policy: str, replicas: int
+        self, room: int, surge: str, cooldown: str, history: int, drafts: int, policy: str, replicas: int, lost: bool
     ) -> None:
         self.world = Guarded(room=room)
         self.world.edit(
@@ -87,6 +88,7 @@ class AnyHistory(RuleBasedStateMachine):
         trained(self.world)
         for number in range(drafts + 1 if drafts else 0):
             self.world.later(700).settle().ready(number)
+            self.world.loses_next_move = lost and number == drafts
             self.world.finish("probe", measured(accept=2.71, speed=126.9) if number else measured())
             if 0 < number < drafts:
                 self.the_speculation_is_edited(number)
@@ -153,6 +155,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.retries += 1
         self.world.annotations["eagle3.dev/retry"] = f"r{number}@{self.retries}"
         self.world.settle()
+
+    @rule()
+    def status_write_lost_after_act(self) -> None:
+        self.world.loses_next_move = True
 
     @rule()
     def a_server_that_was_sent_away_hangs(self) -> None:
@@ -275,6 +281,13 @@ class AnyHistory(RuleBasedStateMachine):
         if self.world.serving is not None:
             serving = next(r for r in self.world.told.revisions if r.number == self.world.serving)
             assert serving.plain_key in {r.key for r in self.world.told.revisions}
+
+    @invariant()
+    def what_serves_is_watched_from_its_promotion_on(self) -> None:
+        if self.world.serving is not None and self.world.last is not None:
+            self.world.settle()
+            serving = next(r for r in self.world.told.revisions if r.number == self.world.serving)
+            assert serving.promoted_at is not None
 
     @invariant()
     def a_settled_object_is_left_alone(self) -> None:

@@ -1,14 +1,15 @@
 """What moves the Service to a revision that is proven already, with how many pods, and who is asked before."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
-from eagle3_operator.observation import Pod
-from unit.decide.world import World, serving_draft, serving_plain
+from eagle3_operator.observation import Pod, Service
+from unit.decide.world import World, serving_draft, serving_plain, stamp
 from unit.samples import FROM_A_HUB, measured
 
 # ------------------------------------------------------------------------------------------- a proven revision comes back
@@ -285,6 +286,7 @@ def test_with_no_room_at_all_one_pod_goes_on_serving_all_the_time() -> None:
     world = two(room=2, autoApply="Always").later(121).settle()
     assert world.replicas == {0: 0, 1: 1, 2: 1}
     some_ready(some_ready(world, 2), 1).finish("probe", measured(accept=2.6, speed=120.0))
+    some_ready(world, 2)
     assert (world.serving, world.replicas) == (2, {0: 0, 1: 0, 2: 2})
     assert some_ready(world, 2).reason() == ("True", Reason.SERVING)
     assert world.outages == 0
@@ -503,3 +505,45 @@ def test_a_settled_object_of_an_earlier_version_is_left_as_it_is() -> None:
     assert not (decision.apply or decision.delete or decision.scale or decision.events)
     assert world.reason() == ("True", Reason.SERVING)
     assert [revision.probe is not None for revision in world.told.revisions] == [True, True]
+
+
+# ---------------------------------------------------------------------------------------- moves that were not written down
+
+
+def selected(world: World, number: int) -> World:
+    """The public Service selects a revision, and no status says so."""
+    public = Service(world.name, number)
+    world.seen = replace(world.seen, services={**world.seen.services, world.name: public})
+    return world
+
+
+def test_a_move_whose_status_write_was_lost_is_made_good() -> None:
+    """The Service moved to r1, and then somebody else's write of the object came first."""
+    world = serving_plain().ready(1).later(30)
+    world.loses_next_move = True
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    former, serving = world.told.revisions
+    assert serving.promoted_at == stamp(world.now), "it is watched from now on"
+    assert former.bakes_until == stamp(world.now + timedelta(minutes=10)), "and its former keeps its pods"
+    assert world.replicas == {0: 1, 1: 1}
+    assert [e.message for e in world.events if e.reason == "Promoted"] == [
+        "Service kimi serves r0",
+        "Service kimi moved from r0 to r1",
+    ]
+
+
+def test_a_rollback_whose_status_write_was_lost_begins_its_cooldown_all_the_same() -> None:
+    world = serving_draft()
+    world.window(verify=2900)
+    world.loses_next_move = True
+    world.window(verify=2900)
+    assert world.served[:3] == [0, 1, 0]
+    assert (world.serving, world.told.handled.rollback) == (0, stamp(world.now))
+
+
+def test_a_selector_that_somebody_edited_to_a_rejected_revision_is_taken_back() -> None:
+    world = selected(rejected(World()), 2)
+    world.settle()
+    assert world.serving == 1
+    assert world.told.revisions[1].promoted_at == stamp(world.now)
+    assert world.told.revisions[1].bakes_until is None

@@ -49,6 +49,8 @@ class World:
     completed: list[str] = field(default_factory=list)
     #: How often the serving revision was scaled to nothing.
     outages: int = 0
+    #: The status write after the next move of the Service does not arrive, though all before it was carried out.
+    loses_next_move: bool = False
     last: Decision | None = None
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class World:
 
     def step(self) -> Decision:
         """One reconcile, carried out."""
-        decision = decide(self.obj, self.seen, self.settings, self.now)
+        decision, former = decide(self.obj, self.seen, self.settings, self.now), self.serving
         for deleted in decision.delete:
             self._delete(deleted.kind, deleted.name)
         for manifest in decision.apply:
@@ -123,9 +125,12 @@ class World:
             job = self.seen.jobs[suspend.name]
             assert suspend.kind == job.kind
             self._put_job(replace(job, suspended=suspend.suspend))
-        self.status = json.loads(json.dumps(decision.status.to_json()))
-        self.events += decision.events
-        self.seen = replace(self.seen, metrics=None)
+        if self.loses_next_move and self.serving != former:
+            self.loses_next_move = False
+        else:
+            self.status = json.loads(json.dumps(decision.status.to_json()))
+            self.events += decision.events
+            self.seen = replace(self.seen, metrics=None)
         self.last = decision
         return decision
 
