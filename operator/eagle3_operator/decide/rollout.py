@@ -174,6 +174,10 @@ class Rollout:
         self.goal = goal.number if goal is not None else None
         if goal is not None and self.fleet.to_be_left and goal.number != self.fleet.serving:
             self.fleet = place.rescued(self.fleet, self.view, goal)
+        tried = self.candidate not in (None, self.goal)
+        if goal is not None and tried and place.rescues(self.fleet, goal, self.serve.replicas):
+            text = f"{goal.name} is starting, to take over; r{self.candidate} is tried after that"
+            self.reason, self.message = Reason.SERVER_STARTING, text
 
     def ask(self) -> None:
         """What is to come and costs what serves its pods waits for a person; a rescue never does."""

@@ -199,7 +199,10 @@ class AnyHistory(RuleBasedStateMachine):
         if deployment is None or deployment.replicas == 0:
             return
         now = self.world.now
-        good = [Pod(f"{deployment.name}-{i}", now, "Running", ready=True, started_at=now) for i in range(ready)]
+        good = [
+            Pod(f"{deployment.name}-{i}", now, "Running", ready=True, ready_since=now, started_at=now)
+            for i in range(ready)
+        ]
         bad = Pod("crash", now, "Running", started_at=now, restarts=9, exit_code=1)
         self.world.pods(deployment.revision, *good, bad)
 
@@ -237,7 +240,14 @@ class AnyHistory(RuleBasedStateMachine):
             self.a_person_approves()
         for number, deployment in list(world.seen.deployments.items()):
             pods = [
-                replace(pod, phase="Running", ready=True, started_at=world.now, restarts=0)
+                replace(
+                    pod,
+                    phase="Running",
+                    ready=True,
+                    ready_since=pod.ready_since or world.now,
+                    started_at=world.now,
+                    restarts=0,
+                )
                 for pod in deployment.pods
                 if pod.unschedulable is None and not pod.terminating
             ]
