@@ -1,4 +1,7 @@
-"""A ``Decision`` carried out: deletions, applications, scalings, suspensions, owners, in this order, and never on what is not ours.
+"""A ``Decision`` carried out, and never on what is not ours.
+
+Deletions, applications, scalings, suspensions and owners, then Jobs, and the budget of disruptions last: a quota or a
+webhook that refuses a Job stops no move of the Service, and a budget stops nothing at all.
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
 its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
@@ -7,18 +10,22 @@ refuses.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from eagle3_operator.cluster.client import Client, ConflictError, Json, NameConflictError
+from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError
 from eagle3_operator.cluster.convert import controller_uid, is_ours
-from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.decision import Decision, Event, Manifest
 
 Metadata = Mapping[tuple[str, str], Json]
 
 #: What is created and never changed; everything else is applied.
 _CREATED = frozenset({"Job", "JobSet"})
 
+#: Statuses of an answer by which a request is refused, and will be when it is made again.
+_REFUSED = frozenset({403, 422})
 
-def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen: Metadata) -> None:
+
+def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen: Metadata) -> tuple[Event, ...]:
     """Carry out a decision.
 
     Args:
@@ -28,19 +35,22 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         owner: UID of the object.
         seen: metadata of the children as they were observed, by kind and name.
 
+    Returns:
+        What to tell of that was left out.
+
     Raises:
         NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job or JobSet of that name.
         ConflictError: a child changed since it was seen.
     """
-    _refuse_strangers(client, decision, owner, seen)
+    budgets = [manifest for manifest in decision.apply if manifest["kind"] == "PodDisruptionBudget"]
+    made = [manifest for manifest in decision.apply if manifest["kind"] in _CREATED]
+    applied = [manifest for manifest in decision.apply if manifest not in budgets and manifest not in made]
+    _refuse_strangers(client, replace(decision, apply=(*applied, *made)), owner, seen)
     for deletion in decision.delete:
         if child := seen.get((deletion.kind, deletion.name)):
             client.delete(deletion.kind, namespace, child)
-    for manifest in decision.apply:
-        if manifest["kind"] in _CREATED:
-            _create(client, manifest, owner)
-        else:
-            client.apply(manifest)
+    for manifest in applied:
+        client.apply(manifest)
     for scale in decision.scale:
         client.scale(namespace, scale.name, scale.replicas)
     for suspension in decision.suspend:
@@ -49,6 +59,25 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         client.merge(
             "PersistentVolumeClaim", namespace, own.claim, {"metadata": {"ownerReferences": [*own.owners] or None}}
         )
+    for manifest in made:
+        _create(client, manifest, owner)
+    return tuple(event for budget in budgets if (event := _left_out(client, budget, owner)) is not None)
+
+
+def _left_out(client: Client, budget: Manifest, owner: str) -> Event | None:
+    """Apply a budget of disruptions; what to tell where it is refused, or its name is somebody else's."""
+    name = budget["metadata"]["name"]
+    try:
+        found = _look_up(client, budget)
+        if found and not _ours(found, owner, retained=False):
+            raise NameConflictError(budget["kind"], name)
+        client.apply(budget)
+    except (ApiError, NameConflictError) as error:
+        if isinstance(error, ApiError) and error.status not in _REFUSED:
+            raise
+        text = f"PodDisruptionBudget {name} is left out, and drains are not held to one serving pod at a time: {error}"
+        return Event("Warning", "BudgetLeftOut", text)
+    return None
 
 
 def _create(client: Client, manifest: Manifest, owner: str) -> None:

@@ -134,10 +134,10 @@ class Reconciler:
         children = self._observer.observe(obj, stored, now)
         decision = self._decide(obj, children.observation, self._settings, now)
         try:
-            act(self._client, decision, namespace=key.namespace, owner=obj.metadata.uid, seen=children.metadata)
+            told = act(self._client, decision, namespace=key.namespace, owner=obj.metadata.uid, seen=children.metadata)
         except NameConflictError as conflict:
             return self._stall(key, seen, now, Reason.NAME_CONFLICT, str(conflict), decision), NAME_CONFLICT_SECONDS
-        return self._write(key, seen, now, decision.status.to_json(), decision.events), decision.requeue_after
+        return self._write(key, seen, now, decision.status.to_json(), decision.events + told), decision.requeue_after
 
     def _stall(
         self, key: Key, seen: Json, now: datetime, reason: Reason, message: str, decision: Decision | None = None

@@ -106,7 +106,7 @@ def public_service(obj: Eagle3Draft, *, revision: int) -> Manifest:
 
 
 def disruption_budget(obj: Eagle3Draft, *, revision: int) -> Manifest:
-    """Whoever drains nodes takes the serving pods one after the other. It holds no drain up: one that is alone goes too.
+    """Whoever drains nodes takes the serving pods one after the other; one that is alone goes too.
 
     Nor does a pod that is not ready, and what is only tried or kept warm is none of its business.
     """
