@@ -1,7 +1,7 @@
 """What one reconcile does, as plain values: ``decide`` makes them, ``cluster.act`` carries them out.
 
-The order is fixed: deletions, applications, scalings, Jobs, then one status write, then Events. Everything is idempotent, so a
-reconcile that dies anywhere is simply run again.
+The order is fixed: deletions, applications, scalings, Jobs, then one status write, then Events. Everything is
+idempotent, so a reconcile that dies anywhere is simply run again.
 """
 
 from dataclasses import dataclass, field

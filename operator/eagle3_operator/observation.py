@@ -20,6 +20,8 @@ class Pod:
     phase: str = "Pending"
     #: Its IP address.
     address: str | None = None
+    #: Where its server answers: what the object says of it may have been edited since the pod was made.
+    port: int | None = None
     ready: bool = False
     #: Since when it is, if it is.
     ready_since: datetime | None = None

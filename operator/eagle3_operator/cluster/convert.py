@@ -10,6 +10,7 @@ from eagle3_api.jobs import FATAL_EXIT_CODES, Progress, Report
 from eagle3_api.quantity import quantity
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
+from eagle3_operator.manifests.servers import PORT_NAME
 from eagle3_operator.observation import Claim, Deployment, Job, Pod, Service
 
 Json = Mapping[str, Any]
@@ -57,6 +58,7 @@ def pod_from(pod: Json) -> Pod:
         created_at=times.parse(metadata["creationTimestamp"]),
         phase=status.get("phase", "Pending"),
         address=status.get("podIP"),
+        port=_port(pod),
         ready=ready,
         ready_since=_time(readiness.get("lastTransitionTime")) if ready else None,
         terminating="deletionTimestamp" in metadata,
@@ -73,6 +75,12 @@ def pod_from(pod: Json) -> Pod:
         termination_message=ended.get("message", "") if ended else "",
         finished_at=_time(ended.get("finishedAt")) if ended else None,
     )
+
+
+def _port(pod: Json) -> int | None:
+    """Where the main container serves HTTP; None of one that serves none."""
+    ports = pod["spec"]["containers"][0].get("ports") or ()
+    return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), None)
 
 
 def _started(pod: Json, main: Json) -> datetime | None:

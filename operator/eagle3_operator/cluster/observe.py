@@ -20,7 +20,7 @@ from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Promethe
 from eagle3_operator.cluster.servers import Servers
 from eagle3_operator.decide import times
 from eagle3_operator.judge import counters, promql
-from eagle3_operator.manifests import flags, names
+from eagle3_operator.manifests import names
 from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Observer:
             if policy.prometheus is None:
                 deployment = deployments.get(serving.number)
                 pods = deployment.pods if deployment else ()
-                return self._read(serving, policy, pods, flags.serving(obj.spec).port, now)
+                return self._read(serving, policy, pods, now)
             return self._ask(obj.metadata, serving, policy, policy.prometheus.name, now)
         except MetricsUnavailableError as error:
             return Metrics(serving.number, problem=str(error))
@@ -117,14 +117,12 @@ class Observer:
             raise MetricsUnavailableError(answer)
         return Metrics(serving.number, window=answer)
 
-    def _read(
-        self, serving: RevisionStatus, policy: Watch, pods: Sequence[Pod], port: int, now: datetime
-    ) -> Metrics | None:
+    def _read(self, serving: RevisionStatus, policy: Watch, pods: Sequence[Pod], now: datetime) -> Metrics | None:
         """What the serving pods themselves say, where a window begins or ends; None too while none of them is ready."""
-        ready = [pod for pod in pods if pod.ready and pod.address and not pod.terminating]
+        ready = [pod for pod in pods if pod.ready and pod.address and pod.port and not pod.terminating]
         if not ready or not counters.due(serving, policy, now):
             return None
-        reading = self._servers.read(ready, port, now)
+        reading = self._servers.read(ready, now)
         born = {pod.name: pod.created_at for pod in ready}
         window = counters.window(counters.last(serving), reading, born)
         return Metrics(serving.number, window=window, reading=reading)

@@ -34,7 +34,7 @@ class Servers:
         # A proxy of the environment is for the world outside, not for pods.
         self._http = httpx.Client(timeout=_TIMEOUT, trust_env=False)
 
-    def read(self, pods: Sequence[Pod], port: int, now: datetime) -> Reading:
+    def read(self, pods: Sequence[Pod], now: datetime) -> Reading:
         """What these pods have counted, those of them that answer.
 
         Of very many pods some are left out, always the same: the accept length is a quotient, and theirs is as good.
@@ -44,16 +44,16 @@ class Servers:
         """
         chosen = sorted(pods, key=lambda pod: pod.name)[:PODS_READ]
         with ThreadPoolExecutor(min(_AT_A_TIME, len(chosen))) as threads:
-            answers = list(threads.map(lambda pod: self._ask(pod, port), chosen))
+            answers = list(threads.map(self._ask, chosen))
         found = [answer for answer in answers if not isinstance(answer, str)]
         if not found:
             raise MetricsUnavailableError("; ".join(str(answer) for answer in answers[:3]))
         return Reading(time=times.text(now), pods=found)
 
-    def _ask(self, pod: Pod, port: int) -> PodReading | str:
+    def _ask(self, pod: Pod) -> PodReading | str:
         """What one pod says, or why it says nothing."""
         host = f"[{pod.address}]" if ":" in (pod.address or "") else pod.address
-        url = f"http://{host}:{port}/metrics"
+        url = f"http://{host}:{pod.port}/metrics"
         where = f"pod {pod.name}, {url}"
         try:
             with self._http.stream("GET", url, headers=_HEADERS) as answer:

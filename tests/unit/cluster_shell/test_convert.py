@@ -57,6 +57,13 @@ def at(stamp: str) -> datetime:
 # ---------------------------------------------------------------------------------------------------------- pods
 
 
+def test_a_server_answers_where_its_own_pod_says_so() -> None:
+    serving, training = pod(), pod()
+    serving["spec"]["containers"][0]["ports"] = [{"name": "http", "containerPort": 30007}]
+    training["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 9400}]
+    assert (pod_from(serving).port, pod_from(training).port, pod_from(pod()).port) == (30007, None, None)
+
+
 def test_a_pod_that_was_just_made_is_pending_and_nothing_is_known() -> None:
     made = pod_from(pod())
     assert (made.phase, made.ready, made.started, made.terminating) == ("Pending", False, False, False)

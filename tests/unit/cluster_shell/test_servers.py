@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,14 +16,15 @@ from operating.counting import counting, serving_http
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
 
-def pod(number: int, *, restarts: int = 0) -> Pod:
-    return Pod(f"kimi-r1-{number:02}", NOW, "Running", address=f"127.0.0.{number}", ready=True, restarts=restarts)
+def pod(number: int, port: int, *, restarts: int = 0) -> Pod:
+    name, address = f"kimi-r1-{number:02}", f"127.0.0.{number}"
+    return Pod(name, NOW, "Running", address=address, port=port, ready=True, restarts=restarts)
 
 
 def test_every_pod_is_read() -> None:
     with counting("127.0.0.1") as (one, port), counting("127.0.0.2", port) as (two, _):
         two.traffic(requests=200)
-        reading = Servers().read([pod(2, restarts=1), pod(1)], port, NOW)
+        reading = Servers().read([pod(2, port, restarts=1), pod(1, port)], NOW)
     assert reading.time == "2026-11-29T12:00:00Z"
     assert [(r.pod, r.restarts, r.tokens, r.requests, r.verify_calls) for r in reading.pods] == [
         ("kimi-r1-01", 0, 20_000, 1000, 9500),
@@ -33,13 +35,13 @@ def test_every_pod_is_read() -> None:
 
 def test_a_pod_that_does_not_answer_is_left_out() -> None:
     with counting() as (_, port):
-        reading = Servers().read([pod(1), pod(2)], port, NOW)
+        reading = Servers().read([pod(1, port), pod(2, port)], NOW)
     assert [one.pod for one in reading.pods] == ["kimi-r1-01"]
 
 
 def test_where_none_answers_the_problem_names_them_and_the_network() -> None:
     with counting("127.0.0.9") as (_, port), pytest.raises(MetricsUnavailableError) as problem:
-        Servers().read([pod(1), pod(2)], port, NOW)
+        Servers().read([pod(1, port), pod(2, port)], NOW)
     assert f"pod kimi-r1-01, http://127.0.0.1:{port}/metrics: does not answer" in str(problem.value)
     assert "network policies" in str(problem.value)
 
@@ -58,7 +60,7 @@ class SomethingElse(http.server.BaseHTTPRequestHandler):
 
 def test_a_server_without_sglangs_counters_is_a_problem_that_says_so() -> None:
     with serving_http(SomethingElse) as port, pytest.raises(MetricsUnavailableError, match="no counters of SGLang's"):
-        Servers().read([pod(1)], port, NOW)
+        Servers().read([pod(1, port)], NOW)
 
 
 class WithoutAnEnd(SomethingElse):
@@ -74,11 +76,12 @@ class WithoutAnEnd(SomethingElse):
 
 def test_an_answer_without_an_end_is_not_listened_to_for_ever() -> None:
     with serving_http(WithoutAnEnd) as port, pytest.raises(MetricsUnavailableError, match="more than 16 MiB"):
-        Servers().read([pod(1)], port, NOW)
+        Servers().read([pod(1, port)], NOW)
 
 
 def test_of_very_many_pods_a_bounded_number_is_read_and_always_the_same() -> None:
-    many = [Pod(f"kimi-r1-{n:03}", NOW, "Running", address="127.0.0.1", ready=True) for n in range(PODS_READ + 9)]
     with counting() as (_, port):
-        reading = Servers().read(list(reversed(many)), port, NOW)
+        one = replace(pod(1, port), address="127.0.0.1")
+        many = [replace(one, name=f"kimi-r1-{n:03}") for n in range(PODS_READ + 9)]
+        reading = Servers().read(list(reversed(many)), NOW)
     assert [one.pod for one in reading.pods] == [one.name for one in many[:PODS_READ]]
