@@ -37,7 +37,7 @@ def rescued(fleet: Fleet, view: View, goal: Revision) -> Fleet:
 
 def takes_place(fleet: Fleet, goal: Revision, count: int) -> bool:
     """Whether a goal of so many pods still needs the GPUs of what serves."""
-    return goal.number != fleet.serving and goal.ready < enough(fleet.current, count) and fleet.displaces(goal)
+    return _to_come(fleet, goal, count) and fleet.displaces(goal)
 
 
 def rescues(fleet: Fleet, goal: Revision | None, count: int) -> bool:
@@ -45,8 +45,10 @@ def rescues(fleet: Fleet, goal: Revision | None, count: int) -> bool:
 
     What is to be left serves on meanwhile, badly; a candidate would take the GPUs or the pods that end that sooner.
     """
-    if goal is None or fleet.current is None or not fleet.to_be_left:
-        return False
+    return goal is not None and fleet.current is not None and fleet.to_be_left and _to_come(fleet, goal, count)
+
+
+def _to_come(fleet: Fleet, goal: Revision, count: int) -> bool:
     return goal.number != fleet.serving and goal.ready < enough(fleet.current, count)
 
 

@@ -109,9 +109,7 @@ class AnyTraining(RuleBasedStateMachine):
     @precondition(_asks)
     @rule()
     def a_person_approves(self) -> None:
-        word = self.world.condition("Ready").message.split("eagle3.dev/approve=")[1].split()[0]
-        self.world.annotations["eagle3.dev/approve"] = word
-        self.world.settle()
+        self.world.approve().settle()
 
     @rule()
     def the_annotation_is_removed(self) -> None:

@@ -184,9 +184,7 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(_asks)
     @rule()
     def a_person_approves(self) -> None:
-        word = self.world.condition("Ready").message.split("eagle3.dev/approve=")[1].split()[0]
-        self.world.annotations["eagle3.dev/approve"] = word
-        self.world.settle()
+        self.world.approve().settle()
 
     @rule(number=st.integers(0, 3))
     def a_deployment_is_deleted(self, number: int) -> None:

@@ -21,20 +21,13 @@ def rejected(world: World) -> World:
     world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
     waits = world.condition("Ready").reason is Reason.AWAITING_APPROVAL
     if waits:
-        approve(world)
+        world.approve().settle()
     world.ready(2).finish("probe", measured(accept=1.9, speed=92.0))
     if world.seen.deployments[1].ready_replicas == 0:
         world.ready(1)
     world.annotations.clear()
     assert (world.serving, world.told.revisions[2].state) == (1, "Rejected")
     return world
-
-
-def approve(world: World) -> World:
-    world.annotations["eagle3.dev/approve"] = (
-        world.condition("Ready").message.split("eagle3.dev/approve=")[1].split()[0]
-    )
-    return world.settle()
 
 
 def test_a_proven_revision_takes_the_place_of_what_serves_only_with_a_persons_word() -> None:
@@ -45,7 +38,7 @@ def test_a_proven_revision_takes_the_place_of_what_serves_only_with_a_persons_wo
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert world.reason("RevisionProven") == ("True", Reason.PROVEN)
     assert world.reason("Stalled") == ("True", Reason.AWAITING_APPROVAL)
-    approve(world)
+    world.approve().settle()
     assert world.replicas == {0: 0, 1: 0, 2: 1}
     assert world.ready(2).serving == 2
     assert world.reason() == ("True", Reason.SERVING)
@@ -79,7 +72,7 @@ def test_where_nothing_moves_by_itself_a_proven_revision_does_not_either() -> No
     world = rejected(World().edit(autoApply="Never"))
     world.edit(probe={"minSpeedup": 1.0}).settle()
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
-    assert approve(world).ready(2).serving == 2
+    assert world.approve().settle().ready(2).serving == 2
 
 
 def test_a_proven_revision_is_not_started_while_the_object_is_suspended() -> None:
@@ -91,7 +84,7 @@ def test_a_proven_revision_is_not_started_while_the_object_is_suspended() -> Non
 
 def test_a_proven_revision_that_took_the_place_and_is_never_started_gives_it_back() -> None:
     world = rejected(World(room=1).edit(serve={"surge": "Never", "startTimeout": "20m"}))
-    approve(world.edit(probe={"minSpeedup": 1.0}).settle())
+    world.edit(probe={"minSpeedup": 1.0}).settle().approve().settle()
     world.pods(2, Pod("x", world.now, waiting_reason="ErrImagePull", waiting_message="not found"))
     world.later(1199).settle()
     assert world.replicas == {0: 0, 1: 0, 2: 1}
@@ -105,7 +98,7 @@ def test_one_word_covers_a_new_way_of_serving_and_nothing_that_comes_later() -> 
     """The annotation stays on the object for years."""
     world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
     world.edit(serve={"maxRunningRequests": 7}).settle()
-    approve(world).ready(2).finish("probe", measured())
+    world.approve().settle().ready(2).finish("probe", measured())
     assert world.replicas == {0: 0, 1: 0, 2: 0, 3: 1}, "its draft has the same word"
     world.ready(3).finish("probe", measured(accept=2.71, speed=126.9))
     assert world.serving == 3
@@ -275,7 +268,7 @@ def test_with_room_for_one_more_the_pods_take_each_others_place_with_a_persons_w
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert "the Service has 1 of 2 meanwhile" in world.condition("Ready").message
     assert (world.serving, world.replicas) == (1, {0: 0, 1: 2, 2: 0})
-    approve(world)
+    world.approve().settle()
     assert world.replicas == {0: 0, 1: 1, 2: 2}
     some_ready(some_ready(world, 2), 1)
     assert (world.serving, world.replicas) == (2, {0: 0, 1: 0, 2: 2})

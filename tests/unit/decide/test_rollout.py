@@ -259,10 +259,7 @@ def test_once_ready_an_outage_waits_for_approval() -> None:
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert world.serving == 1
     assert world.replicas == {0: 0, 1: 1, 2: 0}
-    command = world.condition("Ready").message
-    word = command.split("eagle3.dev/approve=")[1].split()[0]
-    world.annotations["eagle3.dev/approve"] = word
-    world.settle()
+    world.approve().settle()
     assert world.replicas == {0: 0, 1: 0, 2: 1}
     world.ready(2).finish("probe", measured(accept=1.0, speed=54.8))
     assert world.replicas == {0: 0, 1: 1, 2: 0}

@@ -16,16 +16,9 @@ def by_turns(**serve: object) -> World:
     return serving_draft(world).later(700).settle()
 
 
-def approve(world: World) -> World:
-    """A person does what the message of Ready says."""
-    command = world.condition("Ready").message
-    world.annotations["eagle3.dev/approve"] = command.split("eagle3.dev/approve=")[1].split()[0]
-    return world.settle()
-
-
 def retrained(world: World) -> World:
     """The next draft is asked for and approved: the servers are gone and Extract runs again."""
-    return approve(world.edit(train={"epochs": 9}).settle())
+    return world.edit(train={"epochs": 9}).settle().approve().settle()
 
 
 def test_by_default_the_servers_stay_while_the_next_draft_is_trained() -> None:
@@ -60,9 +53,7 @@ def test_an_approved_training_starts_when_the_servers_pods_are_gone() -> None:
     world = by_turns().edit(train={"epochs": 9}).settle()
     created = list(world.created)
     going = Pod("kimi-r1-0", world.now, "Running", started_at=world.now, terminating=True)
-    command = world.condition("Ready").message
-    world.annotations["eagle3.dev/approve"] = command.split("eagle3.dev/approve=")[1].split()[0]
-    world.step()
+    world.approve().step()
     assert world.replicas == {0: 0, 1: 0}
     world.pods(1, going)
     assert world.created == created
@@ -78,9 +69,7 @@ def test_an_approved_training_starts_when_the_servers_pods_are_gone() -> None:
 
 def test_a_server_on_a_lost_node_holds_no_training_up() -> None:
     world = by_turns().edit(train={"epochs": 9}).settle()
-    command = world.condition("Ready").message
-    world.annotations["eagle3.dev/approve"] = command.split("eagle3.dev/approve=")[1].split()[0]
-    world.step()
+    world.approve().step()
     lost = Pod("kimi-r1-0", world.now, "Running", started_at=world.now, terminating=True, gone_by=world.now)
     world.pods(1, lost).later(119).settle()
     assert world.reason() == ("False", Reason.MAKING_ROOM)
@@ -296,7 +285,7 @@ def test_an_adopted_draft_whose_conversion_runs_the_target_takes_its_turn_too() 
     world.finish("inspect", FACTS.model_copy(update={"checkpoint_digest": "c1"}))
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
     assert "eagle3.dev/approve=convert@" in world.condition("Ready").message
-    approve(world)
+    world.approve().settle()
     assert world.replicas == {0: 0, 1: 0}
     world.finish("convert", converted("b" * 64, expected=None))
     assert world.replicas == {0: 0, 1: 0, 2: 1}

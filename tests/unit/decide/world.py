@@ -111,6 +111,12 @@ class World:
         self.generation += 1
         return self
 
+    def approve(self) -> "World":
+        """A person does what the message of Ready says."""
+        word = self.condition("Ready").message.split("eagle3.dev/approve=")[1].split()[0]
+        self.annotations["eagle3.dev/approve"] = word
+        return self
+
     def step(self) -> Decision:
         """One reconcile, carried out."""
         decision, former = decide(self.obj, self.seen, self.settings, self.now), self.serving
