@@ -33,6 +33,7 @@ from served.extraction import (
     python_path,
 )
 from served.injection import TAKES, WRITES, injected, marking
+from stages.supervised import command_line, descendants
 from testcluster.wait import wait_for
 from tiny import grammar
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
@@ -194,14 +195,7 @@ def test_a_prefix_cache_that_comes_back_is_features_misaligned(another: Extracti
 
 def scheduler_of(process: "subprocess.Popen[bytes]") -> list[int]:
     """The processes of SGLang's scheduler below the container's first one."""
-    found, waiting = [], [process.pid]
-    while waiting:
-        pid = waiting.pop()
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            waiting += [int(child) for child in task.read_text().split()]
-        if b"scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            found.append(pid)
-    return found
+    return [pid for pid in descendants(process.pid) if b"scheduler" in command_line(pid)]
 
 
 #: Whichever class's method this is for: once so many parts are stored, the statement runs before each call.

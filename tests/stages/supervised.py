@@ -74,10 +74,11 @@ def descendants(pid: int) -> list[int]:
 
 def ranks(pid: int) -> list[int]:
     """The ranks of a supervised training, in their order. What each of them starts for itself, to compile kernels, is not one."""
-    return [one for one in descendants(pid) if b"spawn_main" in _command(one)]
+    return [one for one in descendants(pid) if b"spawn_main" in command_line(one)]
 
 
-def _command(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
+    """Of a process; empty where it has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

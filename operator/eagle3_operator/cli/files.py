@@ -77,13 +77,18 @@ def status_of(document: dict[str, Any], file: str) -> Eagle3DraftStatus:
     return _section(Eagle3DraftStatus, document.get("status") or {}, f"{file}: status")
 
 
+def first_fault(error: ValidationError) -> tuple[tuple[str, ...], str]:
+    """The path of the first field that is wrong, and what is wrong with it."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return tuple(map(str, first["loc"])), first["msg"]
+
+
 def _section(kind: type[_M], section: Any, where: str) -> _M:
     try:
         return kind.model_validate(section)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join((where, *map(str, first["loc"])))
-        raise UsageError(f"{field}: {first['msg']}") from None
+        path, said = first_fault(error)
+        raise UsageError(f"{'.'.join((where, *path))}: {said}") from None
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

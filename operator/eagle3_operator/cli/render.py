@@ -23,7 +23,7 @@ from eagle3_operator.cli.files import (
 )
 from eagle3_operator.cli.table import grid
 from eagle3_operator.cli.usage import UsageError
-from eagle3_operator.decide.keys import draft_key, plain_key
+from eagle3_operator.decide.keys import revision_key
 from eagle3_operator.decide.stages import sglang_version
 from eagle3_operator.manifests.flags import Flag, server_flags
 from eagle3_operator.manifests.names import revision_label, revision_name
@@ -120,10 +120,8 @@ def run(given: argparse.Namespace) -> int:
 def _servers(spec: Eagle3DraftSpec, facts: Facts, status: Eagle3DraftStatus) -> list[Served]:
     """What the object asks to be served, first without a draft and then with the newest one; then all other revisions."""
     artifact = status.artifact
-    keys: dict[str | None, str] = {None: plain_key(spec, facts)}
-    keys |= {digest: draft_key(spec, facts, digest) for digest in (r.draft for r in status.revisions) if digest}
     known = [
-        Served(r.number, r.artifact if r.draft else None, r.state, current=r.key == keys[r.draft])
+        Served(r.number, r.artifact if r.draft else None, r.state, current=r.key == revision_key(spec, facts, r.draft))
         for r in reversed(status.revisions)
     ]
     following = max((server.number for server in known), default=-1) + 1

@@ -12,6 +12,7 @@ from eagle3_api.conditions import Type
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
+from eagle3_operator.cli.files import first_fault
 from eagle3_operator.cli.table import grid
 from eagle3_operator.cli.usage import UsageError
 from eagle3_operator.decide.times import parse
@@ -40,10 +41,9 @@ def run(given: argparse.Namespace) -> int:
     try:
         text = status_text(Eagle3Draft.model_validate_json(found))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        path, said = first_fault(error)
         raise UsageError(
-            f"this version of the plugin cannot read {given.name}, which another one's operator wrote: {where}: {first['msg']}"
+            f"this version of the plugin cannot read {given.name}, which another one's operator wrote: {'.'.join(path)}: {said}"
         ) from None
     sys.stdout.write(text + "\n")
     return 0

@@ -21,6 +21,9 @@ Metadata = Mapping[tuple[str, str], Json]
 #: What is created and never changed; everything else is applied.
 _CREATED = frozenset({"Job", "JobSet"})
 
+#: What nothing else may wait for.
+_BUDGET = "PodDisruptionBudget"
+
 #: Statuses of an answer by which a request is refused, and will be when it is made again.
 _REFUSED = frozenset({403, 422})
 
@@ -42,9 +45,9 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job or JobSet of that name.
         ConflictError: a child changed since it was seen.
     """
-    budgets = [manifest for manifest in decision.apply if manifest["kind"] == "PodDisruptionBudget"]
+    budgets = [manifest for manifest in decision.apply if manifest["kind"] == _BUDGET]
     made = [manifest for manifest in decision.apply if manifest["kind"] in _CREATED]
-    applied = [manifest for manifest in decision.apply if manifest not in budgets and manifest not in made]
+    applied = [manifest for manifest in decision.apply if manifest["kind"] not in _CREATED | {_BUDGET}]
     _refuse_strangers(client, replace(decision, apply=(*applied, *made)), owner, seen)
     for deletion in decision.delete:
         if child := seen.get((deletion.kind, deletion.name)):

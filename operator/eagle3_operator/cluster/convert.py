@@ -45,7 +45,7 @@ def main_container(pod: Json) -> str:
 def pod_from(pod: Json) -> Pod:
     """A pod of a Job or a Deployment."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    conditions = _conditions(status)
     scheduled, readiness = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
     ready = readiness.get("status") == "True"
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
@@ -75,6 +75,10 @@ def pod_from(pod: Json) -> Pod:
         termination_message=ended.get("message", "") if ended else "",
         finished_at=_time(ended.get("finishedAt")) if ended else None,
     )
+
+
+def _conditions(status: Json) -> dict[str, Json]:
+    return {condition["type"]: condition for condition in status.get("conditions") or ()}
 
 
 def _port(pod: Json) -> int | None:
@@ -247,7 +251,7 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
     if number is None:
         return None
     annotations = metadata.get("annotations") or {}
-    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    conditions = _conditions(status)
     failure = conditions.get("ReplicaFailure", {})
     refused = failure.get("status") == "True"
     made = tuple(pod_from(pod) for pod in servers(pods, number))

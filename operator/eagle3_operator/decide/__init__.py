@@ -10,8 +10,9 @@ A reader begins with ``whole``, which calls, in this order:
   what of their output can go, and what is remembered; ``room``: whether the servers are to go first;
 - ``rollout``: which revision is tried and which one serves, in a table of steps. The questions it asks of ``revisions`` stand
   in ``fleet`` (with ``preference``: which is the best). ``watching`` and ``starts`` take stock (what was heard of traffic, how
-  often a start failed and why: ``diagnosis``), ``trying`` and ``probing`` are the candidate, ``approval`` is what waits for a
-  person, ``capacity`` how many pods each has, ``retirement`` which can go;
+  often a start failed and why: ``diagnosis``), ``trying`` and ``probing`` are the candidate, ``asking`` is what waits for a
+  person, whose word is in ``approval``, ``place`` whose GPUs a revision takes, ``capacity`` how many pods each has,
+  ``promotion`` what a move of the Service changes, ``retirement`` which can go;
 - ``conditions``, ``summary``, ``events``: what to say of it all; ``waking``: when to look again.
 
 Nothing here knows a client or a clock, and nothing is remembered but the object's own status.

@@ -1,4 +1,4 @@
-"""Approval: once there is traffic to lose, what leaves the public Service without a pod waits for a person.
+"""Approval: once there is traffic to lose, what takes pods away from the public Service waits for a person.
 
 There is once the object has been Ready, or the revision that it wants has been proven and has served.
 
@@ -26,7 +26,7 @@ class Approvals:
     ready_once: bool
 
     def needed(self, *, outage: bool) -> bool:
-        """Whether something waits; ``outage``: the Service would be without a pod for a while."""
+        """Whether something waits; ``outage``: the Service would have fewer pods, or none, for a while."""
         policy = self.obj.spec.auto_apply
         waits = policy is AutoApply.NEVER or (policy is AutoApply.WHEN_NO_OUTAGE and outage)
         return waits and self.ready_once

@@ -69,11 +69,12 @@ def enough(former: Revision | None, count: int) -> int:
 
 
 def bring(revision: Revision, count: int, view: View, facts: Facts) -> tuple[list[Manifest], list[Scale]]:
-    """What gives a revision that can run so many pods: its Deployment and Service where they are missing, or a scaling."""
+    """What gives a revision so many pods: its Deployment and Service where they are missing, or a scaling.
+
+    Without a Deployment it can run, is to have pods, and its name is free.
+    """
     name, number, deployment = view.obj.metadata.name, revision.number, revision.deployment
     if deployment is None:
-        if count == 0 or number in view.seen.deployments:  # the former one of this name is about to end
-            return [], []
         made = servers.deployment(
             view.obj,
             view.settings,

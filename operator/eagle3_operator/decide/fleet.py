@@ -35,6 +35,10 @@ class Fleet:
     def __getitem__(self, number: int) -> Revision:
         return self.revisions[number]
 
+    def of(self, number: int | None) -> Revision | None:
+        """The revision of this number, if it is one's."""
+        return self.revisions.get(number) if number is not None else None
+
     def changed(self, number: int, **changes: object) -> "Fleet":
         """The fleet with these fields of one revision's status changed."""
         revision = self.revisions[number]
@@ -44,8 +48,8 @@ class Fleet:
         """The fleet with this revision, new or in place of the one of its number."""
         return replace(self, revisions={**self.revisions, revision.number: revision})
 
-    def served_by(self, number: int) -> "Fleet":
-        """The fleet when its public Service selects this revision."""
+    def served_by(self, number: int | None) -> "Fleet":
+        """The fleet when its public Service selects this revision, or none."""
         return replace(self, serving=number)
 
     def without(self, numbers: list[int]) -> "Fleet":
@@ -55,7 +59,7 @@ class Fleet:
     @property
     def current(self) -> Revision | None:
         """The revision that serves."""
-        return self.revisions.get(self.serving) if self.serving is not None else None
+        return self.of(self.serving)
 
     @property
     def occupant(self) -> int | None:

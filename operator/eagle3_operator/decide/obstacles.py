@@ -60,9 +60,9 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
         if (found := view.seen.claims.get(name)) is not None:
             if asked and found.owned is None:
                 return _taken(root, found)
-            if found.terminating and asked:
-                continue
             if found.terminating:
+                if asked:
+                    continue
                 return _going(root, found)
             if alone := _not_shared(view.obj, root, found):
                 return alone

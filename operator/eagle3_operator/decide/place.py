@@ -40,7 +40,7 @@ def takes_place(fleet: Fleet, goal: Revision, count: int) -> bool:
     return _to_come(fleet, goal, count) and fleet.displaces(goal)
 
 
-def rescues(fleet: Fleet, goal: Revision | None, count: int) -> bool:
+def rescue_under_way(fleet: Fleet, goal: Revision | None, count: int) -> bool:
     """Whether a goal of so many pods is still to come, in place of something that is to be left: nothing else is tried then.
 
     What is to be left serves on meanwhile, badly; a candidate would take the GPUs or the pods that end that sooner.

@@ -110,7 +110,7 @@ class Rollout:
         return Outcome(
             revisions=[self._described(r) for _, r in sorted(self.fleet.revisions.items())],
             serving=self.fleet.current,
-            candidate=self._of(self.candidate),
+            candidate=self.fleet.of(self.candidate),
             reason=self.reason,
             message=self.message,
             room_for=self.room.training if self._makes_room else None,
@@ -118,9 +118,6 @@ class Rollout:
             events=self.events,
             requeue_after=min(self.wake, default=None),
         )
-
-    def _of(self, number: int | None) -> Revision | None:
-        return self.fleet.revisions.get(number) if number is not None else None
 
     def _change(self, number: int, **changes: object) -> Revision:
         self.fleet = self.fleet.changed(number, **changes)
@@ -132,9 +129,9 @@ class Rollout:
         """What the watch heard, and which starts have failed since."""
         self.fleet = heard(self.fleet, self.view.seen.metrics, self.watch)
         occupant, now, best = self.fleet.occupant, self.view.now, self.fleet.best()
-        rescued = self.fleet.to_be_left and best is not None and best.replicas > 0
+        begun = self.fleet.to_be_left and best is not None and best.replicas > 0
         for number, revision in self.fleet.revisions.items():
-            changes = starts.counted(revision, serving=occupant, rescued=rescued, budget=self.budget, now=now)
+            changes = starts.counted(revision, serving=occupant, rescue_begun=begun, budget=self.budget, now=now)
             revision = self._change(number, **changes)
             if (left := starts.rest_left(revision, serving=occupant, now=now)) is not None:
                 self.wake.append(max(left, _SOON))
@@ -146,9 +143,9 @@ class Rollout:
 
         Without it what serves would not be watched, and never be left.
         """
-        goal, former = self.fleet.current, self._of(self.before.serving_revision)
+        goal, former = self.fleet.current, self.fleet.of(self.before.serving_revision)
         if goal is not None and goal.number != self.before.serving_revision:
-            self._note_move(replace(self.fleet, serving=former.number if former is not None else None), goal)
+            self._note_move(self.fleet.served_by(former.number if former is not None else None), goal)
 
     def try_candidate(self) -> None:
         """Start the candidate's server and, once it is ready, measure it. What that decides gives the next one its turn."""
@@ -175,15 +172,15 @@ class Rollout:
         if goal is not None and self.fleet.to_be_left and goal.number != self.fleet.serving:
             self.fleet = place.rescued(self.fleet, self.view, goal)
         tried = self.candidate not in (None, self.goal)
-        if goal is not None and tried and place.rescues(self.fleet, goal, self.serve.replicas):
+        if goal is not None and tried and place.rescue_under_way(self.fleet, goal, self.serve.replicas):
             text = f"{goal.name} is starting, to take over; r{self.candidate} is tried after that"
             self.reason, self.message = Reason.SERVER_STARTING, text
 
     def ask(self) -> None:
         """What is to come and costs what serves its pods waits for a person; a rescue never does."""
-        mover = self._of(self.candidate)
+        mover = self.fleet.of(self.candidate)
         if mover is None and self.goal not in (None, self.fleet.serving) and not self.fleet.to_be_left:
-            mover = self._of(self.goal)
+            mover = self.fleet.of(self.goal)
         for number, revision in self.fleet.revisions.items():
             if mover is None or number != mover.number:
                 self._change(number, covered=False, displaces=self._still_displaces(revision))
@@ -205,20 +202,20 @@ class Rollout:
             gone = revision.deployment is None
             if gone and number in self.view.seen.deployments:  # its name is free again once it has ended
                 self.wake.append(self.view.settings.poll_seconds)
-            elif gone and not (count and self.fleet.can_run(revision)):
                 continue
-            else:
-                if count > revision.replicas and (gone or number != self.fleet.serving or not revision.replicas):
-                    self._change(number, started_at=times.text(self.view.now))
-                if gone:
-                    self._change(number, model=self.facts.target_folder(self.view.obj.spec.target.model))
-                apply, scale = capacity.bring(self.fleet[number], count, self.view, self.facts)
-                self.actions.apply += apply
-                self.scale += scale
+            if gone and not (count and self.fleet.can_run(revision)):
+                continue
+            if count > revision.replicas and (gone or number != self.fleet.serving or not revision.replicas):
+                self._change(number, started_at=times.text(self.view.now))
+            if gone:
+                self._change(number, model=self.facts.target_folder(self.view.obj.spec.target.model))
+            apply, scale = capacity.bring(self.fleet[number], count, self.view, self.facts)
+            self.actions.apply += apply
+            self.scale += scale
 
     def promote(self) -> None:
         """Move the public Service, one patch, once the goal has enough ready pods."""
-        goal, former, count = self._of(self.goal), self.fleet.current, self.serve.replicas
+        goal, former, count = self.fleet.of(self.goal), self.fleet.current, self.serve.replicas
         if goal is None or goal.number == self.fleet.serving:
             return
         if goal.ready < capacity.enough(former, count) and count > 0 and not self._makes_do(goal, former):
@@ -232,7 +229,7 @@ class Rollout:
 
     def retire(self) -> None:
         """Delete what nobody can need, beyond revisionHistoryLimit."""
-        needed = self.fleet.needed(self._of(self.candidate), self._of(self.goal))
+        needed = self.fleet.needed(self.fleet.of(self.candidate), self.fleet.of(self.goal))
         keep = self.view.obj.spec.revision_history_limit
         over = retirement.retired(self.fleet.revisions, needed=needed, keep=keep)
         for number in over:
@@ -309,9 +306,9 @@ class Rollout:
                 self._change(number, bakes_until=None)
         if self._makes_room:
             return dict.fromkeys(self.fleet.revisions, 0)
-        goal, candidate, count = self._of(self.goal), self._of(self.candidate), self.serve.replicas
+        goal, candidate, count = self.fleet.of(self.goal), self.fleet.of(self.candidate), self.serve.replicas
         # What is fallen back to while it is measured again gets the pods of a goal, not the one of a candidate
-        held = self.blocked or self.candidate == self.goal or place.rescues(self.fleet, goal, count)
+        held = self.blocked or self.candidate == self.goal or place.rescue_under_way(self.fleet, goal, count)
         return capacity.replicas(
             self.fleet.revisions,
             count=count,

@@ -40,21 +40,21 @@ class Failure:
 
 
 def counted(
-    revision: Revision, *, serving: int | None, rescued: bool, budget: float, now: datetime
+    revision: Revision, *, serving: int | None, rescue_begun: bool, budget: float, now: datetime
 ) -> dict[str, object]:
     """What is newly known of a revision's start, as changes of its status: a failure, its end, or another chance.
 
     Args:
         revision: any.
         serving: number of the revision that serves, and that can have pods.
-        rescued: another revision starts already, to take over from that one.
+        rescue_begun: another revision starts already, to take over from that one.
         budget: seconds that a server may take to become ready.
         now: the time.
     """
     if revision.replicas == 0:
         return _rested(revision, serving=serving, now=now)
     if revision.number == serving:
-        return _serves(revision, rescued=rescued, budget=budget, now=now)
+        return _serves(revision, rescue_begun=rescue_begun, budget=budget, now=now)
     if revision.ready > 0 or not revision.startable:
         return {}
     failure = _failure(revision, serving=serving, budget=budget, now=now)
@@ -68,19 +68,17 @@ def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime)
     """
     if revision.deployment is None:
         return None
-    late = [pod for pod in revision.deployment.without_former_pods.pods if not pod.ready]
+    late = tuple(pod for pod in revision.deployment.without_former_pods.pods if not pod.ready)
     waited = _waited(revision.status.started_at, revision.deployment, now)
     allowed = budget if late and all(pod.started for pod in late) else budget + BEFORE_THE_CONTAINER
     if waited <= allowed:
         return None
     ready = f"{revision.ready} of {wanted} pods are ready after {waited / 60:.0f} min"
-    reason, problem = (
-        held_up(tuple(late)) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=tuple(late)))
-    )
+    reason, problem = held_up(late) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=late))
     return Failure(revision.serve.start_retries + 1, reason, f"{ready}: {problem}")
 
 
-def _serves(revision: Revision, *, rescued: bool, budget: float, now: datetime) -> dict[str, object]:
+def _serves(revision: Revision, *, rescue_begun: bool, budget: float, now: datetime) -> dict[str, object]:
     """Whether what serves is not steadily ready for longer than a start may take: then it is to be left, once no pod is ready.
 
     One that is steadily ready again has nothing more against it; but a rescue that has begun is not thrown away for that. A pod
@@ -88,7 +86,7 @@ def _serves(revision: Revision, *, rescued: bool, budget: float, now: datetime) 
     """
     status = revision.status
     if revision.ready > 0:
-        if rescued or not _steady(revision, now):
+        if rescue_begun or not _steady(revision, now):
             return {}
         return {"unready_since": None, **({} if revision.startable else _ANOTHER_CHANCE)}
     if status.unready_since is None:

@@ -106,9 +106,9 @@ def public_service(obj: Eagle3Draft, *, revision: int) -> Manifest:
 
 
 def disruption_budget(obj: Eagle3Draft, *, revision: int) -> Manifest:
-    """Whoever drains nodes takes the serving pods one after the other; one that is alone goes too.
+    """Whoever drains nodes takes the ready serving pods one after the other; one that is alone goes too.
 
-    Nor does a pod that is not ready, and what is only tried or kept warm is none of its business.
+    A pod that is not ready goes at any time. What is only tried or kept warm is not covered.
     """
     name = obj.metadata.name
     return {

@@ -1,5 +1,6 @@
 """What holds whatever happens: random histories of edits, starts, probes, windows, full nodes and lost statuses."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import seconds
+from eagle3_api.status import RevisionStatus
 from eagle3_operator.decide import decide, times
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Standing, known
@@ -44,10 +46,10 @@ class Guarded(World):
             assert not taken or asked or not ready_once or rescue, "nobody was asked for the pods of what serves"
         return decision
 
-    def fleet(self, revisions: object) -> Fleet:
+    def fleet(self, revisions: Sequence[RevisionStatus]) -> Fleet:
         """The revisions as a status has them."""
         spec = self.obj.spec
-        found = {r.number: r for r in known(revisions, self.seen, spec)}  # type: ignore[arg-type]
+        found = {r.number: r for r in known(revisions, self.seen, spec)}
         return Fleet(found, self.serving, None, spec, self.told.resolved or FACTS)
 
     def standings(self) -> dict[int, Standing]:

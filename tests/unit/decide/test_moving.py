@@ -342,7 +342,7 @@ def refuse(world: World, number: int) -> World:
     """A quota lets the revision have no pods."""
     deployment = replace(world.seen.deployments[number], pods=(), ready_replicas=0)
     refused = replace(deployment, refused="exceeded quota: gpus", refused_since=world.now)
-    world.seen = replace(world.seen, deployments={**world.seen.deployments, number: refused})
+    world._put(refused)
     return world.settle()
 
 
