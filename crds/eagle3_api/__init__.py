@@ -2,7 +2,7 @@
 
 - ``spec``, ``status``, ``conditions``: the ``Eagle3Draft`` object; ``crd`` turns them into the CustomResourceDefinition.
 - ``jobs``, ``artifacts``, ``manifest``, ``exit_codes``: the contract between the control plane and the Jobs that it starts.
-- ``sglang``, ``checkpoints``, ``estimate``: facts and rules that both planes need.
+- ``sglang``, ``checkpoints``, ``estimate``, ``rates``: facts and rules that both planes need.
 
 It imports nothing but pydantic, so that it loads in an operator's image, in an SGLang image and on a laptop alike.
 """

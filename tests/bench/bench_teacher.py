@@ -101,7 +101,7 @@ def measured(learning: Learning, exact: Features) -> Evaluation:
     """A draft on the held-out conversations of exact features."""
 
     def unroll_loss(batch: Batch) -> UnrollLoss:
-        return learning.unroll_loss(batch, learning.teacher.labels(batch.teaching), torch.ones(len(batch.wanted)))
+        return learning.unroll_loss(batch, torch.ones(len(batch.wanted)))
 
     return evaluate(
         unroll_loss,

@@ -16,6 +16,7 @@ from eagle3_api.manifest import File
 from eagle3_draft.features import Features
 from eagle3_draft.features.format import Digests
 from eagle3_draft.features.format import tensors as columns_of
+from eagle3_draft.features.pieces import raw
 from eagle3_draft.places import SHARDS, ObjectStore
 
 
@@ -42,7 +43,8 @@ def main(root: Path, folder: Path, config: ObjectStoreConfig, own: list[list[int
         for following in own[number : number + 1]:
             features.train.expect(following)
         for index, sample in zip(step, features.train.read(step), strict=True):
-            read = Digests.of(columns_of(sample), features.header)
+            stored = {name: raw([tensor])[0] for name, tensor in columns_of(sample).items()}
+            read = Digests.of(stored, features.header)
             digests.setdefault(index, []).append((read.text + read.computed).hex())
         with at._shards._alone():
             most = max(most, sum(path.stat().st_size for path in (root / SHARDS).iterdir()))

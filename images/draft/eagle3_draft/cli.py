@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eagle3_api.checkpoints import command
-from eagle3_api.jobs import ExitCode
+from eagle3_api.exit_codes import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from eagle3_api.artifacts import MANIFEST
-from eagle3_api.jobs import ObjectStoreConfig
+from eagle3_api.jobs import ObjectStoreConfig, StageName
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
@@ -96,6 +96,19 @@ def place(config: ObjectStoreConfig | None, root: Path) -> Place:
 def place_of(config: ObjectStoreConfig | None, artifact: Path) -> Place:
     """As ``place``, for an artifact's folder, ``<root>/<namespace>/<name>/<stage>/<key>``."""
     return Volume() if config is None else ObjectStore(config, artifact.parents[3])
+
+
+def remove_abandoned(own: Path, stage: StageName, at: Place) -> None:
+    """Remove what lies unfinished beside an artifact's folder, under other keys of its stage: the spec has changed since.
+
+    What is finished stays, for an edit that is taken back.
+    """
+    if own.parent.name != stage:  # not laid out as artifacts are: others' things may lie there
+        return
+    for other, finished in at.inside(own.parent).items():
+        if other != own and not finished:
+            with suppress(OSError):  # it takes space, and does no harm
+                at.remove(other)
 
 
 class Volume:

@@ -16,14 +16,14 @@ from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 
 #: As safetensors calls them.
-DTYPES = {
+NAMES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
     torch.float16: "F16",
     torch.int64: "I64",
     torch.bool: "BOOL",
 }
-_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+_TORCH = {name: dtype for dtype, name in NAMES.items()}
 
 #: Bytes that are read at once: enough for the disk's speed, and little beside any model.
 PIECE = 16 * 1024 * 1024

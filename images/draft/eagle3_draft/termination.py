@@ -34,7 +34,7 @@ class Termination:
 
     def __init__(self) -> None:
         #: The signal that came.
-        self.signal: signal.Signals | None = None
+        self._signal: signal.Signals | None = None
         self._group: int | None = None
         self._former = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -48,7 +48,7 @@ class Termination:
     @property
     def received(self) -> bool:
         """The pod is to end."""
-        return self.signal is not None
+        return self._signal is not None
 
     def check(self) -> None:
         """Raises:
@@ -68,13 +68,13 @@ class Termination:
             self._group = None
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.signal = signal.Signals(number)
+        self._signal = signal.Signals(number)
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if self._group is not None and self.signal is not None:
+        if self._group is not None and self._signal is not None:
             with suppress(ProcessLookupError):
-                os.killpg(self._group, self.signal)
+                os.killpg(self._group, self._signal)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def test_with_every_loss_more_is_accepted(loss: Loss) -> None:
         """The geometric mean over all positions and steps of what a server that samples accepts."""
         learning.loss, trained = Loss(kind="LKAlpha"), learning.loss
         with torch.no_grad():
-            sums = learning.unroll_loss(batch, learning.teacher.labels(batch.teaching), torch.ones(STEPS)).sums
+            sums = learning.unroll_loss(batch, torch.ones(STEPS)).sums
         learning.loss = trained
         return float((-sums.losses.sum() / sums.counted.sum()).exp())
 
@@ -147,11 +147,11 @@ def test_in_fp8_it_learns_as_much() -> None:
 def test_what_is_learned_in_fp8_is_measured_as_it_will_be_served() -> None:
     batch = new_batch()
     learning = new_learning(Fp8Factor)
-    answers, weights = learning.teacher.labels(batch.teaching), torch.ones(STEPS)
+    weights = torch.ones(STEPS)
     with torch.no_grad():
-        rounded = learning.unroll_loss(batch, answers, weights).sums.losses
+        rounded = learning.unroll_loss(batch, weights).sums.losses
         learning.model.eval()
-        measured = learning.unroll_loss(batch, answers, weights).sums.losses
-        exact = new_learning(Factor).unroll_loss(batch, answers, weights).sums.losses
+        measured = learning.unroll_loss(batch, weights).sums.losses
+        exact = new_learning(Factor).unroll_loss(batch, weights).sums.losses
     assert not torch.equal(rounded, measured)
     assert torch.equal(measured, exact)

@@ -110,7 +110,7 @@ def measure(draft: FastDraft, ids: Tensor, samples: Sequence[Sample], embedding:
     """
     dtype, tally = draft.lm_head.weight.dtype, Tally(steps)
     lengths = [len(sample) for sample in samples]
-    progress, done = Progress(len(samples), "held-out conversations"), 0
+    progress = Progress(len(samples), "held-out conversations")
     for part in passes(range(len(samples)), lengths, TOKENS):
         batch = pack([samples[number] for number in part], steps)
         states = unroll(draft, batch.states(dtype), embedding[batch.input_ids].to(dtype), batch.rows)
@@ -119,8 +119,7 @@ def measure(draft: FastDraft, ids: Tensor, samples: Sequence[Sample], embedding:
             for of_step, spots in zip(states, batch.rows.spots, strict=True)
         ]
         tally.add(proposed, batch)
-        done += len(part)
-        progress.update(done)
+        progress.advance(len(part))
     return tally.agreement()
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import embedding
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.values import Values, judge
-from eagle3_draft.convert.weights import Written, write
+from eagle3_draft.convert.weights import write
 from eagle3_draft.inspect.checkpoint import refuse
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
@@ -62,12 +61,11 @@ def emit(form: Form, served: Served, ids: Sequence[int], target: Path, target_dt
     sources = sources_of(form, model)
     progress = Progress(len(sources), "tensors")
     shown: dict[str, tuple[Values, int]] = {}
-    done = count(1)
 
-    def look(written: Written) -> None:
-        if written.values is not None:
-            shown[written.name] = (written.values, len(sources[written.name].shape))
-        progress.update(next(done))
+    def look(name: str, values: Values | None) -> None:
+        if values is not None:
+            shown[name] = (values, len(sources[name].shape))
+        progress.advance(1)
 
     digest = write(sources, folder / WEIGHTS, dtype, look)
     findings = [*judge(shown), *embedding.compare(form, model)]

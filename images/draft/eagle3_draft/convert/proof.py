@@ -1,7 +1,8 @@
-"""What is found of a converted draft by its own forward, before a server is started.
+"""What is found of a converted draft before a server is started.
 
-A trained draft brings the features that its trainer measured it on: it must say there what it said in training. An adopted one
-is asked on the target's own answers: it must agree with them more often than by chance.
+A draft that was trained here must have the trained one's numbers (``parity``), and be as often right as in training on the features
+that its trainer measured it on (``accuracy``). An adopted one is asked on the target's own answers: it must agree with them more
+often than by chance (``agreement``), and not more often on the states of neighbouring layers (``reading``).
 """
 
 import json
@@ -22,7 +23,6 @@ from eagle3_draft.convert.agreement import AGREEMENT, Agreement, judge, measure
 from eagle3_draft.convert.answers import Load, hear
 from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.convert.parity import Parity
-from eagle3_draft.convert.reading import neighbours, of_layers, read
 from eagle3_draft.inspect.target import TargetFacts
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.target import Target
@@ -88,16 +88,19 @@ def prove_adopted(config: ConvertConfig, form: Form, facts: TargetFacts, load: L
     folder, target = Path(config.folder), Target(Path(config.target))
     prompts = [json.loads(line)["input_ids"] for line in (folder / PROMPTS).read_bytes().splitlines()]
     stored: FeatureDtype = "fp32" if weight_type(facts.dtype) is torch.float32 else "bf16"
-    others = neighbours(config.layers, facts.architecture, facts.num_layers, Version.parse(config.sglang_version))
+    others = reading.neighbours(
+        config.layers, facts.architecture, facts.num_layers, Version.parse(config.sglang_version)
+    )
     heard = sorted({*config.layers, *(layer for other in others for layer in other)})
     samples = hear(config, prompts, stored, load, heard)
     draft, ids = parity.read_converted(folder, config.layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     draft, embedding = draft.to(device), target.embedding()
-    own = of_layers(samples, heard, config.layers)
+    own = reading.of_layers(samples, heard, config.layers)
     agreement = measure(draft, ids, own, embedding)
     first, *elsewhere = (
-        read(draft, ids, of_layers(samples, heard, layers), embedding, layers) for layers in (config.layers, *others)
+        reading.read(draft, ids, reading.of_layers(samples, heard, layers), embedding, layers)
+        for layers in (config.layers, *others)
     )
     return Proof(agreement=agreement, findings=[*reading.judge(first, elsewhere), *judge(agreement)])
 

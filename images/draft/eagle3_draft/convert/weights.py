@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -13,19 +12,14 @@ import torch
 
 from eagle3_draft import artifacts
 from eagle3_draft.convert.values import Values
-from eagle3_draft.tensors import DTYPES, Source, pieces, type_of
-
-
-@dataclass(frozen=True)
-class Written:
-    """A tensor that was written, and what its values were like; None for a vocabulary's map."""
-
-    name: str
-    values: Values | None
+from eagle3_draft.tensors import NAMES, Source, pieces, type_of
 
 
 def write(
-    sources: Mapping[str, Source], path: Path, dtype: torch.dtype, seen: Callable[[Written], object] = lambda _: None
+    sources: Mapping[str, Source],
+    path: Path,
+    dtype: torch.dtype,
+    seen: Callable[[str, Values | None], object] = lambda name, values: None,
 ) -> str:
     """Write tensors to one safetensors file, those of numbers in another type.
 
@@ -33,7 +27,7 @@ def write(
         sources: by the names that they get.
         path: of the file, which is whole, durable and readable by all in the end.
         dtype: of the weights. Integers and truth values keep theirs.
-        seen: is told each tensor, once it is written.
+        seen: is told the name of each tensor, once it is written, and what its values were like; None for a vocabulary's map.
 
     Returns:
         sha256 of the file's bytes, in hexadecimal: a piece is hashed while it is written.
@@ -55,7 +49,7 @@ def write(
                 if values is not None:
                     values.add(piece)
                 put(piece.to(types[name]).view(torch.uint8).numpy().data)
-            seen(Written(name, values))
+            seen(name, values)
         file.flush()
         os.fchmod(file.fileno(), artifacts.FILE_MODE)
         os.fsync(file.fileno())
@@ -68,7 +62,7 @@ def _header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes
     end = 0
     for name, (dtype, shape) in tensors.items():
         start, end = end, end + prod(shape) * dtype.itemsize
-        entries[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        entries[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

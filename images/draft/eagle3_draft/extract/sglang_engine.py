@@ -224,9 +224,8 @@ class SGLangEngine:
     def _taken(self, batches: "Sequence[_Batch]", computing: "Future[None]") -> Iterator[States]:
         try:
             for batch in batches:
-                while not wait(
-                    [batch.answers], FAILURE_LOOK_SECONDS
-                ).done:  # who has failed may keep the others from answering
+                # Who has failed may keep the others from answering
+                while not wait([batch.answers], FAILURE_LOOK_SECONDS).done:
                     self._raise_failure()
                 try:
                     answers = batch.answers.result()

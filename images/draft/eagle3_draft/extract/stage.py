@@ -6,7 +6,7 @@ finds them all finished publishes the whole, which moves no byte.
 
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from eagle3_draft.extract.texts import AsTheyStand, Regenerated, Texts
 from eagle3_draft.features import SHARD_BYTES, Split
 from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
-from eagle3_draft.places import Place, place_of
+from eagle3_draft.places import Place, place_of, remove_abandoned
 from eagle3_draft.progress import Progress
 from eagle3_draft.termination import Termination
 
@@ -88,10 +88,7 @@ def run(
     at = place_of(config.object_store, folder)
     if (manifest := at.finished(folder, config.key)) is not None:
         return ExtractResult.model_validate_json(at.file(folder, manifest.file(REPORT)).read_bytes())
-    if (
-        folder.parent.name == StageName.EXTRACT
-    ):  # if not, it is not laid out as artifacts are: others' things may lie there
-        _remove_abandoned(folder, at)
+    remove_abandoned(folder, StageName.EXTRACT, at)  # Inspect counts these bytes as free
     remove_left(folder, parts.index())
     with (
         Termination() as termination,
@@ -121,17 +118,6 @@ def run(
                     maker.finish()
             maker.finish()
         return whole.publish(inputs, folder, at, every, inputs.prompts() if found is None else found)
-
-
-def _remove_abandoned(folder: Path, at: Place) -> None:
-    """Remove what was begun under another key: the spec has changed since, and Inspect counts these bytes as free.
-
-    What is finished stays, for an edit that is taken back: Clean removes it once a draft is trained, but where it is retained.
-    """
-    for other, finished in at.inside(folder.parent).items():
-        if other != folder and not finished:
-            with suppress(OSError):  # Clean tries again, and says why
-                at.remove(other)
 
 
 class _Loaded:

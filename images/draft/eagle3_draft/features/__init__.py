@@ -1,7 +1,7 @@
 """The feature store: what the target computed over the conversations, as training reads it.
 
-An artifact of Extract holds shards, each a safetensors file of some tens of megabytes with many conversations laid end
-to end, and ``lengths.safetensors`` with the tokens of each conversation and its digests:
+Extract's artifact is parts, and ``lengths.safetensors`` over all of them. A part holds shards, each a safetensors file of some tens
+of megabytes with many conversations laid end to end, and ``lengths.safetensors`` with the tokens of each and its digests:
 
     train-00000.safetensors     input_ids  int32  (tokens,)
     held_out-00000.safetensors  loss_mask  uint8  (tokens,)                    1 where the token is the assistant's
@@ -11,7 +11,7 @@ to end, and ``lengths.safetensors`` with the tokens of each conversation and its
 
 ``loss_mask`` is not shifted: it marks the token itself, as one to be predicted. The manifest's numbers say what the
 states are (``Header``). ``FeatureWriter`` writes a store so that an interrupted run loses one shard at most;
-``Features.open`` reads it, memory-mapped; a conversation is verified when it is first read.
+``Features.open`` reads it, on a volume memory-mapped; a conversation is verified when it is first read.
 """
 
 from eagle3_draft.features.format import TORCH_DTYPES, Header, Sample, Split, Text, as_stored, sample_of, tensors

@@ -11,7 +11,7 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_draft.features import teaching
-from eagle3_draft.features.pieces import merged, raw
+from eagle3_draft.features.pieces import merged
 from eagle3_draft.features.scaled import FP8, quantised, restored
 from eagle3_draft.features.teaching import Teaching
 
@@ -95,13 +95,8 @@ class Digests:
     computed: bytes
 
     @classmethod
-    def of(cls, columns: Mapping[str, torch.Tensor], header: "Header") -> "Digests":
-        """Of a conversation's tensors as they are stored."""
-        return cls.of_bytes({name: raw([tensor])[0] for name, tensor in columns.items()}, header)
-
-    @classmethod
-    def of_bytes(cls, columns: Mapping[str, memoryview], header: "Header") -> "Digests":
-        """Of their bytes."""
+    def of(cls, columns: Mapping[str, memoryview], header: "Header") -> "Digests":
+        """Of a conversation's bytes in each tensor, as they are stored."""
         return cls(digest_of(columns, TEXT_TENSORS), digest_of(columns, header.computed()))
 
 

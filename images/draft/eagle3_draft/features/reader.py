@@ -84,10 +84,8 @@ class Features:
                 reads (FeatureMismatch).
         """
         manifest = at.read(folder)
-        files = {file.path: file for file in manifest.files}
-        stores = artifacts.parts(folder, manifest, at.file) or {
-            "": manifest
-        }  # of an older version is a whole without parts
+        # A whole of an older version has no parts
+        stores = artifacts.parts(folder, manifest, at.file) or {"": manifest}
         try:
             header = Header.model_validate(manifest.numbers)
         except ValidationError as error:
@@ -99,9 +97,11 @@ class Features:
                 f"the last hidden states in {folder} were taken {header.last_norm!r} of the final norm; the target's head "
                 "reads them after it. Extract them again",
             )
-        if LENGTHS not in files:
-            raise corrupt(folder, f"its manifest lists no {LENGTHS}")
-        table = _table(at.file(folder, files[LENGTHS]))
+        try:
+            lengths = manifest.file(LENGTHS)
+        except KeyError:
+            raise corrupt(folder, f"its manifest lists no {LENGTHS}") from None
+        table = _table(at.file(folder, lengths))
         samples = []
         for split in Split:
             try:

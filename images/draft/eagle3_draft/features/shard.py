@@ -71,7 +71,7 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> Writte
     apart = {name: raw(parts) for name, parts in columns.items()}
     with ThreadPoolExecutor(1, "digest") as beside:
         digests = [
-            beside.submit(Digests.of_bytes, {name: parts[number] for name, parts in apart.items()}, header)
+            beside.submit(Digests.of, {name: parts[number] for name, parts in apart.items()}, header)
             for number in range(len(rows))
         ]
         sha256 = artifacts.write_pieces(path, every)

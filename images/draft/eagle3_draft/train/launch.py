@@ -12,10 +12,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig, TrainResult
-from eagle3_draft import artifacts
+from eagle3_draft import artifacts, places
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
-from eagle3_draft.places import Volume, place_of
+from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import endings, foreign
 from eagle3_draft.train.begin import prepare
@@ -77,14 +77,8 @@ def remove_abandoned(config: TrainConfig) -> None:
 
     Their checkpoints lie beside this training's scratch, the weights of their best drafts beside its artifact. A finished one stays.
     """
-    volume = Volume()
     for own in dict.fromkeys((Path(config.folder), Path(config.scratch))):
-        if own.parent.name != StageName.TRAIN:  # not laid out as artifacts are: others' things may lie there
-            continue
-        for other, finished in volume.inside(own.parent).items():
-            if other != own and not finished:
-                with suppress(OSError):  # it takes space, and does no harm
-                    volume.remove(other)
+        places.remove_abandoned(own, StageName.TRAIN, places.Volume())
 
 
 def _launch(config: TrainConfig, index: int) -> TrainResult:

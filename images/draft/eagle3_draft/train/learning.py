@@ -14,7 +14,7 @@ from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.loss import CROSS_ENTROPY, Labels, Teacher, step_weights, total_loss
+from eagle3_draft.train.loss import CROSS_ENTROPY, Teacher, step_weights, total_loss
 from eagle3_draft.train.loss_kernel import UnrollLoss, unroll_loss
 from eagle3_draft.train.mesh import mesh_of
 from eagle3_draft.train.portions import Portion
@@ -113,7 +113,7 @@ class Learning:
                 portion = next(coming)
             # Between copies of the draft the gradients of all passes are added up once
             self.sharded.set_requires_all_reduce(number == passes)
-            result = self.unroll_loss(portion.batch, self.teacher.labels(portion.batch.teaching), weights)
+            result = self.unroll_loss(portion.batch, weights)
             result.loss.backward()  # type: ignore[no-untyped-call]
             sums += torch.stack([result.sums.losses, result.sums.right, result.sums.supervised])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
@@ -126,7 +126,7 @@ class Learning:
         accuracy = right[:1] / supervised[:1].clamp(min=1)
         return torch.cat([total_loss(losses, counted, self.loss)[None], _whole(norm)[None], accuracy, shared[steps:]])
 
-    def unroll_loss(self, batch: Batch, labels: Labels, weights: Tensor) -> UnrollLoss:
+    def unroll_loss(self, batch: Batch, weights: Tensor) -> UnrollLoss:
         """The loss of an unroll over a batch; a counted row of each step has these weights, (steps,)."""
         embeds = F.embedding(batch.input_ids, self.embedding)
         result: UnrollLoss = self.model.loss(
@@ -136,7 +136,7 @@ class Learning:
             partial(
                 unroll_loss,
                 batch=batch,
-                labels=labels,
+                labels=self.teacher.labels(batch.teaching),
                 teacher=self.teacher,
                 weights=weights,
                 loss=self.loss,

@@ -315,8 +315,7 @@ class Training:
 
     def _evaluate(self, step: int, epoch: int) -> Evaluation:
         def unroll_loss(batch: Batch) -> UnrollLoss:
-            labels = self.learning.teacher.labels(batch.teaching)
-            return self.learning.unroll_loss(batch, labels, torch.ones(len(batch.wanted), device=self.device))
+            return self.learning.unroll_loss(batch, torch.ones(len(batch.wanted), device=self.device))
 
         return evaluate(
             unroll_loss,

@@ -21,9 +21,8 @@ class Portion:
     """What a rank computes at a time."""
 
     batch: Batch
-    counted: (
-        Tensor  # (steps,) float32, the rows that the loss counts in all of this rank's portions of the optimizer step
-    )
+    #: (steps,) float32, the rows that the loss counts in all of this rank's portions of the optimizer step
+    counted: Tensor
 
     def tensors(self) -> list[Tensor]:
         """All of them."""
