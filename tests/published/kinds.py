@@ -87,6 +87,31 @@ def modelopt_deep_new(draft: Original, folder: Path) -> None:
     _say(folder, num_hidden_layers=2)
 
 
+def torchspec_whole(draft: Original, folder: Path) -> None:
+    """TorchSpec for vLLM, its head uncut: ``layers.0``, a row for every token and so no map, the target's embedding, no layers."""
+    _torchspec(draft, folder)
+
+
+def torchspec_latent(draft: Original, folder: Path) -> None:
+    """The same for Kimi: ModelOpt's fields in ``eagle_config``, where layers are named by their *input*; yarn in its older spelling."""
+    named = eagle_config(draft) | {"eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in draft.layers]} | MODELOPT
+    rope = dict(draft.sizes["rope_scaling"])
+    _torchspec(
+        draft,
+        folder,
+        architectures=["Eagle3DeepseekV2ForCausalLM"],
+        model_type="kimi_k2",
+        eagle_config=named,
+        rope_scaling={"type": rope.pop("rope_type"), **rope},
+    )
+
+
+def _torchspec(draft: Original, folder: Path, **config: object) -> None:
+    write_config(folder, draft.config(_torchspec_version="0.1.0", use_cache=True, **config))
+    weights = draft.renamed("midlayer.", "layers.0.") | draft.embedded
+    save_file(weights, folder / "model.safetensors", metadata={"torchspec_version": "0.1.0"})
+
+
 def specforge_newer(draft: Original, folder: Path) -> None:
     """EAGLE-3.1 as SpecForge left it first: the norms of the states by the depth of their layers."""
     specforge(draft, folder)
@@ -112,14 +137,17 @@ def speculators_normed(draft: Original, folder: Path) -> None:
     _say(folder, fc_norm=False, norm_before_fc=True, norm_output=False)
 
 
+#: A head for every token of the tests' target.
+WHOLE = {"draft_vocabulary_size": 150}
+
 KINDS: dict[str, Kind] = {
     "latent": Kind(latent, LATENT, architecture="DeepseekV3ForCausalLM"),
-    "ModelOpt, latent": Kind(
-        modelopt_latent, LATENT | {"draft_vocabulary_size": 150}, shares_head=True, architecture="DeepseekV3ForCausalLM"
-    ),
-    "ModelOpt, no head": Kind(modelopt_headless, {"draft_vocabulary_size": 150}, shares_head=True),
+    "ModelOpt, latent": Kind(modelopt_latent, LATENT | WHOLE, shares_head=True, architecture="DeepseekV3ForCausalLM"),
+    "ModelOpt, no head": Kind(modelopt_headless, WHOLE, shares_head=True),
     "ModelOpt, two layers": Kind(modelopt_deep_new, {"depth": 2}),
     "ModelOpt, two layers, old": Kind(modelopt_deep, {"depth": 2}),
+    "TorchSpec, for vLLM": Kind(torchspec_whole, WHOLE),
+    "TorchSpec, latent, for vLLM": Kind(torchspec_latent, LATENT | WHOLE, architecture="DeepseekV3ForCausalLM"),
     "SpecForge, EAGLE-3.1": Kind(specforge_newer, {"fc_norm": True, "norm_output": True}),
     "SpecForge, an embedding of its own": Kind(specforge, {"hidden_size": 24, "head_dim": 8}),
     "speculators, EAGLE-3.1": Kind(speculators_newer, {"fc_norm": True, "norm_output": True}),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3_api.checkpoints import Finding, Level, Served, Target, check, read_folder, read_form, report
+from eagle3_api.checkpoints import Finding, Level, Served, Target, check, read_folder, read_form, report, resolve_layers
 from eagle3_api.checkpoints.form import MapKind
 from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.checkpoints.safetensors import Tensor
@@ -141,6 +141,30 @@ def test_a_draft_with_latent_attention_that_sglang_would_not_serve_as_trained_is
     assert found is not None
     assert found[0] == reason
     assert words in found[1]
+
+
+MODELOPTS_FIELDS = {"use_last_layernorm": True, "use_mtp_layernorm": False}
+EMBEDDING = {"embed_tokens.weight": Tensor("BF16", (GOOD["vocab_size"], GOOD["hidden_size"]))}
+SIGNED = {"_torchspec_version": "0.1.0"}
+
+#: Who exported a draft with latent attention for Kimi, and what the layers 3, 31 and 59 of such a draft mean.
+EXPORTED: dict[str, tuple[dict[str, Any], Tensors, bool, tuple[int, ...]]] = {
+    "ModelOpt": ({}, {}, True, (3, 31, 59)),
+    "TorchSpec, for vLLM": (SIGNED, EMBEDDING, True, (2, 30, 58)),
+    "TorchSpec, for vLLM, before it signed": ({}, EMBEDDING, True, (2, 30, 58)),
+    "TorchSpec, for SGLang": (SIGNED, EMBEDDING, False, (3, 31, 59)),
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTED)
+def test_the_same_layers_mean_what_their_exporter_means_by_them(tmp_path: Path, exporter: str) -> None:
+    changes, more, for_vllm, meant = EXPORTED[exporter]
+    eagle = LATENT["eagle_config"] | MODELOPTS_FIELDS
+    tensors = (
+        latent_tensors() if for_vllm else {n.replace("layers.0.", "midlayer."): t for n, t in latent_tensors().items()}
+    )
+    folder = draft(tmp_path, LATENT | {"model_type": "kimi_k2", "eagle_config": eagle} | changes, tensors | more)
+    assert resolve_layers(read_form(read_folder(folder)), replace(DEEPSEEK, layers=None)) == meant
 
 
 def rope(**fields: Any) -> dict[str, Any]:

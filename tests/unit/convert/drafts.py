@@ -247,8 +247,9 @@ def original_of_kind(made: Made, kind: Kind) -> tuple[Original, Draft]:
     with torch.no_grad():
         for parameter in draft.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=noise) * 0.1)
-        if kind.shares_head:
+        if sizes.draft_vocabulary_size == sizes.vocabulary_size:
             ids = torch.arange(sizes.vocabulary_size)
+        if kind.shares_head:
             draft.lm_head.weight.copy_(Target(made.target).head())
     if sizes.hidden_size != sizes.target_hidden_size:
         embedding = torch.randn(sizes.vocabulary_size, sizes.hidden_size, generator=noise)

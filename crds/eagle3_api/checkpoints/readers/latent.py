@@ -1,7 +1,9 @@
 """Drafts with multi-head latent attention, for DeepSeek and Kimi targets (lightseekorg/kimi-k2.5-eagle3-mla and the like).
 
 SGLang's ``Eagle3DeepseekV2ForCausalLM``: one layer, ``layers.0.*``, sizes in the terms of DeepSeek's configuration. ModelOpt
-exports them too, with its own fields in ``eagle_config``, and names layers by their output; elsewhere the ids are what SGLang reads.
+exports them too, with its own fields in ``eagle_config``, and names layers by their output. TorchSpec's configurations have these
+fields as well, and its exports an embedding, which ModelOpt's never have; before 11 April 2026 that is all that tells them apart.
+Elsewhere the ids are what SGLang reads.
 Source: SGLang 0.5.21, ``models/kimi_k25_eagle3.py``.
 """
 
@@ -9,7 +11,7 @@ from dataclasses import replace
 
 from eagle3_api.checkpoints.files import Folder
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form, Latent, Notation
-from eagle3_api.checkpoints.readers import modelopt
+from eagle3_api.checkpoints.readers import modelopt, torchspec
 from eagle3_api.checkpoints.readers.llama import read_llama, size
 from eagle3_api.sglang import LATENT_DRAFT
 
@@ -25,11 +27,15 @@ def recognises(folder: Folder) -> bool:
 def read(folder: Folder) -> Form:
     """The draft in the folder."""
     exported = modelopt.recognises(folder)
+    notation = Notation.OUTPUT if exported else Notation.SERVER
+    by_torchspec = torchspec.recognises(folder) or (exported and "embed_tokens.weight" in folder.tensors)
+    if by_torchspec:
+        notation = torchspec.notation(folder)
     form = read_llama(
         folder,
         FAMILY,
-        notation=Notation.OUTPUT if exported else Notation.SERVER,
-        shares_head=exported,
+        notation=notation,
+        shares_head=exported and not by_torchspec,
         architecture=LATENT_DRAFT,
     )
     sizes = Latent(
