@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 
 export OMP_NUM_THREADS ?= 1
 export UV_PYTHON_DOWNLOADS ?= never
+# Python keeps what it compiled, whatever the surroundings say: a process that compiles torch anew starts in three times the time.
+unexport PYTHONDONTWRITEBYTECODE
 
 UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 BIN := .venv/bin
