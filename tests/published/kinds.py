@@ -14,10 +14,12 @@ from eagle3_api.artifacts import CONFIG
 from eagle3_draft.model.config import Latent, YarnScaling
 from published.layouts import MODELOPT, Layout, Original, eagle_config, modelopt, specforge, speculators, write_config
 
+LATENT_SIZES = Latent(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
+
 #: Latent attention on a target of four layers. SGLang cannot be told of layer 0 there, hence the embedding.
 LATENT: dict[str, object] = {
     "layers": [-1, 1, 2],
-    "latent": Latent(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10),
+    "latent": LATENT_SIZES,
     "kv_heads": 4,
     "head_dim": 20,
     "rope_scaling": YarnScaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, mscale_all_dim=1.0),

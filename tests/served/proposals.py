@@ -66,7 +66,7 @@ def chain(draft: Draft, ids: Tensor, hidden: Tensor, tokens: Sequence[int], embe
     """
     proposed: list[int] = []
     for _ in range(steps):
-        logits = _unrolled(draft, hidden, [(len(hidden), [*tokens, *proposed])], embedding)[-1]
+        logits = unrolled(draft, hidden, [(len(hidden), [*tokens, *proposed])], embedding)[-1]
         proposed.append(int(ids[logits.argmax()]))
     return proposed
 
@@ -96,7 +96,7 @@ def behind(
         [[rows.get(token, len(rows)) for token in of_step] for _, of_step in begun], device=ids.device
     )
     found = []
-    for logits, rows_of_step in zip(_unrolled(draft, sample.hidden, chains, embedding), chosen.T, strict=True):
+    for logits, rows_of_step in zip(unrolled(draft, sample.hidden, chains, embedding), chosen.T, strict=True):
         known_or_not = F.pad(logits, (0, 1), value=-math.inf)
         said = known_or_not.gather(-1, rows_of_step[:, None])[:, 0]
         found.append((logits.amax(-1) - said) / logits.std(-1))
@@ -122,7 +122,7 @@ def _accepted(tokens: Sequence[int], known: int, proposed: Sequence[int]) -> int
 
 
 @torch.no_grad()
-def _unrolled(
+def unrolled(
     draft: Draft, hidden: Tensor, chains: Sequence[tuple[int, Sequence[int]]], embedding: Tensor
 ) -> list[Tensor]:
     """What the draft proposes at each step of chains of equal length, in one pass: for each step (chains, draft vocabulary).

@@ -1,9 +1,8 @@
-"""Converted drafts in SGLang's own model class: every parameter gets its value, and what they say is what the reference says."""
+"""Converted drafts in SGLang's own draft worker: every parameter gets its value, and chains are what the reference says, step by step."""
 
 import os
 import re
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import environment
@@ -15,17 +14,26 @@ from torch import Tensor
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_draft.convert import parity, run
 from eagle3_draft.model import Draft, DraftConfig
-from eagle3_draft.model.attention import Cache
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
-from eagle3_draft.model.rope import Rotary
-from published.kinds import KINDS, LATENT
+from eagle3_draft.model.target import Target
+from published.kinds import KINDS, LATENT, LATENT_SIZES
 from published.layouts import LAYOUTS, ROUNDED, Original
+from served.proposals import unrolled
 from unit.convert import drafts
 from unit.train import corpus
 
 pytestmark = pytest.mark.timeout(600)
 
 LATENT_TARGET = "DeepseekV3ForCausalLM"
+#: Of a chain: what a step leaves to the next one shows in that one alone.
+STEPS = 4
+TOLERANCE = 1e-4
+#: Of drafts that are published in half precision.
+ROUNDING = 0.05
+
+#: Frequencies so many and so close together that YaRN's ramp lies among them.
+CLOSE: dict[str, object] = {"head_dim": 32, "rope_theta": 100.0}
+YARN = YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=256)
 
 #: Drafts of our own, each with what EAGLE-3's has not.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -42,12 +50,13 @@ VARIANTS: dict[str, dict[str, object]] = {
             factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
         )
     },
-    "yarn rope": {"rope_scaling": YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=16)},
-    "yarn rope, all said": {
+    "yarn rope": CLOSE | {"rope_scaling": YARN},
+    "yarn rope, all said": CLOSE
+    | {
         "rope_scaling": YarnScaling(
             rope_type="yarn",
             factor=4.0,
-            original_max_position_embeddings=32,
+            original_max_position_embeddings=256,
             beta_fast=4.0,
             beta_slow=2.0,
             attn_factor=0.9,
@@ -69,20 +78,23 @@ VARIANTS: dict[str, dict[str, object]] = {
         "norm_before_fc": True,
         "fc_bias": True,
         "output_bias": True,
-        "rope_scaling": YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=16),
+        "rope_scaling": YARN,
     },
     "three layers": {"depth": 3},
     "latent attention": LATENT,
     "latent attention, plain rope": LATENT | {"rope_scaling": None},
+    "latent attention, plain rope, halves turned": LATENT
+    | {"rope_scaling": None, "latent": LATENT_SIZES.model_copy(update={"rope_interleave": False})},
     "latent attention, EAGLE-3.1": LATENT
     | {
         "fc_norm": True,
         "norm_output": True,
         "fc_bias": True,
+        "rope_theta": 100.0,
         "rope_scaling": YarnScaling(
             rope_type="yarn",
             factor=8.0,
-            original_max_position_embeddings=16,
+            original_max_position_embeddings=256,
             beta_fast=4.0,
             mscale=1.0,
             mscale_all_dim=0.6,
@@ -103,16 +115,16 @@ def original(made: drafts.Made) -> Original:
 
 
 @pytest.fixture(scope="module")
-def inputs(made: drafts.Made) -> dict[str, Tensor]:
-    """One held-out conversation: states, and the tokens that follow with their embeddings."""
+def text(made: drafts.Made) -> dict[str, Tensor]:
+    """One held-out conversation: its tokens, and the target's states at all of them but the last."""
     sample = parity.read_held_out(made.trained)[0]
-    embedding = load_file(made.target / "model.safetensors")["model.embed_tokens.weight"]
-    following = sample.input_ids[1:].long()
-    return {
-        "features": sample.hidden[:-1].contiguous(),
-        "tokens": following,
-        "embeds": embedding[following].contiguous(),
-    }
+    return {"input_ids": sample.input_ids.long(), "features": sample.hidden[:-1].contiguous()}
+
+
+@pytest.fixture(scope="module")
+def embedding(made: drafts.Made) -> Tensor:
+    """The target's."""
+    return Target(made.target).embedding()
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +142,10 @@ def loaded(
     made: drafts.Made,
     original: Original,
     kinds: dict[str, tuple[Original, Draft]],
-    inputs: dict[str, Tensor],
+    text: dict[str, Tensor],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, dict[str, Tensor]]:
-    """What SGLang has of each draft, and what it answers; all in one process."""
+    """What SGLang has of each draft, and the chains that it drafts with it; all in one process."""
     root = tmp_path_factory.mktemp("published")
     latent = drafts.for_architecture(made, root / "latent-target", LATENT_TARGET)
     folders = []
@@ -153,30 +165,17 @@ def loaded(
         layers = kinds[name][0].layers
         drafts.adopt(for_target, root / f"out {name}", root / f"published {name}", layers=list(layers))
         folders.append(root / f"out {name}")
-    save_file(inputs, root / "inputs.safetensors")
+    save_file(text, root / "inputs.safetensors")
     python = environment.ensure() / "bin" / "python3"
     variables = {"TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     variables |= {"PATH": f"{python.parent}:{os.environ['PATH']}"}
-    script = Path(__file__).with_name("loading.py")
-    command = [python, script, made.target, root / "inputs.safetensors", root, *folders]
+    script = Path(__file__).with_name("drafting.py")
+    command: list[str | Path] = [python, script, made.target, root / "inputs.safetensors", str(STEPS), root, *folders]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     trained = {f"variant {name}": load_file(root / f"variant-{n}" / WEIGHTS) for n, name in enumerate(VARIANTS)}
     names = (*VARIANTS, *LAYOUTS, *KINDS)
     return trained | {name: load_file(root / f"{number}.safetensors") for number, name in enumerate(names)}
-
-
-@torch.no_grad()
-def reference(made: drafts.Made, original: Original, inputs: dict[str, Tensor]) -> Tensor:
-    """The first step's logits by the target's ids, from the draft as it was trained."""
-    draft = Draft(DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()))
-    draft.load_state_dict(dict(original.weights))
-    tokens = len(inputs["features"])
-    # The model shifts embeddings itself; the last position has no token to come
-    features = torch.cat([inputs["features"], inputs["features"][-1:]])
-    embeds = torch.cat([inputs["embeds"][:1], inputs["embeds"]])
-    rows = draft(features, embeds, [tokens + 1], [torch.arange(tokens)])[0]
-    return by_target_ids(rows, original.ids)
 
 
 @pytest.mark.parametrize("name", [*LAYOUTS, *KINDS, *VARIANTS])
@@ -187,64 +186,77 @@ def test_sglang_fills_every_parameter_of_a_converted_draft(loaded: dict[str, dic
     assert not [parameter for parameter in empty if not unread.fullmatch(parameter)]
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_kind_of_draft_says_in_sglang_what_it_said_in_training(
-    made: drafts.Made, inputs: dict[str, Tensor], loaded: dict[str, dict[str, Tensor]], name: str
+def test_every_kind_of_draft_says_in_sglang_at_every_step_what_it_said_in_training(
+    made: drafts.Made,
+    text: dict[str, Tensor],
+    embedding: Tensor,
+    loaded: dict[str, dict[str, Tensor]],
+    name: str,
 ) -> None:
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=VARIANTS[name])
     draft = Draft(sizes)
     draft.load_state_dict(loaded[f"variant {name}"])
-    features = inputs["features"][:, : len(sizes.layers) * corpus.HIDDEN]
-    logits, fed_back = first_step(draft, features, inputs["embeds"])
-    close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
-    close(loaded[name]["logits"], logits)
-    close(loaded[name]["fed_back"], fed_back)
+    expected = chains(draft, text, embedding, loaded[name]["fed"])
+    torch.testing.assert_close(loaded[name]["logits"], expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_sglangs_layers_say_what_the_reference_says(
-    made: drafts.Made, original: Original, inputs: dict[str, Tensor], loaded: dict[str, dict[str, Tensor]], name: str
+def test_a_published_draft_says_in_sglang_at_every_step_what_it_said_where_it_was_trained(
+    made: drafts.Made,
+    original: Original,
+    text: dict[str, Tensor],
+    embedding: Tensor,
+    loaded: dict[str, dict[str, Tensor]],
+    name: str,
 ) -> None:
-    tolerance = 0.05 if name in ROUNDED else 1e-4
-    assert torch.allclose(
+    draft = Draft(DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()))
+    draft.load_state_dict(dict(original.weights))
+    tolerance = ROUNDING if name in ROUNDED else TOLERANCE
+    torch.testing.assert_close(
         by_target_ids(loaded[name]["logits"], loaded[name]["hot_token_id"]),
-        reference(made, original, inputs),
+        by_target_ids(chains(draft, text, embedding, loaded[name]["fed"]), original.ids),
         atol=tolerance,
-        rtol=0,
+        rtol=tolerance,
     )
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_published_draft_of_another_kind_says_in_sglang_what_it_said_where_it_was_trained(
+def test_so_does_one_of_another_kind(
     kinds: dict[str, tuple[Original, Draft]],
-    inputs: dict[str, Tensor],
+    text: dict[str, Tensor],
     loaded: dict[str, dict[str, Tensor]],
     name: str,
 ) -> None:
     original, draft = kinds[name]
-    embedding = original.embedding
-    assert embedding is not None
-    logits, fed_back = first_step(draft, inputs["features"], embedding[inputs["tokens"]])
+    assert original.embedding is not None
     whole = draft.config.draft_vocabulary_size == draft.config.vocabulary_size
     assert whole == ("hot_token_id" not in loaded[name])
-    ids = loaded[name].get("hot_token_id", original.ids)
-    close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
-    close(by_target_ids(loaded[name]["logits"], ids), by_target_ids(logits, original.ids))
-    close(loaded[name]["fed_back"], fed_back)
+    torch.testing.assert_close(
+        by_target_ids(loaded[name]["logits"], loaded[name].get("hot_token_id", original.ids)),
+        by_target_ids(chains(draft, text, original.embedding, loaded[name]["fed"]), original.ids),
+        atol=TOLERANCE,
+        rtol=TOLERANCE,
+    )
 
 
 def by_target_ids(logits: Tensor, ids: Tensor) -> Tensor:
-    """(tokens, draft vocabulary) -> (tokens, vocabulary); tokens that the draft does not know are impossible."""
-    return torch.full((len(logits), corpus.VOCABULARY), float("-inf")).index_copy(1, ids, logits)
+    """(..., draft vocabulary) -> (..., vocabulary); tokens that the draft does not know are impossible."""
+    return torch.full((*logits.shape[:-1], corpus.VOCABULARY), float("-inf")).index_copy(-1, ids, logits)
 
 
-@torch.no_grad()
-def first_step(draft: Draft, features: Tensor, embeds: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of one text's first step, and the states that the next one would read."""
-    hidden, tokens = draft.reduce(features), len(features)
-    turn = Rotary(draft.config, hidden.device).at(torch.arange(tokens))
-    for layer in draft.decoder_layers:
-        hidden = layer(embeds, hidden, turn, Cache(), [tokens])
-    normed = draft.norm(hidden)
-    return draft.lm_head(normed), normed if draft.config.norm_output else hidden
+def chains(draft: Draft, text: dict[str, Tensor], embedding: Tensor, fed: Tensor) -> Tensor:
+    """What the reference says of the chains from every position, (steps, tokens, draft vocabulary).
+
+    Args:
+        draft: the reference.
+        text: as the fixture says.
+        embedding: that the draft reads, (vocabulary, hidden).
+        fed: (steps - 1, tokens), the tokens that each chain reads after its first step.
+    """
+    ids, features = (
+        text["input_ids"].tolist(),
+        text["features"][:, : draft.config.target_hidden_size * len(draft.config.layers)],
+    )
+    begun = [(known, [*ids[: known + 1], *fed[:, known - 1].tolist()]) for known in range(1, len(features) + 1)]
+    return torch.stack(unrolled(draft, features, begun, embedding))
