@@ -32,4 +32,4 @@ DATA = "data.jsonl"
 
 def folder(root: PurePosixPath, namespace: str, name: str, stage: str, key: str) -> PurePosixPath:
     """The folder of an artifact under one of the roots."""
-    return root / namespace / name / stage / key
+    return root.joinpath(namespace, name, stage, key)

@@ -6,6 +6,8 @@ wants a *structural* schema: no references, one type per field, no null. Pydanti
 
 import json
 import sys
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import eagle3_api
@@ -112,7 +114,9 @@ def _default(value: object) -> str:
     return f" Default {value if isinstance(value, str) else json.dumps(value)}."
 
 
-def _of(model: type[Eagle3DraftSpec] | type[Eagle3DraftStatus]) -> Json:
+@cache
+def schema_of(model: type[Eagle3DraftSpec] | type[Eagle3DraftStatus]) -> Mapping[str, Any]:
+    """The structural schema of a section. It is the same object each time, as it takes a while to make."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
     return structural(schema, schema.get("$defs", {}), of_status=model is Eagle3DraftStatus)
 
@@ -162,8 +166,8 @@ def definition() -> Json:
                                 "apiVersion": {"type": "string"},
                                 "kind": {"type": "string"},
                                 "metadata": _METADATA,
-                                "spec": _of(Eagle3DraftSpec),
-                                "status": _of(Eagle3DraftStatus),
+                                "spec": schema_of(Eagle3DraftSpec),
+                                "status": schema_of(Eagle3DraftStatus),
                             },
                             "x-kubernetes-validations": _NAME_RULES,
                         }

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from eagle3_api import KIND
 from eagle3_api.base import Model
-from eagle3_api.crd import definition
+from eagle3_api.crd import schema_of
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cli.usage import UsageError
@@ -45,8 +45,7 @@ def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
     What is no field changes nothing here, as in an object of a newer version; but it may be misspelt, so it is told.
     """
     spec = _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec")
-    schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    for path in unknown_fields(schema, document["spec"], "spec"):
+    for path in unknown_fields(schema_of(Eagle3DraftSpec), document["spec"], "spec"):
         sys.stderr.write(f"kubectl eagle3: {file}: there is no field {path}; it is ignored\n")
     return spec
 

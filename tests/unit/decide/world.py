@@ -5,9 +5,11 @@ Kubernetes makes of the same decisions is tested in tests/cluster and tests/e2e.
 """
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from typing import Any
 
 from eagle3_api.conditions import Reason
@@ -372,21 +374,37 @@ def stamp(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def trained(world: World | None = None) -> World:
+def remembered(come: Callable[[World], World]) -> Callable[..., World]:
+    """Goes a way once for all worlds that are the same at its beginning, as most tests begin far along; each keeps what is its own."""
+    ends: dict[str, bytes] = {}
+
+    @wraps(come)
+    def goes(world: World | None = None) -> World:
+        world = world or World()
+        if (begin := repr(world)) not in ends:
+            ends[begin] = pickle.dumps(vars(come(world)))
+        vars(world).update(pickle.loads(ends[begin]))  # noqa: S301 - it was written above
+        return world
+
+    return goes
+
+
+@remembered
+def trained(world: World) -> World:
     """Up to the converted draft."""
-    world = (world or World()).settle()
+    world.settle()
     for stage in ("inspect", "extract", "train", "convert"):
         world.finish(stage)
     return world
 
 
-def serving_plain(world: World | None = None) -> World:
+@remembered
+def serving_plain(world: World) -> World:
     """Up to r0, measured and serving; r1 is starting."""
-    world = trained(world).ready(0)
-    return world.finish("probe", measured())
+    return trained(world).ready(0).finish("probe", measured())
 
 
-def serving_draft(world: World | None = None) -> World:
+@remembered
+def serving_draft(world: World) -> World:
     """Up to r1, proven and serving."""
-    world = serving_plain(world).ready(1)
-    return world.finish("probe", measured(accept=2.71, speed=126.9))
+    return serving_plain(world).ready(1).finish("probe", measured(accept=2.71, speed=126.9))
