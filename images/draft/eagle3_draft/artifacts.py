@@ -66,8 +66,8 @@ def publish(
         made_from: keys and digests of the inputs, by name.
         numbers: the numbers that matter to readers.
         provenance: what did not change the output (image, versions, node, times).
-        digests: sha256 of files, by path, that the caller wrote with ``write_atomic``, or made durable with that mode
-            itself: terabytes are not read again.
+        digests: sha256 of files, by path, that the caller wrote with ``write_atomic``, or with that mode and synced:
+            terabytes are not read again.
         parts: subfolders in which artifacts were published that make up this one: their manifests become its files. What these
             list may lie elsewhere by now.
 
@@ -256,12 +256,21 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that whoever looks sees the old one or the whole new one, also after a power failure."""
     with _appearing(path) as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that whoever looks sees the old one or the whole new one, but after a power failure perhaps anything."""
+    with _appearing(path) as file:
+        file.write(data)
 
 
 def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
-    """Write a file as ``write_atomic`` does, from pieces, and return its digest.
+    """Write a file as ``write_whole`` does, from pieces, and return its digest.
 
-    The digest is computed beside, while the disk works; until both are done all pieces stay in memory.
+    The digest is computed beside; until both are done all pieces stay in memory.
     """
     digest = hashlib.sha256()
     with ThreadPoolExecutor(1, "digest") as beside:
@@ -277,7 +286,7 @@ def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[BufferedWriter]:
-    """A file that is there, whole and durable, once this ends without an error; what is left otherwise goes.
+    """A file that is there, whole, once this ends without an error; what is left otherwise goes.
 
     Two pods that write the same file at the same time do not meet before it is whole.
     """
@@ -285,14 +294,11 @@ def _appearing(path: Path) -> Iterator[BufferedWriter]:
     try:
         with partial.open("wb") as file:
             yield file
-            file.flush()
-            _set_mode(partial, FILE_MODE)
-            os.fsync(file.fileno())
+        _set_mode(partial, FILE_MODE)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     partial.replace(path)
-    sync_folder(path.parent)
 
 
 def remove_partials(folder: Path) -> None:
@@ -329,9 +335,14 @@ def _contents(folder: Path) -> Iterator[Path]:
 def settle(path: Path) -> str:
     """Give a file its final mode, make it durable, and return its digest."""
     _set_mode(path, FILE_MODE)
+    sync(path)
+    return file_digest(path)
+
+
+def sync(path: Path) -> None:
+    """Make a file's bytes durable; its name is with its folder (``sync_folder``)."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -2,12 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from platform import node
+from typing import Any
 
 import torch
 
@@ -25,11 +26,16 @@ from eagle3_draft.places import Place
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
-#: Shards that are written at a time, while the states of the next one are taken: as one is hashed another waits for the disk.
+#: Shards that are written at a time, while the states of the next one are taken.
 WRITERS = 8
 
 #: Bytes of their states, which are in memory; a larger one is written alone.
 WRITING_BYTES = 512 * 1024 * 1024
+
+#: Shards that a disk is asked for at a time, and bytes that may be on the way to it. They hold no states, only the system's cache of
+#: files, which counts to the pod's memory until they are written.
+SYNCERS = 4
+SYNCING_BYTES = 1024 * 1024 * 1024
 
 #: What the layers in a manifest count, in words.
 LAYER_CONVENTION = "output of the decoder layer, from 0; -1 is the embedding's"
@@ -50,6 +56,14 @@ class _Shard:
     @property
     def tokens(self) -> int:
         return sum(len(text.input_ids) for text in self.texts)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A shard that is whole, and on its way to the disk."""
+
+    record: ShardRecord
+    synced: Future[None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,9 @@ class Maker:
         self._begun: _Begun | None = None
         self._since = 0.0
         self._writers = ThreadPoolExecutor(WRITERS, "shard")
-        self._writing: deque[tuple[int, Future[ShardRecord]]] = deque()
+        self._writing: deque[tuple[int, Future[_Written]]] = deque()
+        self._syncers = ThreadPoolExecutor(SYNCERS, "sync")
+        self._syncing: deque[tuple[int, Future[None]]] = deque()
         self._publisher = ThreadPoolExecutor(1, "publish")
         self._publishing: Future[None] | None = None
 
@@ -149,6 +165,7 @@ class Maker:
     def close(self) -> None:
         """Let what is being written end."""
         self._writers.shutdown()
+        self._syncers.shutdown()
         self._publisher.shutdown()
 
     def _store(self) -> None:
@@ -167,24 +184,34 @@ class Maker:
             self._publishing.result()
             self._publishing = None
 
-    def _write(self, begun: _Begun) -> list[Future[ShardRecord]]:
-        most = WRITING_BYTES // self._token_bytes(begun.engine.hidden_size)
-        written = []
+    def _write(self, begun: _Begun) -> list[Future[_Written]]:
+        token_bytes = self._token_bytes(begun.engine.hidden_size)
+        every = []
         for shard in begun.missing:
             samples = self._samples(begun.states, shard.texts, begun.worth)
-            while self._writing and (
-                len(self._writing) == WRITERS or sum(tokens for tokens, _ in self._writing) + shard.tokens > most
-            ):
-                self._writing.popleft()[1].result()
-            written.append(self._writers.submit(begun.writer.write, shard.split, shard.number, shard.ids, samples))
-            self._writing.append((shard.tokens, written[-1]))
+            size = shard.tokens * token_bytes
+            while self._writing and (len(self._writing) == WRITERS or _bytes(self._writing) + size > WRITING_BYTES):
+                before, written = self._writing.popleft()
+                self._syncing.append((before, written.result().synced))
+            while self._syncing and _bytes(self._syncing) + size > SYNCING_BYTES:
+                self._syncing.popleft()[1].result()
+            every.append(self._writers.submit(self._write_shard, begun.writer, shard, samples))
+            self._writing.append((size, every[-1]))
         self._progress.advance(sum(begun.worth))
-        return written
+        return every
 
-    def _publish(self, begun: _Begun, written: Sequence[Future[ShardRecord]]) -> None:
-        for record in (*begun.resumed, *(one.result() for one in written)):
+    def _write_shard(self, writer: FeatureWriter, shard: _Shard, samples: Sequence[Sample]) -> _Written:
+        """What a writer does. It waits for no disk: that takes its shards while the next ones are written."""
+        record = writer.write(shard.split, shard.number, shard.ids, samples)
+        return _Written(record, self._syncers.submit(writer.sync, shard.split, shard.number))
+
+    def _publish(self, begun: _Begun, every: Sequence[Future[_Written]]) -> None:
+        written = [one.result() for one in every]
+        for record in (*begun.resumed, *(one.record for one in written)):
             self._skipped += record.skipped
         non_finite.require_few(self._skipped, self._inputs)
+        for one in written:
+            one.synced.result()
         config, now = self._inputs.config, time.monotonic()
         numbers = _numbers(begun, seconds=now - self._since)
         self._since = now
@@ -229,6 +256,10 @@ class Maker:
             samples.append(Sample(ids, mask, states.hidden, states.teaching, states.hidden_scale))
             self._progress.advance(next(worth))
         return samples
+
+
+def _bytes(shards: Iterable[tuple[int, Future[Any]]]) -> int:
+    return sum(size for size, _ in shards)
 
 
 def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) -> None:

@@ -66,6 +66,7 @@ class FeatureWriter:
         self.folder = folder
         self.header = header
         self._records: dict[Split, dict[int, ShardRecord]] = {split: {} for split in Split}
+        self._durable: set[tuple[Split, int]] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
     def resume(self, split: Split, number: int, token_ids: Sequence[Sequence[int]]) -> ShardRecord | None:
@@ -91,6 +92,9 @@ class FeatureWriter:
     ) -> ShardRecord:
         """Write one shard. Several may be written at a time, each by a thread of its own.
 
+        The system takes it to the disk when it likes, or is told to (``sync``). A shard that a lost node left half there is not
+        that of its record, and is written again.
+
         A conversation whose numbers are not all finite is left out. It counts as skipped, and so does one of ``token_ids``
         without a sample.
 
@@ -107,9 +111,14 @@ class FeatureWriter:
             supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in finite),
             skipped=len(token_ids) - len(finite),
         )
-        artifacts.write_atomic(self._record(split, number), json.dumps(record.to_json()).encode())
+        artifacts.write_whole(self._record(split, number), json.dumps(record.to_json()).encode())
         self._records[split][number] = record
         return record
+
+    def sync(self, split: Split, number: int) -> None:
+        """Have a shard that was written or resumed on the disk, and wait for that."""
+        artifacts.sync(self.folder / shard_name(split, number))
+        self._durable.add((split, number))
 
     def records(self, split: Split) -> list[ShardRecord]:
         """Of the shards that were written or resumed, in order."""
@@ -119,7 +128,7 @@ class FeatureWriter:
     def publish(
         self, *, key: str, made_from: Mapping[str, str], numbers: Mapping[str, Any], provenance: Mapping[str, str]
     ) -> Manifest:
-        """Publish the store of all shards that were written or resumed.
+        """Publish the store of all shards that were written or resumed, those first synced that are not.
 
         Args:
             key: Extract's key.
@@ -132,6 +141,9 @@ class FeatureWriter:
             lengths[str(split)] = torch.tensor(every, dtype=torch.int32)
             digests = bytes.fromhex("".join(digest for record in self.records(split) for digest in record.digests))
             lengths[digests_name(split)] = torch.tensor(list(digests), dtype=torch.uint8).reshape(-1, 2, DIGEST_BYTES)
+            for number in records:
+                if (split, number) not in self._durable:
+                    self.sync(split, number)
             shards[str(split)] = [
                 {"file": shard_name(split, number), "conversations": len(records[number].lengths)}
                 for number in sorted(records)

@@ -335,8 +335,12 @@ def add_and_norm_in_turn(
 
 
 def fused(function: Callable[..., T], where: Tensor) -> Callable[..., T]:
-    """The function, compiled where its tensors are on a GPU."""
-    return _compiled(function) if where.is_cuda else function
+    """The function, compiled where its tensors are on a GPU.
+
+    But not where torch is asked to be deterministic: the compiler makes its kernels, and so the order of their sums, for the shapes
+    that a process meets first, and a training that goes on meets others first than the one that began.
+    """
+    return _compiled(function) if where.is_cuda and not torch.are_deterministic_algorithms_enabled() else function
 
 
 @cache
