@@ -6,9 +6,10 @@ different ways; ``capture_ids`` alone translates.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 #: Flags that the operator renders itself (``--speculative-*`` besides).
 OWNED_FLAGS = (
@@ -115,11 +116,17 @@ PLUS_ONE = frozenset(
         "Qwen3NextForCausalLM",
         "Qwen3VLForConditionalGeneration",
         "Glm4MoeForCausalLM",
-        "Gemma3ForCausalLM",
         "MiniMaxM2ForCausalLM",
         "ApertusForCausalLM",
     }
 )
+
+#: Targets of which SGLang captures what a draft must not be trained on, and why.
+UNFIT = {
+    # Models of 0.5.17, 0.5.21 and 0.5.23 hand over ``hidden_states`` of a layer that keeps the residual beside them
+    "Gemma3ForCausalLM": "SGLang gives a draft what the last block of a layer adds to the residual stream and not the stream "
+    "itself, which is no layer's output",
+}
 
 #: Targets with multi-head latent attention, of those above. Their drafts have ordinary attention or latent one.
 LATENT_ATTENTION = RAW_UNLESS_FIRST_IS_ONE
@@ -149,6 +156,13 @@ def default_layers(layers: int) -> list[int] | None:
 def supports_target(architecture: str) -> bool:
     """Whether this architecture's capture convention is known."""
     return architecture in PLUS_ONE or architecture in RAW_UNLESS_FIRST_IS_ONE
+
+
+def why_unsupported(architecture: str) -> str:
+    """Why there can be no draft for targets of this architecture, as a sentence that names it."""
+    if architecture in UNFIT:
+        return f"{architecture}: {UNFIT[architecture]}"
+    return f"{architecture} is not among the architectures that SGLang captures hidden states of in a known way"
 
 
 def convention(architecture: str, version: Version) -> str:
@@ -254,14 +268,24 @@ class CapturePoints:
     logits: str = "sglang.srt.layers.logits_processor.LogitsProcessor.forward"
 
 
-#: Releases whose capture points were looked at, and how: ``compared`` with the states that transformers computes, or
-#: ``read`` in the source alone. They are the same in all of them; a release that is not here gets a warning, and a hook
-#: that is not found ends the extraction by name.
-CAPTURE_KNOWN = {
-    Version(0, 5, 17): "compared",
-    Version(0, 5, 21): "compared",
-    Version(0, 5, 23): "read",
+#: Releases whose models and capture points were read, each with the architectures whose states were also compared with those
+#: that transformers computes. Capture points are the same in all of them; another release gets a warning, and a hook that is
+#: not found ends the extraction by name.
+CAPTURE_KNOWN: Mapping[Version, frozenset[str]] = {
+    Version(0, 5, 17): frozenset({"LlamaForCausalLM"}),
+    # Of these three no small one can run on a CPU: there are kernels for GPUs alone, or no code in transformers
+    Version(0, 5, 21): (PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE)
+    - {"Qwen3NextForCausalLM", "DeepseekV32ForCausalLM", "KimiK25ForConditionalGeneration"},
+    Version(0, 5, 23): frozenset(),
 }
+
+
+def capture_known(architecture: str, version: Version) -> Literal["compared", "read", "unknown"]:
+    """How it is known that a release captures the layers of a target that it is told to."""
+    if version not in CAPTURE_KNOWN:
+        return "unknown"
+    return "compared" if architecture in CAPTURE_KNOWN[version] else "read"
+
 
 #: What extraction adds to a command line. A cached prefix is not computed again, so it has no rows; hooks are Python, which
 #: a replayed graph does not run; tokens come and go, no text.

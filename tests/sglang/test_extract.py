@@ -1,12 +1,10 @@
 """What SGLang hands over is what the target computes: compared with transformers, layer by layer, on the tiny target."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import environment
@@ -17,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractResult, Report
-from eagle3_api.sglang import Version, capture_points
 from eagle3_draft.extract import run
 from eagle3_draft.extract.non_finite import WHY
 from eagle3_draft.features import Features, LastState, TopK
@@ -29,7 +26,6 @@ from served.extraction import (
     conversations,
     differences,
     every,
-    in_sglang,
     python_path,
 )
 from served.injection import TAKES, WRITES, injected, marking
@@ -161,26 +157,6 @@ def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(
     assert max(differences(another.features(), made.features())) < TOLERANCE
     took, wrote, gathered_at_once = (len(list(another.folder.glob(f"{method}-*"))) for _, method in watched)
     assert (took, wrote, gathered_at_once) == (2, 1, 0)
-
-
-def test_what_this_sglang_is_not_or_does_not_know_is_named_and_what_is_captured_it_has(another: Extraction) -> None:
-    """One process asks it all: to import SGLang takes longest."""
-    changed = (
-        another.config(arguments=[*SERVE_ARGUMENTS, "--no-such-flag"]),
-        another.config(sglang_version="0.5.19"),
-    )
-    files = [another.folder / f"{number}.json" for number in range(len(changed))]
-    for file, config in zip(files, changed, strict=True):
-        file.write_text(config.model_dump_json(by_alias=True))
-    points = ",".join(asdict(capture_points(Version(0, 5, 21))).values())
-    command, env = in_sglang(Path(__file__).with_name("refusing.py"), points, *files)
-    found = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    flag, version = map(json.loads, found.stdout.splitlines()[-2:])
-    assert flag[:2] == [ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION]
-    assert "--no-such-flag" in flag[2]
-    assert version[:2] == [ExitCode.BAD_CONFIGURATION, Reason.VERSION_UNSUPPORTED]
-    assert "0.5.21" in version[2]
 
 
 def test_a_prefix_cache_that_comes_back_is_features_misaligned(another: Extraction) -> None:

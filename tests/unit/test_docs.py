@@ -15,7 +15,7 @@ from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.crd import definition
 from eagle3_api.jobs import StageName
-from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE
+from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, UNFIT, Version, capture_known
 from eagle3_draft.convert.accuracy import ACCURACY
 from eagle3_draft.convert.agreement import AGREEMENT
 from eagle3_draft.convert.reading import READING
@@ -77,12 +77,16 @@ def test_every_rule_for_drafts_is_documented_with_what_it_looks_at_and_how_to_me
     assert list(documented) == [rule.id for rule in rules]
 
 
-def test_every_target_that_is_supported_is_listed() -> None:
+def test_every_target_that_is_supported_is_listed_with_how_its_states_are_known_and_every_other_that_is_refused() -> (
+    None
+):
     (section,) = re.findall(
         r"^## Which targets$(.*?)^## ", (DOCS / "extraction.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    listed = re.findall(r"`(\w+For\w+)`", section)
-    assert sorted(listed) == sorted(PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE)
+    rows = re.findall(r"^\| (`.*?) \| (\w+)", section, re.MULTILINE)
+    listed = {name: how for names, how in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed == {name: capture_known(name, Version(0, 5, 21)) for name in PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE}
+    assert all(f"`{name}`" in section for name in UNFIT)
 
 
 def test_the_first_page_says_which_releases_of_sglang_are_served() -> None:

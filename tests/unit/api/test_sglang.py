@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from eagle3_api.sglang import (
     PLUS_ONE,
     RAW_UNLESS_FIRST_IS_ONE,
+    UNFIT,
     UnsupportedLayersError,
     Version,
     adaptive_config,
     adaptive_tier,
     capture_arguments,
     capture_ids,
+    capture_known,
     capture_points,
     convention,
     default_layers,
@@ -120,6 +122,17 @@ def test_an_architecture_whose_convention_is_unknown_is_not_supported() -> None:
     assert supports_target(LLAMA)
     assert supports_target(KIMI)
     assert not supports_target("GPT2LMHeadModel")
+
+
+def test_a_manifest_calls_compared_what_was_compared_in_that_release() -> None:
+    assert capture_known("Qwen3MoeForCausalLM", Version(0, 5, 21)) == "compared"
+    assert capture_known("Qwen3MoeForCausalLM", Version(0, 5, 17)) == "read"
+    assert capture_known(KIMI, Version(0, 5, 21)) == "read"
+    assert capture_known(LLAMA, Version(0, 5, 22)) == "unknown"
+
+
+def test_an_architecture_of_which_something_else_is_captured_is_not_supported() -> None:
+    assert not any(map(supports_target, UNFIT))
 
 
 DIGEST = "9f2c" * 16

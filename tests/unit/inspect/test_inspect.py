@@ -273,9 +273,15 @@ def test_a_target_without_a_head_speaks_with_its_embedding(world: World, tied: b
     assert world.inspect().vocabulary_size == 1000
 
 
-def test_an_unknown_architecture_is_refused(world: World) -> None:
-    world.configure({**LLAMA, "architectures": ["MambaForCausalLM"]})
-    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNSUPPORTED, "MambaForCausalLM", "LlamaForCausalLM")
+@pytest.mark.parametrize(
+    ("architecture", "why"),
+    [("MambaForCausalLM", "not among the architectures"), ("Gemma3ForCausalLM", "which is no layer's output")],
+)
+def test_an_architecture_whose_states_are_not_known_to_be_its_layers_is_refused(
+    world: World, architecture: str, why: str
+) -> None:
+    world.configure({**LLAMA, "architectures": [architecture]})
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNSUPPORTED, architecture, why, "LlamaForCausalLM")
 
 
 @pytest.mark.parametrize("version", ["0.5.16", "nightly"])

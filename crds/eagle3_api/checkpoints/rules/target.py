@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from eagle3_api.checkpoints.form import Form
 from eagle3_api.checkpoints.rules.rule import Found, HeaderRule, Level, Served, refused
 from eagle3_api.conditions import Reason
-from eagle3_api.sglang import supports_target
+from eagle3_api.sglang import supports_target, why_unsupported
 
 
 def _target(form: Form, served: Served) -> Iterator[Found]:
@@ -14,10 +14,7 @@ def _target(form: Form, served: Served) -> Iterator[Found]:
         yield Found(Level.UNKNOWN, "no target was given")
         return
     if not supports_target(target.architecture):
-        yield refused(
-            Reason.TARGET_UNSUPPORTED,
-            f"{target.architecture} is not among the architectures that SGLang captures hidden states of in a known way",
-        )
+        yield refused(Reason.TARGET_UNSUPPORTED, why_unsupported(target.architecture))
     if form.target_hidden_size not in (None, target.hidden_size):
         yield refused(
             Reason.FEATURE_MISMATCH,

@@ -34,10 +34,10 @@ from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, startup_seconds
 from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import (
-    CAPTURE_KNOWN,
     Version,
     capture_arguments,
     capture_ids,
+    capture_known,
     capture_points,
     convention,
     forward_arguments,
@@ -147,7 +147,7 @@ class SGLangEngine:
             raise
         self.provenance = {
             "engine": f"sglang {__version__}",
-            "capture": CAPTURE_KNOWN.get(version, "unknown"),
+            "capture": capture_known(target.architecture, version),
             "captureIds": json.dumps(ids),
             "captureConvention": convention(target.architecture, version),
             "torch": str(torch.__version__),

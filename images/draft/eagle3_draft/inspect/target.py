@@ -14,7 +14,7 @@ from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
-from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target
+from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target, why_unsupported
 from eagle3_draft import artifacts
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
@@ -71,8 +71,7 @@ def read_target(folder: Path) -> TargetFacts:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNSUPPORTED,
-            f"target.model: {architecture} is not among the architectures that SGLang captures hidden states of in a "
-            f"known way ({known})",
+            f"target.model: {why_unsupported(architecture)}. Drafts can be had for {known}",
         )
     headers = _weights(folder)
     language = language_config(config)
