@@ -1,32 +1,40 @@
 """Features in a real S3-compatible object store: made, read, refused and removed as on a volume."""
 
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CleanConfig, DataConfig, ExitCode, ExtractConfig, ObjectReference, ObjectStoreConfig
-from eagle3_draft import clean, places
+from eagle3_draft import artifacts, clean
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run as run_extract
 from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, publish_store
-from eagle3_draft.places import ObjectStore, place
+from eagle3_draft.object_store import SHARDS, ObjectStore
+from eagle3_draft.places import place
 from eagle3_draft.stage import StageError
+from eagle3_draft.termination import interrupted
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
-from objectstore import BUCKET, Server, serving
+from objectstore import BUCKET, Server, serving, stuck
+from stages.reading_rank import Counting
+from testcluster.wait import wait_for
 from unit.train import corpus
 
 pytestmark = pytest.mark.stages
@@ -129,13 +137,13 @@ def test_a_cache_that_is_too_small_for_all_gives_room_and_reads_on(server: Serve
         sample(number).input_ids.tolist() for number in range(4)
     ], "counting words gives room as well"
     assert 0 < shard_bytes(root) <= 100_000
-    assert not any(str(root / places.SHARDS) in line for line in Path("/proc/self/maps").read_text().splitlines()), (
+    assert not any(str(root / SHARDS) in line for line in Path("/proc/self/maps").read_text().splitlines()), (
         "what was evicted would stay on the disk as long as it is mapped"
     )
 
 
 def shard_bytes(root: Path) -> int:
-    return sum(path.stat().st_size for path in (root / places.SHARDS).iterdir())
+    return sum(path.stat().st_size for path in (root / SHARDS).iterdir())
 
 
 def test_the_ranks_of_a_pod_read_each_conversation_once_and_share_what_is_downloaded(
@@ -164,7 +172,8 @@ def test_the_ranks_of_a_pod_read_each_conversation_once_and_share_what_is_downlo
     ]
     told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
     at = place(config(server), tmp_path / "one")
-    published = load_file(at.file(written, at.read(written).file("lengths.safetensors")))["train.digests"]
+    manifest = artifacts.parsed(written, at.manifest_text(written))
+    published = load(at.content(written, manifest.file("lengths.safetensors")))["train.digests"]
     for limit, said in zip(limits, zip(*told, strict=True), strict=True):
         read = {int(index): digests for one in said for index, digests in one["digests"].items()}
         assert sum(len(one["digests"]) for one in said) == 20, "each in one rank"
@@ -178,15 +187,75 @@ def test_the_ranks_of_a_pod_read_each_conversation_once_and_share_what_is_downlo
 def test_an_object_of_which_a_byte_was_flipped_is_refused(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server)
     shard = server.folder / "team/llm/tiny/extract/k1" / PARTS[1] / "train-00000.safetensors"
+    flip(shard)
+    at = Counting(config(server), tmp_path / "other")
+    features = Features.open(tmp_path / "other" / folder.relative_to(tmp_path / "one"), at)
+    with pytest.raises(
+        StageError, match=r"part-00001-of-00002/train-00000[.]safetensors .* was changed since"
+    ) as raised:
+        features.train[2]
+    assert raised.value.reason == Reason.CORRUPT_ARTIFACT
+    assert len(at.downloaded) == 2, "it might have been damaged on its way"
+
+
+def flip(shard: Path) -> None:
+    """Another bit in the states of its first conversation."""
     content = bytearray(shard.read_bytes())
     content[read_header(shard).tensors["hidden"].begin] ^= 1
     shard.write_bytes(content)
-    features = Features.open(
-        tmp_path / "other" / folder.relative_to(tmp_path / "one"), place(config(server), tmp_path / "other")
-    )
-    with pytest.raises(StageError, match=r"train-00000[.]safetensors .* was changed since") as raised:
-        features.train[2]
-    assert raised.value.reason == Reason.CORRUPT_ARTIFACT
+
+
+def cut(shard: Path) -> None:
+    os.truncate(shard, shard.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_a_damaged_copy_on_the_pod_s_disk_is_fetched_again(
+    server: Server, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    folder = extract(tmp_path / "one", server)
+    other, root = tmp_path / "other" / folder.relative_to(tmp_path / "one"), tmp_path / "other"
+    assert len(Features.open(other, place(config(server), root)).train[:]) == 4
+    for path in (root / SHARDS).glob("[0-9a-f]*"):
+        damage(path)
+    at = Counting(config(server), root)
+    features = Features.open(other, at)
+    for number, found in enumerate(features.train[:]):
+        assert torch.equal(found.teaching.greedy, sample(number).teaching.greedy)
+        assert torch.equal(found.hidden, sample(number).hidden)
+    assert len(set(at.downloaded)) == len(at.downloaded) == 4
+
+
+def test_a_table_that_the_store_gives_out_otherwise_than_it_was_published_is_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    folder = extract(tmp_path / "one", server)
+    table = server.folder / "team" / folder.relative_to(tmp_path / "one") / "lengths.safetensors"
+    table.write_bytes(table.read_bytes()[:-1] + b"?")
+    with pytest.raises(StageError, match=r"lengths[.]safetensors has the digest .* was changed since"):
+        Features.open(folder, place(config(server), tmp_path / "one"))
+
+
+def test_what_was_not_uploaded_whole_is_not_finished_though_its_manifest_lies_on_the_pod_s_disk(
+    server: Server, tmp_path: Path
+) -> None:
+    root = tmp_path / "one"
+    at, folder = place(config(server), root), root / "llm" / "tiny" / "extract" / "k1"
+    writer = FeatureWriter(folder, HEADER)
+    writer.write(Split.TRAIN, 0, [sample(0).input_ids.tolist()], [sample(0)])
+    manifest = writer.publish(key=KEY, made_from={}, numbers={}, provenance={})
+
+    def give_up(done: int) -> None:
+        raise interrupted()
+
+    with pytest.raises(StageError) as raised:
+        at.published(folder, manifest, give_up)
+    assert raised.value.code == ExitCode.INTERRUPTED
+    assert at.finished(folder, KEY) is None
+    assert place(config(server), root).finished(folder, KEY) is None
+    at.published(folder, manifest)
+    assert at.finished(folder, KEY) == manifest
+    assert not list(folder.glob("*")), "the disk is free for the next part"
 
 
 def test_clean_removes_the_objects_of_every_key_and_nothing_of_others(server: Server, tmp_path: Path) -> None:
@@ -249,24 +318,28 @@ def test_an_image_that_cannot_speak_to_a_store_says_how_it_would_learn_to(
     assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
 
 
-def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_features(
-    server: Server, tmp_path: Path
-) -> None:
-    """The stages themselves, one after the other, each with an empty disk as its pod has it."""
-    made = corpus.make(tmp_path / "corpus", train=1, held_out=1)
+OWNER = ObjectReference(namespace="llm", name="tiny", uid="u")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> corpus.Corpus:
+    return corpus.make(tmp_path_factory.mktemp("corpus"), train=1, held_out=1)
+
+
+def extraction(target: corpus.Corpus, tmp_path: Path, store: ObjectStoreConfig, pod: str) -> ExtractConfig:
+    """Of 16 conversations, in a pod with a disk of its own."""
     data = tmp_path / "train.jsonl"
     turns = [
         [{"role": "user", "content": f"w{3 + i} w{5 + 2 * i}"}, {"role": "assistant", "content": f"w4 w{i + 9}"}]
         for i in range(16)
     ]
     data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in turns))
-    owner, store = ObjectReference(namespace="llm", name="tiny", uid="u"), config(server)
-    extract_config = ExtractConfig(
-        owner=owner,
+    return ExtractConfig(
+        owner=OWNER,
         key="ec" * 8,
-        folder=str(tmp_path / "pod-1" / "llm" / "tiny" / "extract" / "k1"),
-        target=str(made.target),
-        target_digest=made.target_digest,
+        folder=str(tmp_path / pod / "llm" / "tiny" / "extract" / "k1"),
+        target=str(target.target),
+        target_digest=target.target_digest,
         data=DataConfig(conversations=str(data), max_length=100, holdout=0.3),
         data_digest=Conversations.read(data).sha256,
         object_store=store,
@@ -274,6 +347,39 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
         dtype="fp32",
         sglang_version="0.5.21",
     )
+
+
+def test_an_upload_on_which_nothing_moves_is_told_of_and_given_up_when_the_pod_is_to_end(
+    server: Server, target: corpus.Corpus, tmp_path: Path
+) -> None:
+    """The next pod makes that part again, and no other."""
+    parts = [f"team/llm/tiny/extract/k1/part-0000{number}-of-00002" for number in range(2)]
+    said = io.StringIO()
+
+    def end() -> None:
+        wait_for("a word about the upload", 60, lambda: "part 2 of 2: 0 B of" in said.getvalue())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with stuck(server.url, f"PUT /{BUCKET}/{parts[1]}") as way, ThreadPoolExecutor(1) as other, redirect_stdout(said):
+        ended = other.submit(end)
+        with pytest.raises(StageError) as raised:
+            run_extract(extraction(target, tmp_path, config(server, endpoint=way.url), "pod-1"), part_conversations=8)
+        ended.result()
+    assert (raised.value.code, raised.value.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    there = server.objects()
+    assert f"{parts[0]}/{MANIFEST}" in there
+    assert not any(name.startswith(parts[1]) for name in there)
+    first = (server.folder / parts[0] / MANIFEST).stat().st_mtime_ns
+    assert run_extract(extraction(target, tmp_path, config(server), "pod-2"), part_conversations=8).whole
+    assert (server.folder / parts[0] / MANIFEST).stat().st_mtime_ns == first
+
+
+def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_features(
+    server: Server, target: corpus.Corpus, tmp_path: Path
+) -> None:
+    """The stages themselves, one after the other, each with an empty disk as its pod has it."""
+    store = config(server)
+    extract_config = extraction(target, tmp_path, store, "pod-1")
     result = run_extract(extract_config)
     assert result.whole
     assert run_extract(extract_config) == result
@@ -283,7 +389,7 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
     abandoned = drafts.with_name("t0")
     (abandoned / ".scratch" / ".step-3").mkdir(parents=True)
     train_config = corpus.train_config(
-        made,
+        target,
         tmp_path,
         folder=str(drafts),
         scratch=str(drafts / ".scratch"),
@@ -298,5 +404,5 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
     assert not abandoned.exists()
 
     removed = tmp_path / "pod-3"
-    clean.run(CleanConfig(owner=owner, key="c" * 16, object_store=store), features_root=removed)
+    clean.run(CleanConfig(owner=OWNER, key="c" * 16, object_store=store), features_root=removed)
     assert server.objects() == set()

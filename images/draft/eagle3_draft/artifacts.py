@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -55,7 +55,7 @@ def publish(
     numbers: Mapping[str, Any],
     provenance: Mapping[str, str],
     digests: Mapping[str, str] | None = None,
-    parts: Sequence[str] = (),
+    parts: Mapping[str, bytes] | None = None,
 ) -> Manifest:
     """Make a folder, whose files are all written, a finished artifact.
 
@@ -68,20 +68,19 @@ def publish(
         provenance: what did not change the output (image, versions, node, times).
         digests: sha256 of files, by path, that the caller wrote with ``write_atomic``, or with that mode and synced:
             terabytes are not read again.
-        parts: subfolders in which artifacts were published that make up this one: their manifests become its files. What these
-            list may lie elsewhere by now.
+        parts: the manifests, by subfolder, of artifacts that were published there and make up this one: they become its files.
+            They, and what they list, may lie elsewhere by now.
 
     Raises:
         ValueError: the folder holds something that is no regular file (a link, a socket).
     """
-    known, files = digests or {}, []
-    own = [path for path in _contents(folder) if path.relative_to(folder).parts[0] not in parts]
+    known, of_parts, files = digests or {}, parts or {}, []
+    own = [path for path in _contents(folder) if path.relative_to(folder).parts[0] not in of_parts]
     for path in own:
         name = path.relative_to(folder).as_posix()
         files.append(File(path=name, size=path.stat().st_size, sha256=known.get(name) or settle(path)))
-    for path in [folder / part / MANIFEST for part in parts]:
-        name = path.relative_to(folder).as_posix()
-        files.append(File(path=name, size=path.stat().st_size, sha256=file_digest(path)))
+    for part, text in of_parts.items():
+        files.append(File(path=f"{part}/{MANIFEST}", size=len(text), sha256=hashlib.sha256(text).hexdigest()))
     manifest = Manifest(
         stage=stage, key=key, files=files, made_from=dict(made_from), provenance=dict(provenance), numbers=dict(numbers)
     )
@@ -113,21 +112,24 @@ def finished(folder: Path, key: str) -> Manifest | None:
     return manifest
 
 
-def parts(folder: Path, manifest: Manifest, find: Callable[[Path, File], Path] | None = None) -> dict[str, Manifest]:
+def parts(
+    folder: Path, manifest: Manifest, content_of: Callable[[Path, File], bytes] | None = None
+) -> dict[str, Manifest]:
     """The manifests of the artifacts in subfolders that make up this one, in their order, by the subfolder.
 
     Args:
         folder: of the artifact.
         manifest: its own.
-        find: finds a listed file and verifies it; ``verified_entry`` where left out.
+        content_of: reads a listed file and verifies it; ``content`` where left out.
 
     Raises:
         StageError: one is missing, broken, or not the one that was published (CorruptArtifact).
     """
     listed = [file for file in manifest.files if file.is_part]
     with ThreadPoolExecutor(READ_TOGETHER, "manifest") as threads:
-        found = list(threads.map(partial(find or verified_entry, folder), listed))
-    return {path.parent.relative_to(folder).as_posix(): read(path.parent) for path in found}
+        texts = threads.map(partial(content_of or content, folder), listed)
+        found = zip((file.path.removesuffix(f"/{MANIFEST}") for file in listed), texts, strict=True)
+        return {part: parsed(folder / part, text) for part, text in found}
 
 
 def check_key(folder: Path, manifest: Manifest, key: str) -> None:
@@ -151,14 +153,31 @@ def read(folder: Path) -> Manifest:
     Raises:
         StageError: it is missing or broken (CorruptArtifact), or cannot be read (StorageUnavailable).
     """
+    return parsed(folder, manifest_text(folder))
+
+
+def manifest_text(folder: Path) -> bytes:
+    """The bytes of the manifest of an artifact that must be finished; of one that is no manifest, only its first.
+
+    Raises:
+        StageError: it is missing (CorruptArtifact), or cannot be read (StorageUnavailable).
+    """
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
-            text = file.read(MANIFEST_LIMIT + 1)
+            return file.read(MANIFEST_LIMIT + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise corrupt(folder, f"it has no {MANIFEST}, so it was never finished or was deleted in part") from None
+        raise unfinished(folder) from None
     except OSError as error:
         raise _unavailable(path, error) from error
+
+
+def parsed(folder: Path, text: bytes) -> Manifest:
+    """A folder's manifest.
+
+    Raises:
+        StageError: it is broken (CorruptArtifact).
+    """
     if len(text) > MANIFEST_LIMIT:
         raise corrupt(folder, f"{MANIFEST} is larger than {MANIFEST_LIMIT} bytes")
     try:
@@ -230,6 +249,11 @@ def verified_entry(folder: Path, entry: File) -> Path:
     return path
 
 
+def content(folder: Path, entry: File) -> bytes:
+    """The bytes of a listed file; as ``verified``."""
+    return verified_entry(folder, entry).read_bytes()
+
+
 def verify(path: Path, folder: Path, entry: File) -> None:
     """As ``verified``, where an artifact's file lies elsewhere than in its folder."""
     mark = (str(path), entry.size, path.stat().st_mtime_ns, entry.sha256)
@@ -239,10 +263,7 @@ def verify(path: Path, folder: Path, entry: File) -> None:
         except OSError as error:
             raise _unavailable(path, error) from error
         if digest != entry.sha256:
-            raise corrupt(
-                folder,
-                f"{entry.path} has the digest {digest[:12]}…, {entry.sha256[:12]}… was published: it was changed since",
-            )
+            raise changed(folder, entry, digest)
         _verified.add(mark)
 
 
@@ -384,6 +405,17 @@ def corrupt(folder: Path, what: str) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT, f"the artifact in {folder} is corrupt: {what}. {advice}"
     )
+
+
+def changed(folder: Path, entry: File, digest: str) -> StageError:
+    """An artifact of which a file has another digest than was published."""
+    said = f"{entry.path} has the digest {digest[:12]}…, {entry.sha256[:12]}… was published: it was changed since"
+    return corrupt(folder, said)
+
+
+def unfinished(folder: Path) -> StageError:
+    """An artifact that must be finished, and has no manifest."""
+    return corrupt(folder, f"it has no {MANIFEST}, so it was never finished or was deleted in part")
 
 
 def outdated(folder: Path, stage: str, what: str) -> StageError:

@@ -3,13 +3,26 @@
 It is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BucketConfig, ExitCode
 from eagle3_draft.stage import StageError
+
+#: Files that are uploaded at a time, each in one request and from memory.
+UPLOADS = 4
+
+#: A larger file is uploaded in pieces. Of one that is given up these stay in the bucket, unseen, until its own rules remove them.
+ONE_REQUEST_BYTES = 256 * 1024 * 1024
+
+#: Between two looks at whether an upload is to go on.
+LOOK_SECONDS = 1.0
 
 
 class Bucket:
@@ -30,13 +43,51 @@ class Bucket:
 
     def __init__(self, config: BucketConfig, field: str, credentials: str | None = None) -> None:
         self.url = config.url.rstrip("/")
-        self.files = _file_system(config, field)
+        self.files, self._store = _opened(config, field)
         self._field = field
         self._credentials = credentials or f"the Secret in {field}"
 
     def name(self, path: str) -> str:
         """Of an object, as fsspec wants it."""
         return f"{self.url.removeprefix('s3://')}/{path}"
+
+    def upload(self, files: Mapping[str, Path], attend: Callable[[int], None]) -> None:
+        """Put files, each of which appears whole or not at all.
+
+        Args:
+            files: by the objects' names below the prefix.
+            attend: called at least every ``LOOK_SECONDS`` with the bytes that are there. What it raises ends the requests that are
+                under way.
+
+        Raises:
+            StageError: as of ``asking``.
+        """
+        waiting, done = deque(files.items()), 0
+        under_way: dict[Future[None], tuple[str, int]] = {}
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < UPLOADS:
+                    name, path = waiting.popleft()
+                    size = path.stat().st_size
+                    under_way[self._begun(name, path, size)] = name, size
+                for one in wait(under_way, LOOK_SECONDS, FIRST_COMPLETED).done:
+                    name, size = under_way.pop(one)
+                    with self.asking(name):
+                        one.result()
+                    done += size
+                attend(done)
+        finally:
+            for one in under_way:
+                one.cancel()
+
+    def _begun(self, name: str, path: Path, size: int) -> Future[None]:
+        from obstore import put_async
+
+        async def put() -> None:
+            whole = size <= ONE_REQUEST_BYTES
+            await put_async(self._store, self.name(name).partition("/")[2], path, use_multipart=not whole)
+
+        return asyncio.run_coroutine_threadsafe(put(), self.files.loop)
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
@@ -70,9 +121,11 @@ class Bucket:
         return StageError(code, Reason.STORAGE_UNAVAILABLE, f"{self._field} {self.url}: {what} ({said})")
 
 
-def _file_system(config: BucketConfig, field: str) -> Any:
+def _opened(config: BucketConfig, field: str) -> tuple[Any, Any]:
+    """fsspec's file system, and the store beneath it."""
     try:
         from obstore.fsspec import FsspecStore
+        from obstore.store import S3Store
     except ImportError:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
@@ -83,6 +136,9 @@ def _file_system(config: BucketConfig, field: str) -> Any:
     settings: Any = {"region": config.region, "virtual_hosted_style_request": False}
     if config.endpoint is not None:
         settings["endpoint"] = config.endpoint
+    options: Any = {"allow_http": True, "timeout": "600s"}
     # fsspec would remember an instance, and with it the credentials of the time
-    options: Any = {"client_options": {"allow_http": True, "timeout": "600s"}, "skip_instance_cache": True}
-    return FsspecStore("s3", config=settings, **options)
+    fresh: Any = {"skip_instance_cache": True}
+    files = FsspecStore("s3", config=settings, client_options=options, **fresh)
+    name = config.url.removeprefix("s3://").partition("/")[0]
+    return files, S3Store(name, config=settings, client_options=options)

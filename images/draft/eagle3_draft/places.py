@@ -1,14 +1,13 @@
 """Where features lie: on a volume, or in an object store of which the pod's disk holds what is in use.
 
 The code that makes, reads and removes features speaks of local folders. On a volume these are the features. With an object
-store they are a cache: what is published there is uploaded, its manifest last, and leaves the disk; shards are downloaded
-when they are leased, and go when others need the room. Either way a folder is finished when its manifest is there.
+store they are where a part is made before it is uploaded, its manifest last (``object_store``). Either way a folder is finished
+when its manifest is there.
 """
 
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,14 +15,7 @@ from eagle3_api.artifacts import MANIFEST
 from eagle3_api.jobs import ObjectStoreConfig, StageName
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket
-from eagle3_draft.shard_cache import ShardCache
-
-#: Of the object, which names the store.
-FIELD = "storage.features.objectStore"
-
-#: Under the root, the shards that lie on the pod's disk. They go as room is needed; what else is read stays, some megabytes.
-SHARDS = ".shards"
+from eagle3_draft.object_store import ObjectStore
 
 
 class Place(Protocol):
@@ -43,12 +35,12 @@ class Place(Protocol):
         """The manifest of a finished artifact, or None. Errors as of ``artifacts.finished``."""
         ...
 
-    def read(self, folder: Path) -> Manifest:
-        """The manifest of an artifact that must be finished. Errors as of ``artifacts.read``."""
+    def manifest_text(self, folder: Path) -> bytes:
+        """The bytes of the manifest of an artifact that must be finished. Errors as of ``artifacts.manifest_text``."""
         ...
 
-    def file(self, folder: Path, entry: File) -> Path:
-        """The path of an artifact's file, verified. Errors as of ``artifacts.verified``."""
+    def content(self, folder: Path, entry: File) -> bytes:
+        """The bytes of an artifact's file, verified. Errors as of ``artifacts.verified``."""
         ...
 
     def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
@@ -59,8 +51,19 @@ class Place(Protocol):
         """
         ...
 
-    def published(self, folder: Path, manifest: Manifest) -> None:
-        """An artifact was published in a local folder: take what it lists itself to where it is to lie."""
+    def forget(self, entry: File) -> bool:
+        """A leased shard has other bytes than were published. Whether it was a copy, which may come whole if it is leased again."""
+        ...
+
+    def published(self, folder: Path, manifest: Manifest, attend: Callable[[int], None] = lambda done: None) -> None:
+        """An artifact was published in a local folder: take what it lists itself to where it is to lie.
+
+        Args:
+            folder: of the artifact.
+            manifest: its own.
+            attend: called at least once a second, where that takes time, with the bytes that have got there. What it raises
+                gives the artifact up: it is not finished then.
+        """
         ...
 
     def inside(self, folder: Path) -> Mapping[Path, bool]:
@@ -122,16 +125,19 @@ class Volume:
     def finished(self, folder: Path, key: str) -> Manifest | None:
         return artifacts.finished(folder, key)
 
-    def read(self, folder: Path) -> Manifest:
-        return artifacts.read(folder)
+    def manifest_text(self, folder: Path) -> bytes:
+        return artifacts.manifest_text(folder)
 
-    def file(self, folder: Path, entry: File) -> Path:
-        return artifacts.verified_entry(folder, entry)
+    def content(self, folder: Path, entry: File) -> bytes:
+        return artifacts.content(folder, entry)
 
     def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
         return nullcontext(artifacts.located(folder, entry))
 
-    def published(self, folder: Path, manifest: Manifest) -> None:
+    def forget(self, entry: File) -> bool:
+        return False
+
+    def published(self, folder: Path, manifest: Manifest, attend: Callable[[int], None] = lambda done: None) -> None:
         """It lies where it is to lie."""
 
     def inside(self, folder: Path) -> Mapping[Path, bool]:
@@ -157,106 +163,3 @@ class Volume:
         with suppress(FileNotFoundError):
             folder.rmdir()
         return files, size
-
-
-class ObjectStore:
-    """Features in an object store.
-
-    Args:
-        config: of the store; credentials are in the environment.
-        root: of the cache.
-    """
-
-    keeps = False
-
-    def __init__(self, config: ObjectStoreConfig, root: Path) -> None:
-        self._bucket = Bucket(config, FIELD)
-        self._files = self._bucket.files
-        self._root = root
-        self._shards = ShardCache(root / SHARDS, config.cache_bytes)
-
-    def check(self, folder: Path) -> None:
-        with self._asking(folder):
-            self._files.find(f"{self._name(folder)}/{MANIFEST}")
-
-    def finished(self, folder: Path, key: str) -> Manifest | None:
-        if not self._has_manifest(folder):
-            return None
-        manifest = artifacts.read(folder)
-        artifacts.check_key(folder, manifest, key)
-        return manifest
-
-    def read(self, folder: Path) -> Manifest:
-        self._has_manifest(folder)
-        return artifacts.read(folder)
-
-    def file(self, folder: Path, entry: File) -> Path:
-        path = folder / entry.path
-        if not path.exists():
-            content = self._downloaded(folder, entry)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            artifacts.write_atomic(path, content)
-        return artifacts.verified_entry(folder, entry)
-
-    def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
-        return self._shards.lease(entry.sha256, entry.size, partial(self._downloaded, folder, entry))
-
-    def published(self, folder: Path, manifest: Manifest) -> None:
-        own = [file for file in manifest.files if not file.is_part]  # those of parts are there already
-        for file in own:
-            with self._asking(folder / file.path):
-                self._files.put_file(str(folder / file.path), self._name(folder / file.path))
-        with self._asking(folder):
-            self._files.put_file(str(folder / MANIFEST), self._name(folder / MANIFEST))
-        for file in own:
-            (folder / file.path).unlink(missing_ok=True)
-
-    def inside(self, folder: Path) -> Mapping[Path, bool]:
-        parent = self._name(folder)
-        with self._asking(folder):
-            names = {name.removeprefix(f"{parent}/") for name in self._files.find(parent)}
-        return {folder / name.partition("/")[0]: f"{name.partition('/')[0]}/{MANIFEST}" in names for name in names}
-
-    def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
-        name = self._name(folder)
-        with self._asking(folder):
-            found = self._files.find(name, detail=True)
-            # The whole's manifest, then those of its parts
-            in_order = sorted(found, key=lambda one: (not one.endswith(f"/{MANIFEST}"), one.count("/")))
-            for number, one in enumerate(in_order, 1):
-                self._files.rm_file(one)
-                told(number)
-        return len(found), sum(one["size"] for one in found.values())
-
-    def _has_manifest(self, folder: Path) -> bool:
-        path = folder / MANIFEST
-        if path.exists():
-            return True
-        try:
-            with self._asking(folder):
-                text = self._files.cat_file(self._name(path))
-        except FileNotFoundError:
-            return False
-        folder.mkdir(parents=True, exist_ok=True)
-        artifacts.write_atomic(path, text)
-        return True
-
-    def _downloaded(self, folder: Path, entry: File) -> bytes:
-        path = folder / entry.path
-        try:
-            with self._asking(path):
-                content: bytes = self._files.cat_file(self._name(path))
-        except FileNotFoundError:
-            raise artifacts.corrupt(folder, f"{entry.path!r} is missing in {self._bucket.url}") from None
-        if len(content) != entry.size:
-            raise artifacts.corrupt(
-                folder, f"{entry.path!r} has {len(content)} bytes in {self._bucket.url}, {entry.size} were published"
-            )
-        return content
-
-    def _name(self, path: Path) -> str:
-        """Of an object, as fsspec wants it."""
-        return self._bucket.name(path.relative_to(self._root).as_posix())
-
-    def _asking(self, path: Path) -> AbstractContextManager[None]:
-        return self._bucket.asking(path.name)

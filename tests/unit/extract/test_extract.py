@@ -40,6 +40,7 @@ from eagle3_draft.data.tokenizer_files import template_digest, tokenizer_digest
 from eagle3_draft.extract import run
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.extract.handover import folder_on_disk
+from eagle3_draft.extract.space import require_part
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
@@ -492,6 +493,16 @@ def test_what_a_pod_s_disk_may_take_counts_where_the_parts_go_to_a_bucket(
         run(world.config(object_store=bucket), load=no_engine, part_conversations=20, features_root=world.folder)
     roomy = bucket.model_copy(update={"cache_bytes": 10**9})
     assert run(world.config(object_store=roomy), part_conversations=20, features_root=world.folder).whole
+
+
+def test_a_part_that_is_larger_than_the_first_conversations_told_is_held_against_the_pod_s_disk_too() -> None:
+    require_part(0, 3, 100 * 2**20, 100 * 2**20)
+    with pytest.raises(
+        StageError,
+        match=r"part 2 of 3 takes 101.00 MiB .* has room for 100.00 MiB and lacks 1.00 MiB.*objectStore[.]cache",
+    ) as raised:
+        require_part(1, 3, 101 * 2**20, 100 * 2**20)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
 
 
 def test_what_was_handed_over_before_the_pod_was_killed_goes_whichever_engine_is_next(world: World) -> None:

@@ -275,6 +275,26 @@ def test_who_counts_words_has_the_next_shards_come_meanwhile(tmp_path: Path) -> 
     assert len(leased) == 8, "each once"
 
 
+def test_what_is_wanted_of_several_shards_of_a_bucket_is_fetched_side_by_side_each_shard_once(tmp_path: Path) -> None:
+    """Also where it lies in a row: threads that all wait for the same shard would fetch one after the other."""
+    together = threading.Barrier(DOWNLOADS)
+    leased: list[str] = []
+
+    class Elsewhere(Volume):
+        keeps = False
+
+        def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
+            leased.append(entry.path)
+            together.wait(30)
+            return super().lease(folder, entry)
+
+    shards = [[sample(2 + number, seed) for number in range(5)] for seed in range(DOWNLOADS)]
+    features = Features.open(store(tmp_path, shards, []), Elsewhere())
+    for found, expected in zip(features.train[:], [one for shard in shards for one in shard], strict=True):
+        assert_same(found, expected)
+    assert sorted(leased) == [f"train-{number:05d}.safetensors" for number in range(DOWNLOADS)]
+
+
 def test_what_is_expected_and_not_wanted_any_more_is_not_fetched(tmp_path: Path) -> None:
     """A pod that is to end does not download the next step first."""
     store(tmp_path, [[sample(n)] for n in range(1, 17)], [])
@@ -409,17 +429,18 @@ def test_a_finished_store_of_which_a_part_lost_a_shard_is_corrupt(tmp_path: Path
 def test_four_times_the_features_of_kimi_are_a_store_that_can_be_opened(tmp_path: Path) -> None:
     """18 TiB: 87.8 M tokens four times, 2,350 a conversation, which is more than a shard."""
     conversations, of_part = 4 * 87_800_000 // 2350, 512
-    parts = [f"part-{number:05d}-of-00292" for number in range(-(-conversations // of_part))]
+    names = [f"part-{number:05d}-of-00292" for number in range(-(-conversations // of_part))]
     shards = [f"train-{number:05d}.safetensors" for number in range(of_part)]
     files = [File(path=name, size=134_756_864, sha256="5" * 64) for name in shards]
     listed = {"train": [{"file": name, "conversations": 1} for name in shards], "held_out": []}
     part = Manifest(
         stage="extract", key=KEY, files=files, made_from={}, numbers=HEADER.model_dump() | {"shards": listed}
     )
-    for name in parts:
+    text = part.model_dump_json(by_alias=True).encode()
+    for name in names:
         (tmp_path / name).mkdir()
-        (tmp_path / name / MANIFEST).write_text(part.model_dump_json(by_alias=True))
-    number = len(parts) * of_part
+        (tmp_path / name / MANIFEST).write_bytes(text)
+    number = len(names) * of_part
     table = {"train": torch.full((number,), 2350, dtype=torch.int32), "held_out": torch.empty(0, dtype=torch.int32)}
     digests = {f"{kind}.digests": torch.zeros(len(table[kind]), 2, 32, dtype=torch.uint8) for kind in table}
     save_file(table | digests, tmp_path / "lengths.safetensors")
@@ -430,12 +451,12 @@ def test_four_times_the_features_of_kimi_are_a_store_that_can_be_opened(tmp_path
         made_from={},
         numbers=HEADER.model_dump(),
         provenance={},
-        parts=parts,
+        parts=dict.fromkeys(names, text),
     )
     assert (tmp_path / MANIFEST).stat().st_size < artifacts.MANIFEST_LIMIT / 100
     train = Features.open(tmp_path).train
     assert len(train) == number
-    assert train.place(number - 1) == f"number 0 of {parts[-1]}/{shards[-1]}"
+    assert train.place(number - 1) == f"number 0 of {names[-1]}/{shards[-1]}"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
 from eagle3_draft.shard_cache import ShardCache
+from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
 
 LIMIT = 100
@@ -34,6 +37,10 @@ def content(name: str) -> bytes:
 def taken(folder: Path) -> list[int]:
     """Bytes of each file of the cache."""
     return [path.stat().st_size for path in folder.iterdir() if path.name != ".lock"]
+
+
+def taken_by(shard: Path) -> int:
+    return shard.stat().st_size if shard.exists() else 0
 
 
 def within(sizes: list[int]) -> bool:
@@ -54,18 +61,21 @@ class OneReader(RuleBasedStateMachine):
         self.temporary = TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "shards"
         self.cache = ShardCache(self.folder, LIMIT)
-        self.leases: list[tuple[str, AbstractContextManager[Path]]] = []
+        self.leases: list[tuple[str, AbstractContextManager[Path], Path]] = []
 
     def fits(self, name: str) -> bool:
         """Whether a lease would not wait for others to end."""
-        held = {leased for leased, _ in self.leases}
+        held = {leased for leased, *_ in self.leases}
         return name in held or not held or sum(SIZES[one] for one in held) + SIZES[name] <= LIMIT
+
+    def is_whole(self, name: str) -> bool:
+        return taken_by(self.folder / name) == SIZES[name]
 
     @rule(name=st.sampled_from(sorted(SIZES)))
     def lease(self, name: str) -> None:
         if not self.fits(name):
             return
-        was_there, fetched = (self.folder / name).exists(), []
+        was_there, fetched = self.is_whole(name), []
 
         def fetch() -> bytes:
             fetched.append(name)
@@ -73,13 +83,12 @@ class OneReader(RuleBasedStateMachine):
             return content(name)
 
         lease = self.cache.lease(name, SIZES[name], fetch)
-        assert lease.__enter__() == self.folder / name
-        self.leases.append((name, lease))
+        self.leases.append((name, lease, lease.__enter__()))
         assert bool(fetched) != was_there
 
     @rule(name=st.sampled_from(sorted(SIZES)))
     def fail(self, name: str) -> None:
-        if not self.fits(name) or (self.folder / name).exists():
+        if not self.fits(name) or self.is_whole(name):
             return
 
         def fetch() -> bytes:
@@ -87,12 +96,24 @@ class OneReader(RuleBasedStateMachine):
 
         with pytest.raises(ConnectionError), self.cache.lease(name, SIZES[name], fetch):
             pass
-        assert name not in listed(self.cache), "what did not come takes no room"
+        assert not list(self.folder.glob("*.partial")), "what did not come takes no room"
+
+    @precondition(lambda self: self.folder.exists())
+    @rule(name=st.sampled_from(sorted(SIZES)))
+    def forget(self, name: str) -> None:
+        self.cache.forget(name)
+        assert not (self.folder / name).exists()
+
+    @rule(name=st.sampled_from(sorted(SIZES)))
+    def lose_its_end(self, name: str) -> None:
+        """As a disk does with what was written last when its node loses power: nobody reads then."""
+        if (self.folder / name).exists() and name not in {leased for leased, *_ in self.leases}:
+            os.truncate(self.folder / name, SIZES[name] - 1)
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        _, lease = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        _, lease, _ = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
         lease.__exit__(None, None, None)
 
     @invariant()
@@ -102,8 +123,8 @@ class OneReader(RuleBasedStateMachine):
 
     @invariant()
     def what_is_leased_is_there(self) -> None:
-        for name, _ in self.leases:
-            assert (self.folder / name).read_bytes() == content(name)
+        for name, _, path in self.leases:
+            assert path.read_bytes() == content(name)
 
     def teardown(self) -> None:
         self.temporary.cleanup()
@@ -175,14 +196,34 @@ def _waiting(cache: ShardCache) -> int:
 
 def test_who_wants_more_than_there_is_room_for_waits_until_another_lease_ends(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path, LIMIT)
+
+    def read() -> bytes:
+        with cache.lease("d", SIZES["d"], lambda: content("d")) as path:
+            return path.read_bytes()
+
     with ThreadPoolExecutor(1) as other:
         with cache.lease("c", SIZES["c"], lambda: content("c")):
-            waiting = other.submit(lambda: cache.lease("d", SIZES["d"], lambda: content("d")).__enter__())
+            waiting = other.submit(read)
             wait_for("the other to begin", 10, lambda: "d" in cache._coming)
             assert not waiting.done()
             assert (tmp_path / "c").exists()
-        assert waiting.result(30).read_bytes() == content("d")
+        assert waiting.result(30) == content("d")
     assert not (tmp_path / "c").exists()
+
+
+def test_what_others_have_put_on_the_disk_leaves_less_room_than_the_limit(tmp_path: Path) -> None:
+    disk = 70
+    cache = ShardCache(tmp_path, LIMIT, lambda folder: disk - sum(taken(folder)))
+    for name in ("a", "b", "c"):
+        with cache.lease(name, SIZES[name], lambda name=name: content(name)) as path:  # type: ignore[misc]
+            assert path.read_bytes() == content(name)
+    assert listed(cache) == ["c"]
+    with (
+        pytest.raises(StageError, match=r"70 B free, too little for a shard of 100 B.*objectStore[.]cache") as raised,
+        cache.lease("e", SIZES["e"], lambda: content("e")),
+    ):
+        pass
+    assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
 
 
 #: A process that reads shards in an order of its own and writes down what it fetches, or that never ends a fetch.

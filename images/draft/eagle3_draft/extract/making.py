@@ -13,13 +13,15 @@ from typing import Any
 import torch
 
 from eagle3_api.conditions import Reason
-from eagle3_api.estimate import bytes_per_token
+from eagle3_api.estimate import bytes_per_token, readable_bytes
 from eagle3_api.jobs import ExitCode
+from eagle3_api.manifest import Manifest
 from eagle3_draft.data.rendering import Rendered
 from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.engine import Engine, States
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part, PartNumbers
+from eagle3_draft.extract.space import require_part
 from eagle3_draft.extract.texts import Usable
 from eagle3_draft.features import FeatureWriter, Header, Sample, ShardRecord, Split, plan_shards
 from eagle3_draft.places import Place
@@ -124,7 +126,8 @@ class Maker:
         """Have the engine compute a part, but for the shards that an earlier run finished; then store the part before.
 
         Raises:
-            StageError: a token that the target does not have (TargetUnreadable); or as ``finish``.
+            StageError: a token that the target does not have (TargetUnreadable); a part that the pod's disk has no room for
+                (StorageTooSmall); or as ``finish``.
         """
         config = self._inputs.config
         _require_vocabulary(usable.all, engine, config.target)
@@ -137,6 +140,9 @@ class Maker:
             tokenizer_digest=self._inputs.tokenizer_digest,
             chat_template_digest=self._inputs.template_digest,
         )
+        if (cache := config.object_store) is not None:
+            needed = sum(len(text.input_ids) for text in usable.all) * self._token_bytes(engine.hidden_size)
+            require_part(part.number, part.count, needed, cache.cache_bytes)
         writer = FeatureWriter(self._folder / part.name, header)
         plan = self._plan(usable.texts, engine.hidden_size)
         worth = _shares(len(part.conversations), sum(len(shard.texts) for shard in plan))
@@ -174,9 +180,10 @@ class Maker:
         begun, self._begun = self._begun, None
         written = self._write(begun)
         self._settle()
-        self._publishing = self._publisher.submit(self._publish, begun, written)
-        if not self._at.keeps:  # there may be room for this part alone
-            self._settle()
+        if self._at.keeps:
+            self._publishing = self._publisher.submit(self._publish, begun, written)
+        else:  # there may be room for this part alone
+            self._publish(begun, written)
 
     def _settle(self) -> None:
         """Wait for the part that is being published."""
@@ -229,7 +236,18 @@ class Maker:
                 "finished": _now(),
             },
         )
-        self._at.published(begun.writer.folder, manifest)
+        self._at.published(begun.writer.folder, manifest, self._uploading(begun.part, manifest))
+
+    def _uploading(self, part: Part, manifest: Manifest) -> Callable[[int], None]:
+        size = readable_bytes(sum(file.size for file in manifest.files))
+
+        def attend(done: int) -> None:
+            self._attend()
+            self._progress.advance(
+                0, f"part {part.number + 1} of {part.count}: {readable_bytes(done)} of {size} uploaded"
+            )
+
+        return attend
 
     def _plan(self, texts: Mapping[Split, Sequence[Rendered]], hidden_size: int) -> list[_Shard]:
         token_bytes = self._token_bytes(hidden_size)

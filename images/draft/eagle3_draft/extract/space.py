@@ -58,6 +58,27 @@ def require_space(sampled: Sampled, *, left: int, token_bytes: int, stored: int,
         )
 
 
+def require_part(number: int, count: int, needed: int, room: int) -> None:
+    """Hold a part, whose tokens are known, against the pod's disk, where it lies until it is uploaded.
+
+    Args:
+        number, count: which part it is, from 0, and of how many.
+        needed: its bytes.
+        room: bytes that the pod's disk has for it.
+
+    Raises:
+        StageError: it does not fit (StorageTooSmall). The kubelet would end the pod without a word of ours.
+    """
+    if needed > room:
+        raise StageError(
+            ExitCode.DOES_NOT_FIT,
+            Reason.STORAGE_TOO_SMALL,
+            f"part {number + 1} of {count} takes {readable_bytes(needed)} of the pod's disk, which has room for "
+            f"{readable_bytes(room)} and lacks {readable_bytes(needed - room)}. Raise storage.features.objectStore.cache; the "
+            "node's disk must have it",
+        )
+
+
 def stored_bytes(folders: Sequence[Path]) -> int:
     """Of the shards in the folders of parts that are not finished."""
     return sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))

@@ -87,7 +87,7 @@ def run(
     folder = Path(config.folder)
     at = place_of(config.object_store, folder)
     if (manifest := at.finished(folder, config.key)) is not None:
-        return ExtractResult.model_validate_json(at.file(folder, manifest.file(REPORT)).read_bytes())
+        return ExtractResult.model_validate_json(at.content(folder, manifest.file(REPORT)))
     remove_abandoned(folder, StageName.EXTRACT, at)  # Inspect counts these bytes as free
     remove_left(folder, parts.index())
     with (
@@ -117,7 +117,9 @@ def run(
                 if not texts.immediate:  # to wait for answers is no reason to leave a part unstored
                     maker.finish()
             maker.finish()
-        return whole.publish(inputs, folder, at, every, inputs.prompts() if found is None else found)
+        if found is None:
+            found = inputs.prompts()
+        return whole.publish(inputs, folder, at, every, found, check=termination.check)
 
 
 class _Loaded:

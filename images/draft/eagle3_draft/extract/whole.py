@@ -1,7 +1,7 @@
 """The whole: what there is of it is summed over its parts, and published when none is missing, which moves no byte."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from eagle3_draft.stage import StageError
 
 
 def publish(
-    inputs: Inputs, folder: Path, at: Place, parts: Sequence[Part], found: Sequence[prompts.Prompt]
+    inputs: Inputs,
+    folder: Path,
+    at: Place,
+    parts: Sequence[Part],
+    found: Sequence[prompts.Prompt],
+    *,
+    check: Callable[[], None],
 ) -> ExtractResult:
     """Publish the whole if no part is missing; says what there is either way.
 
@@ -30,6 +36,7 @@ def publish(
         at: where it lies.
         parts: all of them.
         found: the probe's prompts.
+        check: called now and then while it is uploaded; what it raises gives that up.
 
     Raises:
         StageError: too many conversations are left out of the parts that there are, whichever pods and runs made these
@@ -43,11 +50,11 @@ def publish(
         return result
     require_train(inputs, result.conversations - result.held_out, result.conversations, Counter(result.dropped))
     try:
-        _write(inputs, folder, at, parts, found, result, manifests[0])
+        _write(inputs, folder, at, parts, found, result, manifests[0], check)
     except FileNotFoundError:
         # Another pod finished its last part at the same time, publishes the same, and cleans up
         if at.finished(folder, config.key) is None:
-            _write(inputs, folder, at, parts, found, result, manifests[0])
+            _write(inputs, folder, at, parts, found, result, manifests[0], check)
     return result
 
 
@@ -59,6 +66,7 @@ def _write(
     found: Sequence[prompts.Prompt],
     result: ExtractResult,
     first: Manifest,
+    check: Callable[[], None],
 ) -> None:
     prompts.write(folder / PROMPTS, found)
     artifacts.write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
@@ -70,6 +78,7 @@ def _write(
         made_from=inputs.made_from(),
         numbers=result.model_dump(),
         provenance=first.provenance | {"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        attend=lambda _: check(),
     )
 
 

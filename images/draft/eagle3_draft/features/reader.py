@@ -4,24 +4,25 @@ Each conversation is verified by its own digest when it is first read, by thread
 the disk but what is used, and that once. A store of an older version has digests of whole shards only.
 
 Shards are leased from where the store lies. A volume keeps them, and they stay mapped; of an object store's, which may have
-to leave the pod's disk at any time, the same threads copy what is read.
+to leave the pod's disk at any time, the same threads copy what is read: all that is wanted of a shard by one of them, so that as
+many shards come at a time as there are threads. A copy on the disk that turns out to be damaged is fetched again, once.
 """
 
 import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeVar, overload
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -42,6 +43,8 @@ from eagle3_draft.features.format import (
 from eagle3_draft.features.shard import Shard, corrupt
 from eagle3_draft.places import Place, Volume
 from eagle3_draft.stage import StageError
+
+T = TypeVar("T")
 
 _SHARDS = TypeAdapter(list[ShardEntry])
 
@@ -83,9 +86,9 @@ class Features:
             StageError: the artifact is unfinished or broken (CorruptArtifact), or its last states are not what lm_head
                 reads (FeatureMismatch).
         """
-        manifest = at.read(folder)
+        manifest = artifacts.parsed(folder, at.manifest_text(folder))
         # A whole of an older version has no parts
-        stores = artifacts.parts(folder, manifest, at.file) or {"": manifest}
+        stores = artifacts.parts(folder, manifest, at.content) or {"": manifest}
         try:
             header = Header.model_validate(manifest.numbers)
         except ValidationError as error:
@@ -101,7 +104,7 @@ class Features:
             lengths = manifest.file(LENGTHS)
         except KeyError:
             raise corrupt(folder, f"its manifest lists no {LENGTHS}") from None
-        table = _table(at.file(folder, lengths))
+        table = _table(folder / LENGTHS, at.content(folder, lengths))
         samples = []
         for split in Split:
             try:
@@ -144,7 +147,7 @@ class Samples(Sequence[Sample]):
         self._verified: dict[int, tuple[object, bytearray]] = {}
         threads = min(FETCHED_TOGETHER, len(os.sched_getaffinity(0))) if at.keeps else DOWNLOADS
         self._fetcher = ThreadPoolExecutor(threads, "fetcher")
-        self._coming: dict[int, Future[Sample]] = {}
+        self._coming: dict[int, Future[Mapping[int, Sample]]] = {}
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -173,17 +176,18 @@ class Samples(Sequence[Sample]):
         Raises:
             StageError: one has other bytes than were published (CorruptArtifact); it cannot be read (StorageUnavailable).
         """
-        coming = {
-            index: self._coming.pop(index) if index in self._coming else self._begun(index)
-            for index in dict.fromkeys(indices)
-        }
-        return [coming[index].result() for index in indices]
+        self.expect(indices)
+        coming = {index: self._coming.pop(index) for index in dict.fromkeys(indices)}
+        return [coming[index].result()[index] for index in indices]
 
     def expect(self, indices: Sequence[int]) -> None:
         """Say that conversations will be read: they are fetched and verified in the background."""
-        for index in indices:
-            if index not in self._coming:
-                self._coming[index] = self._begun(index)
+        wanted = [index for index in dict.fromkeys(indices) if index not in self._coming]
+        together: dict[int, list[int]] = {}
+        for index in wanted:
+            together.setdefault(index if self._at.keeps else self._number(index), []).append(index)
+        for some in together.values():
+            self._coming |= dict.fromkeys(some, self._fetcher.submit(self._fetched, some))
 
     def close(self) -> None:
         """Nothing more is read: what is expected and has not begun to come is not fetched, which would keep the process alive."""
@@ -199,33 +203,37 @@ class Samples(Sequence[Sample]):
         for rest in ahead:
             yield from rest.result()
 
-    def _begun(self, index: int) -> Future[Sample]:
-        return self._fetcher.submit(self._fetched, index)
+    def _fetched(self, indices: Sequence[int]) -> dict[int, Sample]:
+        """Conversations of one shard, verified."""
+        number = self._number(indices[0])
+        return self._read(number, lambda opened: {index: self._sample(opened, number, index) for index in indices})
 
-    def _fetched(self, index: int) -> Sample:
+    def _sample(self, opened: "_OpenShard", number: int, index: int) -> Sample:
         """A conversation, verified, which the kernel reads meanwhile."""
-        number = self._number(index)
+        shard, verified = opened
         place = index - self._starts[number]
-        with self._reading(number) as (shard, verified):
-            shard.announce(place)
-            if not verified[place] and (digests := self._digests_of(index)) is not None:
-                shard.check(place, digests)
-                verified[place] = True
-            sample = shard.sample(place)
-            if self._at.keeps:
-                return sample
-            return sample_of({name: tensor.clone() for name, tensor in tensors(sample).items()})
+        shard.announce(place)
+        if not verified[place] and (digests := self._digests_of(index)) is not None:
+            shard.check(place, digests)
+            verified[place] = True
+        sample = shard.sample(place)
+        if self._at.keeps:
+            return sample
+        return sample_of({name: tensor.clone() for name, tensor in tensors(sample).items()})
 
     def _texts(self, number: int) -> list[Text]:
         """What the conversations of a shard say."""
-        texts = []
-        with self._reading(number) as (shard, _):
+
+        def said(opened: _OpenShard) -> list[Text]:
+            texts = []
             for place, index in enumerate(range(self._starts[number], self._starts[number + 1])):
                 if (digests := self._digests_of(index)) is not None:
-                    shard.check_text(place, digests)
-                text = shard.text(place)
+                    opened.shard.check_text(place, digests)
+                text = opened.shard.text(place)
                 texts.append(text if self._at.keeps else Text(text.input_ids.clone(), text.loss_mask.clone()))
-        return texts
+            return texts
+
+        return self._read(number, said)
 
     def _digests_of(self, index: int) -> Digests | None:
         """None where the whole shard is verified when it is opened."""
@@ -236,6 +244,17 @@ class Samples(Sequence[Sample]):
 
     def _number(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1
+
+    def _read(self, number: int, look: "Callable[[_OpenShard], T]") -> T:
+        """What is seen in a shard; in one that is damaged, after it was fetched again, if it was but a copy."""
+        try:
+            with self._reading(number) as opened:
+                return look(opened)
+        except StageError as error:
+            if error.reason is not Reason.CORRUPT_ARTIFACT or not self._at.forget(self._shards[number]):
+                raise
+        with self._reading(number) as opened:
+            return look(opened)
 
     @contextmanager
     def _reading(self, number: int) -> "Iterator[_OpenShard]":
@@ -292,8 +311,8 @@ def _shards(part: str, manifest: Manifest, split: Split) -> list[tuple[File, int
     return [(file.within(part), conversations) for file, conversations in found] if part else found
 
 
-def _table(path: Path) -> dict[str, torch.Tensor]:
+def _table(name: Path, content: bytes) -> dict[str, torch.Tensor]:
     try:
-        return load_file(path)
+        return load(content)
     except SafetensorError as error:
-        raise corrupt(path, f"it is no safetensors file: {error}") from None
+        raise corrupt(name, f"it is no safetensors file: {error}") from None

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
@@ -188,6 +188,7 @@ def publish_store(
     made_from: Mapping[str, str],
     numbers: Mapping[str, Any],
     provenance: Mapping[str, str],
+    attend: Callable[[int], None] = lambda done: None,
 ) -> Manifest:
     """Publish the stores in subfolders as one. No file of theirs is moved or read again.
 
@@ -198,11 +199,13 @@ def publish_store(
         key: Extract's key, theirs too.
         made_from, provenance: as of ``artifacts.publish``.
         numbers: further ones, beside the header's.
+        attend: as of ``Place.published``.
 
     Raises:
         StageError: a part is not finished, or its states are others than the first one's (CorruptArtifact).
     """
-    manifests = {part: at.read(folder / part) for part in parts}
+    texts = {part: at.manifest_text(folder / part) for part in parts}
+    manifests = {part: artifacts.parsed(folder / part, text) for part, text in texts.items()}
     headers = [Header.model_validate(manifest.numbers) for manifest in manifests.values()]
     if any(header != headers[0] for header in headers):
         raise StageError(
@@ -210,7 +213,7 @@ def publish_store(
             Reason.CORRUPT_ARTIFACT,
             f"the parts in {folder} hold states of different kinds. Delete the folder and set eagle3.dev/retry",
         )
-    tables = [load_file(at.file(folder / part, manifest.file(LENGTHS))) for part, manifest in manifests.items()]
+    tables = [load(at.content(folder / part, manifest.file(LENGTHS))) for part, manifest in manifests.items()]
     named = set[str].intersection(*map(set, tables))  # a part of an older version has no digests
     joined = {name: torch.cat([table[name] for table in tables]) for name in named}
     artifacts.write_atomic(folder / LENGTHS, save(joined))
@@ -224,9 +227,9 @@ def publish_store(
         made_from=made_from,
         numbers=headers[0].model_dump() | dict(numbers),
         provenance=provenance,
-        parts=parts,
+        parts=texts,
     )
-    at.published(folder, manifest)
+    at.published(folder, manifest, attend)
     return manifest
 
 

@@ -2,10 +2,9 @@
 
 import json
 import platform
-import shutil
 import socket
 from datetime import UTC, datetime
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,10 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     report = _report(config, state, result)
     artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
     artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
-    shutil.copyfile(at.file(Path(config.features), features.manifest.file(PROMPTS)), folder / PROMPTS)
-    save_sample(folder / HELD_OUT, list(islice(features.held_out, SAMPLE_CONVERSATIONS)), features.header.torch_dtype)
+    prompts = at.content(Path(config.features), features.manifest.file(PROMPTS))
+    artifacts.write_atomic(folder / PROMPTS, prompts)
+    held_out = features.held_out[:SAMPLE_CONVERSATIONS]
+    save_sample(folder / HELD_OUT, held_out, features.header.torch_dtype)
     artifacts.publish(
         folder,
         stage=config.stage,
