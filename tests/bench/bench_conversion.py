@@ -37,7 +37,7 @@ from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.tensors import PIECE
-from eagle3_draft.train.publish import SAMPLE_CONVERSATIONS, SAMPLE_TOKENS
+from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary
 from published import files, shapes
 from unit.train import corpus
@@ -141,23 +141,23 @@ def make_published(root: Path, sizes: DraftConfig) -> None:
     _fill(root / "published" / WEIGHTS, shapes.shapes(config), "BF16")
 
 
-def make_trained(root: Path, sizes: DraftConfig, conversations: int = SAMPLE_CONVERSATIONS) -> None:
+def make_trained(root: Path, sizes: DraftConfig, conversations: int = held_out.CONVERSATIONS) -> None:
     """The draft as Train leaves it, in float32, with some held-out conversations: it is right nowhere, and says so."""
     folder = root / "trained"
     folder.mkdir()
     (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
     _fill(folder / WEIGHTS, shapes.shapes(_as_published(sizes)), "F32")
     Vocabulary(torch.arange(VOCABULARY_SIZE), VOCABULARY_SIZE).save(folder / VOCABULARY)
-    tokens = conversations * SAMPLE_TOKENS
-    noise = torch.randn(SAMPLE_TOKENS, len(LAYERS) * sizes.hidden_size).to(torch.bfloat16)
+    tokens = conversations * held_out.TOKENS
+    noise = torch.randn(held_out.TOKENS, len(LAYERS) * sizes.hidden_size).to(torch.bfloat16)
     save_file(
         {
             "input_ids": torch.randint(VOCABULARY_SIZE, (tokens,), dtype=torch.int32),
-            "loss_mask": (torch.arange(tokens) % SAMPLE_TOKENS >= SAMPLE_TOKENS // 4).to(torch.uint8),
+            "loss_mask": (torch.arange(tokens) % held_out.TOKENS >= held_out.TOKENS // 4).to(torch.uint8),
             "top_tokens": torch.randint(VOCABULARY_SIZE, (tokens, 1), dtype=torch.int32),
             "top_log_probabilities": torch.zeros(tokens, 1, dtype=torch.float16),
             "hidden": noise.repeat(conversations, 1),
-            "offsets": torch.tensor([0, *accumulate([SAMPLE_TOKENS] * conversations)]),
+            "offsets": torch.tensor([0, *accumulate([held_out.TOKENS] * conversations)]),
         },
         folder / HELD_OUT,
     )

@@ -31,6 +31,7 @@ from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.train.batches import Batch, epoch_steps, pack
 from eagle3_draft.train.evaluate import Evaluation, evaluate
+from eagle3_draft.train.held_out import Recorder
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.loss import CROSS_ENTROPY
 from eagle3_draft.train.loss_kernel import UnrollLoss
@@ -113,6 +114,7 @@ def measured(learning: Learning, exact: Features) -> Evaluation:
         multiple=1,
         loss=CROSS_ENTROPY,
         device=CPU,
+        recorder=Recorder(exact.held_out.lengths.tolist(), UNROLL),
         progress=lambda _: None,
     )
 

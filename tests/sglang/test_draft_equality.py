@@ -19,10 +19,9 @@ from eagle3_draft.convert.answers import ANSWER_TOKENS
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.evaluate import right_table
 from eagle3_draft.train.loss import Teacher, right_rows
-from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.replay import accepted, replay
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
@@ -35,6 +34,7 @@ from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.grammar import conversations
 from tiny.make import cached
 from unit.convert.drafts import accuracy
+from unit.train import corpus
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -93,9 +93,10 @@ def trained(
     (folder / CONFIG).write_text(json.dumps(sizes.to_json()))
     (folder / PROMPTS).write_text("{}\n")
     samples = [tiny.sample(prompt, prompt) for prompt in prompts]
-    save_sample(folder / HELD_OUT, samples, torch.float32)
     draft = Draft(sizes)
     draft.load_state_dict(weights)
+    proposals = corpus.proposed(draft, Vocabulary(ids, size), samples, tiny.folder, steps=2)
+    held_out.save(folder / HELD_OUT, samples, torch.float32, proposals)
     result = TrainResult(
         steps=1,
         tokens=1,
@@ -259,7 +260,7 @@ def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
         logits = draft(batch.features, tiny.embedding[batch.input_ids], batch.documents, batch.wanted)
         said = teacher.labels(batch.teaching)
         proposed = zip(logits, batch.label_rows, strict=True)
-        right = right_table(batch, [right_rows(of_step, said, rows, ids) for of_step, rows in proposed])
+        right = batch.table([right_rows(of_step, said, rows, ids) for of_step, rows in proposed], missing=False)
         replayed.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))
         measured.append((len(answer["output_ids"]) - 1, answer["meta_info"]["spec_verify_ct"]))
     assert measured == replayed

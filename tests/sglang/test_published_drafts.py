@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
-from eagle3_draft.convert import parity, run
+from eagle3_draft.convert import run
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.target import Target
+from eagle3_draft.train import held_out
 from published.kinds import KINDS, LATENT, LATENT_SIZES
 from published.layouts import LAYOUTS, ROUNDED, Original
 from served.proposals import unrolled
@@ -117,7 +118,7 @@ def original(made: drafts.Made) -> Original:
 @pytest.fixture(scope="module")
 def text(made: drafts.Made) -> dict[str, Tensor]:
     """One held-out conversation: its tokens, and the target's states at all of them but the last."""
-    sample = parity.read_held_out(made.trained)[0]
+    sample = held_out.read(made.trained).samples[0]
     return {"input_ids": sample.input_ids.long(), "features": sample.hidden[:-1].contiguous()}
 
 

@@ -18,11 +18,10 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE,
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
-from eagle3_draft.convert.parity import read_held_out
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.stage import StageError
-from eagle3_draft.train import run
+from eagle3_draft.train import held_out, run
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
 from stages.supervised import PATIENCE, descendants, has_ended, kill, ranks, supervised, wait_for, wait_for_step
@@ -137,9 +136,19 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     weights = load_file(whole / WEIGHTS)
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert "embed_tokens.weight" not in weights
-    assert len(read_held_out(whole)) == 6
+    assert len(held_out.read(whole).samples) == 6
+    assert_recorded(made, whole)
     assert 0 < report(whole)["heldOut"][0]["vocabulary_mass"] < 1
     assert report(whole)["result"]["steps"] == len(losses(whole))
+
+
+def assert_recorded(made: corpus.Corpus, trained: Path) -> None:
+    """Train's artifact has what its own weights propose, but for a tie between ways of adding up."""
+    recorded = held_out.read(trained).proposals
+    assert recorded is not None
+    said, found = torch.cat(recorded), corpus.proposed_by(trained, made, recorded[0].shape[1])
+    assert torch.equal(said == held_out.NONE, found == held_out.NONE)
+    assert (said == found).float().mean() > 0.99
 
 
 def published(whole: Path, layout: str, there: Path) -> Path:
@@ -206,6 +215,7 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
     result = run(short(made, tmp_path / "two", processes=2))
     assert result.resumed == len(KILLED) + 1
     assert losses(tmp_path / "two" / "draft") == pytest.approx(losses(whole), abs=1e-3)
+    assert_recorded(made, tmp_path / "two" / "draft")
     of_both = (report(draft)["heldOut"] for draft in (tmp_path / "two" / "draft", whole))
     for of_two, of_one in zip(*of_both, strict=True):
         assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.02)

@@ -18,6 +18,7 @@ from eagle3_api.jobs import StageName
 from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, UNFIT, Version, capture_known
 from eagle3_draft.convert.accuracy import ACCURACY
 from eagle3_draft.convert.agreement import AGREEMENT
+from eagle3_draft.convert.proposals import PROPOSALS
 from eagle3_draft.convert.reading import READING
 from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
 from eagle3_operator.cli.files import unknown_fields
@@ -72,7 +73,7 @@ def test_the_format_of_artifacts_is_specified() -> None:
 
 def test_every_rule_for_drafts_is_documented_with_what_it_looks_at_and_how_to_mend_it() -> None:
     documented = {cells[0].strip("`"): cells[1:] for cells in rows("checkpoints.md")}
-    rules = (*RULES, FINITE, FILLED, DISTINCT, TRAINED, ACCURACY, READING, AGREEMENT)
+    rules = (*RULES, FINITE, FILLED, DISTINCT, TRAINED, PROPOSALS, ACCURACY, READING, AGREEMENT)
     assert documented == {rule.id: [rule.what, rule.mend] for rule in rules}
     assert list(documented) == [rule.id for rule in rules]
 

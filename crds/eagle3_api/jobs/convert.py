@@ -55,6 +55,11 @@ class ConvertResult(Model):
         description="Of the converted draft's own forward: share of right proposals at each step, on the held-out features that "
         "came with a trained draft, or on the target's own answers.",
     )
+    equal_proposals: list[float] | None = Field(
+        None,
+        description="Of a trained draft, at each step: share of the proposals that are those which its trainer recorded at the same "
+        "positions. None where the trainer was of a version that recorded none.",
+    )
     chance: float | None = Field(
         None, description="The first step's accuracy of a draft that knew nothing of its target."
     )

@@ -14,16 +14,16 @@ from torch import Tensor
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, PublishConfig, TrainResult
 from eagle3_draft import artifacts
-from eagle3_draft.convert import parity, run
+from eagle3_draft.convert import run
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
+from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, step_sums
-from eagle3_draft.train.publish import save_sample
 from eagle3_draft.train.vocabulary import Vocabulary, choose
 from published.kinds import Kind
 from published.layouts import Original
@@ -66,7 +66,9 @@ def with_switches(made: Made, folder: Path, switches: Mapping[str, object]) -> M
     """Another draft for the same target, whose configuration differs in these fields."""
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(switches))
     read = len(sizes.layers) * sizes.target_hidden_size
-    samples = [replace(sample, hidden=sample.hidden[:, :read].clone()) for sample in parity.read_held_out(made.trained)]
+    samples = [
+        replace(sample, hidden=sample.hidden[:, :read].clone()) for sample in held_out.read(made.trained).samples
+    ]
     train(folder, sizes, made.target, samples)
     return Made(made.target, folder)
 
@@ -91,7 +93,8 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
     vocabulary = choose(torch.randint(0, 9, (corpus.VOCABULARY,)), DRAFT_VOCABULARY, [1, 2])
     vocabulary.save(trained / VOCABULARY)
     (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
-    save_sample(trained / HELD_OUT, samples, torch.float32)
+    proposals = corpus.proposed(draft, vocabulary, samples, target, steps=2)
+    held_out.save(trained / HELD_OUT, samples, torch.float32, proposals)
     (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
     told = {"config": {"epochs": 3, "trainer": TRAINER, "initFrom": None, "folder": "/somewhere"}}
     (trained / REPORT).write_text(json.dumps(told))

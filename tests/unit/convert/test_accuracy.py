@@ -5,6 +5,7 @@ from itertools import pairwise
 import torch
 
 from eagle3_draft.convert import accuracy
+from eagle3_draft.convert.head import HEAD_ROWS, likeliest, logits
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.fast import FastDraft
@@ -65,7 +66,8 @@ def test_short_answers_are_asked_whole() -> None:
 
 
 def test_the_likeliest_token_is_found_wherever_in_the_head_it_stands() -> None:
-    rows = 2 * accuracy.HEAD_ROWS + 7
+    rows = 2 * HEAD_ROWS + 7
     head = torch.randn(rows, 8, generator=torch.Generator().manual_seed(0))
-    states = torch.stack([head[number] * 100 for number in (0, accuracy.HEAD_ROWS, rows - 1)])
-    assert torch.equal(accuracy._likeliest(states, head), (states @ head.T).argmax(-1))
+    states = torch.stack([head[number] * 100 for number in (0, HEAD_ROWS, rows - 1)])
+    assert torch.equal(likeliest(states, head), (states @ head.T).argmax(-1))
+    assert torch.allclose(logits(states, head), states @ head.T)

@@ -21,7 +21,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import accuracy, prompts, run
 from eagle3_draft.convert.agreement import FEWEST_POSITIONS, Agreement, judge, measure
 from eagle3_draft.convert.answers import ANSWER_TOKENS, hear
-from eagle3_draft.convert.parity import read_converted, read_held_out
+from eagle3_draft.convert.parity import read_converted
 from eagle3_draft.convert.reading import Reading, neighbours, of_layers
 from eagle3_draft.convert.reading import judge as judge_reading
 from eagle3_draft.extract.stage import load_engine
@@ -29,6 +29,7 @@ from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, step_sums
 from published.layouts import LAYOUTS, Original
@@ -249,7 +250,7 @@ def test_its_accuracy_is_the_trainers(made: drafts.Made, tmp_path: Path) -> None
     said = artifacts.read(made.trained).numbers["accuracy"]
     assert result.accuracy is not None
     assert result.accuracy[: len(said)] == pytest.approx(said)
-    samples = read_held_out(made.trained)
+    samples = held_out.read(made.trained).samples
     assert agreement(made, tmp_path / "out", samples).positions == sum(int(s.loss_mask[2:].sum()) for s in samples)
 
 
@@ -295,7 +296,7 @@ def test_what_lies_between_chance_and_always_decides(
 
 
 @pytest.mark.parametrize(
-    ("said", "held_out", "conversations", "level"),
+    ("said", "measured_on", "conversations", "level"),
     [
         (0.07, 3, 3, Level.PASSED),
         (0.1, 3, 3, Level.REFUSED),
@@ -307,12 +308,12 @@ def test_what_lies_between_chance_and_always_decides(
     ],
 )
 def test_a_draft_that_is_not_as_good_as_its_trainer_said_is_noticed_beyond_what_a_part_of_the_measured_set_explains(
-    made: drafts.Made, said: float, held_out: int, conversations: int, level: Level
+    made: drafts.Made, said: float, measured_on: int, conversations: int, level: Level
 ) -> None:
     numbers = artifacts.read(made.trained).numbers
-    result = TrainResult.model_validate(numbers | {"accuracy": [said] * 2, "heldOut": held_out})
+    result = TrainResult.model_validate(numbers | {"accuracy": [said] * 2, "heldOut": measured_on})
     here = Agreement([0.05] * 8, [1.0] * 8, 0.0, 100)
-    samples = (read_held_out(made.trained) * conversations)[:conversations]
+    samples = (held_out.read(made.trained).samples * conversations)[:conversations]
     found: list[Finding] = list(accuracy.against_the_trainer(here, result, accuracy.Asked(samples, thinned=False)))
     assert [finding.level for finding in found] == [level]
     words = f"right in 5.0% of 100 held-out positions, of the trained one they were in {said:.1%}"

@@ -18,6 +18,7 @@ from eagle3_draft.convert import parity, run
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import config_of
 from eagle3_draft.stage import StageError
+from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from published.layouts import LAYOUTS, ROUNDED, SILENT, Original
 from unit.convert import drafts
@@ -48,7 +49,7 @@ def logits(folder: Path, made: drafts.Made) -> Tensor:
 @torch.no_grad()
 def said(draft: Draft, ids: Tensor, made: drafts.Made) -> Tensor:
     embedding = load_file(made.target / "model.safetensors")["model.embed_tokens.weight"].float()
-    batch = pack(parity.read_held_out(made.trained), 3)
+    batch = pack(held_out.read(made.trained).samples, 3)
     steps = draft(batch.features.float(), embedding[batch.input_ids], batch.documents, batch.wanted)
     rows = torch.cat(steps)
     return torch.full((len(rows), corpus.VOCABULARY), float("-inf")).index_copy(1, ids, rows)

@@ -8,20 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from eagle3_api.artifacts import PROMPTS
+from eagle3_api.artifacts import CONFIG, PROMPTS, WEIGHTS
+from eagle3_api.artifacts import VOCABULARY as MAP
 from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import ObjectReference, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features, FeatureWriter, Header, Sample, Split, teach
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.train.batches import Batch
+from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.target import Target
+from eagle3_draft.train import held_out
+from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.loss import known_rows
 from eagle3_draft.train.portions import Portion
+from eagle3_draft.train.vocabulary import Vocabulary
 
 VOCABULARY, HIDDEN, END = 150, 32, 2
 LAYERS = [0, 1, 2]
@@ -146,7 +152,7 @@ def converse(model: Any, *, turns: int = 1, answer: int = 12, teacher: TeacherKi
     )
 
 
-def write_features(corpus: Corpus, train: list[Sample], held_out: list[Sample], **header: Any) -> None:
+def write_features(corpus: Corpus, train: list[Sample], measured: list[Sample], **header: Any) -> None:
     """Publish a feature store with prompts."""
     folder = corpus.features
     fields: dict[str, Any] = {
@@ -159,10 +165,27 @@ def write_features(corpus: Corpus, train: list[Sample], held_out: list[Sample], 
         "chat_template_digest": "c" * 64,
     }
     writer = FeatureWriter(folder, Header(**(fields | header)))
-    for split, samples in ((Split.TRAIN, train), (Split.HELD_OUT, held_out)):
+    for split, samples in ((Split.TRAIN, train), (Split.HELD_OUT, measured)):
         writer.write(split, 0, [sample.input_ids.tolist() for sample in samples], samples)
     (folder / PROMPTS).write_text('{"messages": [{"role": "user", "content": "3 4"}], "input_ids": [1, 3, 4]}\n')
     writer.publish(key=FEATURES_KEY, made_from={"target": corpus.target_digest}, numbers={}, provenance={})
+
+
+def proposed_by(trained: Path, corpus: Corpus, steps: int) -> Tensor:
+    """(tokens, steps) int32: what a draft that was trained proposes on its held-out conversations."""
+    draft = Draft(DraftConfig.model_validate_json((trained / CONFIG).read_bytes()))
+    draft.load_state_dict(load_file(trained / WEIGHTS))
+    samples = list(Features.open(corpus.features).held_out)
+    return proposed(draft, Vocabulary.load(trained / MAP), samples, corpus.target, steps)
+
+
+@torch.no_grad()
+def proposed(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target: Path, steps: int) -> Tensor:
+    """(tokens, steps) int32: what a trainer records of a draft, by the plain forward."""
+    batch, embedding = pack(samples, steps), Target(target).embedding().float()
+    logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
+    of_steps = [vocabulary.ids[of_step.argmax(-1)] for of_step in logits]
+    return batch.table(of_steps, missing=held_out.NONE).to(torch.int32)
 
 
 def step_on(learning: Learning, *batches: Batch, rate: float, notes: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import KEPT
 
+PROPOSALS = torch.zeros(5, 2, dtype=torch.int32)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def group() -> Iterator[None]:
@@ -33,16 +35,21 @@ def test_kept_weights_are_on_the_disk_before_and_after_they_get_their_name(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    BestWeights(tmp_path).keep(torch.nn.Linear(3, 2), 3)
-    assert synced == [(".best-3.partial", False), (tmp_path.name, True)]
+    BestWeights(tmp_path).keep(torch.nn.Linear(3, 2), 3, PROPOSALS)
+    assert synced == [(".proposals-3.partial", False), (".best-3.partial", False), (tmp_path.name, True)]
 
 
 def test_as_many_are_kept_as_checkpoints_can_speak_of(tmp_path: Path) -> None:
     best, model = BestWeights(tmp_path), torch.nn.Linear(3, 2)
     for step in range(1, 6):
-        best.keep(model, step)
-    assert {path.name for path in tmp_path.iterdir()} == {f".best-{step}.safetensors" for step in (3, 4, 5)}
+        best.keep(model, step, PROPOSALS + step)
+    names = {f".{what}-{step}.safetensors" for what in ("best", "proposals") for step in (3, 4, 5)}
+    assert {path.name for path in tmp_path.iterdir()} == names
     assert KEPT + 1 == 3
     best.take(4)
     best.take(4)  # publishing may begin a second time
     assert torch.equal(load_file(tmp_path / WEIGHTS)["weight"], model.weight)
+    proposals = best.proposals(4)
+    assert proposals is not None
+    assert torch.equal(proposals, PROPOSALS + 4)
+    assert best.proposals(1) is None

@@ -20,6 +20,7 @@ from eagle3_draft.features import Features
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.loop import Training
 from eagle3_draft.train.vocabulary import choose
@@ -96,6 +97,9 @@ def test_the_published_weights_are_those_that_were_measured_best(made: corpus.Co
         trained(until, looks=best - 1)
     kept, again = load_file(Path(wild.folder) / WEIGHTS), _interrupted_weights(until)
     assert all(torch.equal(kept[name], again[name]) for name in kept)
+    recorded = BestWeights(Path(wild.folder)).proposals(best)
+    assert recorded is not None
+    assert torch.equal(recorded, corpus.proposed_by(Path(wild.folder), made, wild.unroll_steps))
 
 
 def _interrupted_weights(config: TrainConfig) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from eagle3_draft.features import Sample
 from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.batches import pack
-from eagle3_draft.train.evaluate import right_table, survivors
+from eagle3_draft.train.evaluate import survivors
 from eagle3_draft.train.loss import Teacher, right_rows
 from eagle3_draft.train.replay import accepted, replay
 from unit.model.served import ServedDraft
@@ -102,7 +102,7 @@ def test_on_text_of_the_targets_own_the_replay_is_what_a_server_measures() -> No
             logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
             answers = Teacher(head, ids).labels(batch.teaching)
             proposed = zip(logits, batch.label_rows, strict=True)
-            right = right_table(batch, [right_rows(of_step, answers, rows, ids) for of_step, rows in proposed])
+            right = batch.table([right_rows(of_step, answers, rows, ids) for of_step, rows in proposed], missing=False)
             walked += torch.tensor(replay(accepted(right, num_steps).tolist(), sample.loss_mask.tolist()))
             measured += torch.tensor(served(target, slow, sample, num_steps))
         assert walked.tolist() == measured.tolist()

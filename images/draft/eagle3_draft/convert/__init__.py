@@ -14,10 +14,12 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     prompts       what the probe will send
     answers       what the target says to them, and its states
     parity        the converted draft's numbers against the trained one's
+    proposals     its proposals against those that its trainer recorded
     accuracy      its accuracy against what its trainer said
+    head          what both multiply with
     agreement     how often a draft proposes what its target says
     reading       whether it reads the layers that it is taken to read
-    proof         these four, judged
+    proof         these five, judged
     provenance    where the draft comes from, as others read it
 """
 

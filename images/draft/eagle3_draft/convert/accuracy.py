@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 
 from eagle3_api.checkpoints import Finding, Level
@@ -18,11 +17,13 @@ from eagle3_api.checkpoints.rules import Rule
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import TrainResult
 from eagle3_draft.convert.agreement import Agreement, Tally
+from eagle3_draft.convert.head import likeliest
+from eagle3_draft.convert.proposals import Comparison, Step
 from eagle3_draft.features import Sample
 from eagle3_draft.model.fast import FastDraft, unroll
 from eagle3_draft.progress import Progress
 from eagle3_draft.train.batches import pack, passes
-from eagle3_draft.train.publish import SAMPLE_TOKENS
+from eagle3_draft.train.held_out import TOKENS as SAMPLE_TOKENS
 
 #: Positions of a conversation that are asked at most.
 POSITIONS = 8
@@ -32,9 +33,6 @@ WORK = 6e12
 
 #: Tokens that are computed together: it bounds the memory, and is enough for the processor's speed.
 TOKENS = 1024
-
-#: Of the head, that are multiplied at a time.
-HEAD_ROWS = 4096
 
 #: How far accuracies may be apart on what the trainer measured itself, where rounding alone is between them; and how many
 #: standard errors more on a part of it, where conversations differ too.
@@ -59,6 +57,19 @@ class Asked:
 
     samples: list[Sample]
     thinned: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a draft said there.
+
+    Attributes:
+        agreement: with the target.
+        steps: with what the trainer recorded, by step; None where it recorded nothing.
+    """
+
+    agreement: Agreement
+    steps: list[Step] | None
 
 
 def chosen(draft: FastDraft, samples: Sequence[Sample], steps: int) -> Asked:
@@ -98,7 +109,14 @@ def _thinned(sample: Sample) -> Sample:
 
 
 @torch.no_grad()
-def measure(draft: FastDraft, ids: Tensor, samples: Sequence[Sample], embedding: Tensor, steps: int) -> Agreement:
+def measure(
+    draft: FastDraft,
+    ids: Tensor,
+    samples: Sequence[Sample],
+    embedding: Tensor,
+    steps: int,
+    recorded: Sequence[Tensor] | None = None,
+) -> Measured:
     """Ask a draft at the positions of the loss mask.
 
     Args:
@@ -107,29 +125,22 @@ def measure(draft: FastDraft, ids: Tensor, samples: Sequence[Sample], embedding:
         samples: conversations with the target's states.
         embedding: the target's, (vocabulary, hidden).
         steps: unroll steps.
+        recorded: of each conversation (tokens, steps), what the trainer's draft proposed there, where that was recorded.
     """
-    dtype, tally = draft.lm_head.weight.dtype, Tally(steps)
+    head, tally = draft.lm_head.weight, Tally(steps)
+    dtype, comparison = head.dtype, Comparison(ids, head, steps)
     lengths = [len(sample) for sample in samples]
     progress = Progress(len(samples), "held-out conversations")
     for part in passes(range(len(samples)), lengths, TOKENS):
         batch = pack([samples[number] for number in part], steps)
         states = unroll(draft, batch.states(dtype), embedding[batch.input_ids].to(dtype), batch.rows)
-        proposed = [
-            ids[_likeliest(of_step[spots], draft.lm_head.weight)]
-            for of_step, spots in zip(states, batch.rows.spots, strict=True)
-        ]
+        asked = [of_step[spots] for of_step, spots in zip(states, batch.rows.spots, strict=True)]
+        proposed = [ids[likeliest(of_step, head)] for of_step in asked]
         tally.add(proposed, batch)
+        if recorded is not None:
+            comparison.add(batch, torch.cat([recorded[number] for number in part]), asked, proposed)
         progress.advance(len(part))
-    return tally.agreement()
-
-
-def _likeliest(states: Tensor, head: Tensor) -> Tensor:
-    """(rows,), the row of the head that each state, (rows, hidden), is most like: some thousand rows of the head at a time, for a
-    product copies them."""
-    parts = [F.linear(states, rows).max(-1) for rows in torch.split(head, HEAD_ROWS)]
-    which = torch.stack([part.values for part in parts]).argmax(0)
-    rows = torch.stack([part.indices for part in parts]).gather(0, which[None])[0]
-    return which * HEAD_ROWS + rows
+    return Measured(tally.agreement(), None if recorded is None else comparison.steps())
 
 
 def against_the_trainer(agreement: Agreement, result: TrainResult, asked: Asked) -> Iterator[Finding]:

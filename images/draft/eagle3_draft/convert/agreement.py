@@ -19,7 +19,7 @@ from eagle3_api.conditions import Reason
 from eagle3_draft.features import Sample
 from eagle3_draft.model import Draft
 from eagle3_draft.train.batches import Batch, pack
-from eagle3_draft.train.evaluate import replayed, right_table
+from eagle3_draft.train.evaluate import replayed
 
 #: Draft steps that are measured; the trainer replays as many.
 STEPS = 8
@@ -113,7 +113,7 @@ def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Ten
         embeds = embedding[sample.input_ids.long()].to(device, dtype)
         logits = draft(batch.features.to(dtype), embeds, batch.documents, batch.wanted)
         hits = tally.add([ids[of_step.argmax(-1)] for of_step in logits], batch)
-        walked += replayed([sample], right_table(batch, hits), STEPS)
+        walked += replayed([sample], batch.table(hits, missing=False), STEPS)
     return tally.agreement([made / taken if taken else 0.0 for made, taken in zip(*walked.tolist(), strict=True)])
 
 

@@ -8,7 +8,6 @@ a draft of billions of parameters would be two of them in memory. What it says i
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,13 +15,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from eagle3_api.artifacts import CONFIG, HELD_OUT, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import read_folder, read_form
 from eagle3_api.checkpoints.files import Stored
-from eagle3_api.jobs import StageName
-from eagle3_draft import artifacts
 from eagle3_draft.convert.trained import stored
-from eagle3_draft.features import Sample, sample_of
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.fast import FastDraft
@@ -30,9 +26,6 @@ from eagle3_draft.tensors import pieces, type_of
 from eagle3_draft.train.vocabulary import Vocabulary
 
 T = TypeVar("T")
-
-#: Of the held-out sample.
-_COLUMNS = frozenset({"input_ids", "loss_mask", "hidden", "top_tokens", "top_log_probabilities", "offsets"})
 
 #: Numbers that are compared at once: what a processor's cache holds.
 _PIECE = 256 * 1024
@@ -108,20 +101,6 @@ def _other_words(trained: Path, converted: Path) -> Iterator[str]:
     ours, maps = Vocabulary.load(trained / VOCABULARY), load_file(converted / WEIGHTS)
     if not (torch.equal(ours.offsets, maps["d2t"]) and torch.equal(ours.members, maps["t2d"])):
         yield "its rows stand for other words"
-
-
-def read_held_out(trained: Path) -> list[Sample]:
-    """The held-out features that travel with Train's artifact; of what the target says, its most likely token alone.
-
-    Raises:
-        StageError: they are not what was published, or another version published them otherwise (CorruptArtifact).
-    """
-    columns = load_file(artifacts.verified(trained, HELD_OUT))
-    if missing := _COLUMNS - columns.keys():
-        what = f"{HELD_OUT} has no {', '.join(sorted(missing))}"
-        raise artifacts.outdated(trained, StageName.TRAIN, what)
-    bounds = columns.pop("offsets").tolist()
-    return [sample_of({name: rows[start:end] for name, rows in columns.items()}) for start, end in pairwise(bounds)]
 
 
 def read_converted(folder: Path, layers: Sequence[int]) -> tuple[FastDraft, Tensor]:

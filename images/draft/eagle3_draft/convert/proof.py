@@ -1,7 +1,7 @@
 """What is found of a converted draft before a server is started.
 
-A draft that was trained here must have the trained one's numbers (``parity``), and be as often right as in training on the features
-that its trainer measured it on (``accuracy``). An adopted one is asked on the target's own answers: it must agree with them more
+A draft that was trained here must have the trained one's numbers (``parity``), propose what it proposed when its trainer measured it
+(``proposals``), and be as often right as its trainer says (``accuracy``). An adopted one is asked on the target's own answers: it must agree with them more
 often than by chance (``agreement``), and not more often on the states of neighbouring layers (``reading``).
 """
 
@@ -18,15 +18,17 @@ from eagle3_api.conditions import Reason
 from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, ExitCode, TrainResult
 from eagle3_api.sglang import Version
-from eagle3_draft.convert import accuracy, parity, reading
+from eagle3_draft.convert import accuracy, parity, proposals, reading
 from eagle3_draft.convert.agreement import AGREEMENT, Agreement, judge, measure
 from eagle3_draft.convert.answers import Load, hear
 from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.convert.parity import Parity
+from eagle3_draft.convert.proposals import Step
 from eagle3_draft.inspect.target import TargetFacts
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.train import held_out
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Proof:
     Attributes:
         parity: with the draft as the trainer left it.
         agreement: with the target.
+        proposals: of a trained draft, by step: those of the converted one against those that its trainer recorded, if it did.
         findings: none of them a reason to refuse, unless the caller refuses.
     """
 
     parity: Parity | None = None
     agreement: Agreement | None = None
+    proposals: list[Step] | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -66,9 +70,15 @@ def prove_trained(config: ConvertConfig, trained: Path, result: TrainResult) -> 
         )
     draft, ids = parity.read_converted(folder, config.layers)
     steps = len(result.accuracy)
-    asked = accuracy.chosen(draft, parity.read_held_out(trained), steps)
-    agreement = accuracy.measure(draft, ids, asked.samples, Target(Path(config.target)).embedding(), steps)
-    return Proof(same, agreement, list(accuracy.against_the_trainer(agreement, result, asked)))
+    sample = held_out.read(trained)
+    asked = accuracy.chosen(draft, sample.samples, steps)
+    embedding = Target(Path(config.target)).embedding()
+    measured = accuracy.measure(draft, ids, asked.samples, embedding, steps, sample.proposals)
+    findings = [
+        *proposals.against_the_recorded(measured.steps or []),
+        *accuracy.against_the_trainer(measured.agreement, result, asked),
+    ]
+    return Proof(same, measured.agreement, measured.steps, findings)
 
 
 def prove_adopted(config: ConvertConfig, form: Form, facts: TargetFacts, load: Load) -> Proof:

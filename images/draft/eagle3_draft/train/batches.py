@@ -90,6 +90,18 @@ class Batch:
         """(tokens, layers x hidden), the features as numbers of this type."""
         return restored(self.features, self.scale, dtype)
 
+    def table(self, values: Sequence[Tensor], missing: float) -> Tensor:
+        """(tokens, steps) on the CPU: what belongs to the proposal of each step at each position.
+
+        Args:
+            values: per step (wanted_i,), of its wanted positions.
+            missing: stands where a step wants nothing.
+        """
+        table = torch.full((len(self.input_ids), len(values)), missing, dtype=values[0].dtype)
+        for step, (of_step, rows) in enumerate(zip(values, self.wanted, strict=True)):
+            table[rows.cpu(), step] = of_step.cpu()
+        return table
+
     def between(self, step: int, first: int, end: int) -> slice:
         """Which of a step's wanted positions are compared with rows ``first`` to ``end`` of ``teaching``."""
         return slice(bisect_left(self.bounds[step], first), bisect_left(self.bounds[step], end))

@@ -1,4 +1,4 @@
-"""The weights of the best draft so far, until the artifact takes them.
+"""The weights of the best draft so far, until the artifact takes them, and what it proposed when it was measured.
 
 Each is a working file of the artifact's folder, named by its step. A checkpoint may be older than the last evaluation and
 then speaks of the best draft before it, so a few of them are kept: as many as there are checkpoints, and one. A checkpoint
@@ -6,10 +6,11 @@ that speaks of weights is written after they are, and they are on the disk befor
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -28,19 +29,19 @@ class BestWeights:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, model: nn.Module, step: int) -> None:
-        """Keep the weights of this step, float32. All ranks call it together, with no checkpoint under way."""
+    def keep(self, model: nn.Module, step: int, proposals: Tensor) -> None:
+        """Keep the weights of this step, float32, and its proposals on the held-out sample.
+
+        All ranks call it together, with no checkpoint under way.
+        """
         weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if dist.get_rank() == 0:
-            path = self._of(step)
-            partial = path.with_suffix(".partial")
-            save_file({name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}, partial)
-            with partial.open("rb") as written:
-                os.fsync(written.fileno())
-            partial.replace(path)
+            _write(self._proposals_of(step), {"proposals": proposals})
+            _write(self._of(step), {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)})
             sync_folder(self._folder)
             for old in self._kept()[: -(KEPT + 1)]:
                 self._of(old).unlink()
+                self._proposals_of(old).unlink(missing_ok=True)
         dist.barrier()
 
     def take(self, step: int) -> None:
@@ -48,9 +49,25 @@ class BestWeights:
         if (path := self._of(step)).exists():
             path.replace(self._folder / WEIGHTS)
 
+    def proposals(self, step: int) -> Tensor | None:
+        """What the draft proposed at this step; None where an older version kept its weights."""
+        path = self._proposals_of(step)
+        return load_file(path)["proposals"] if path.exists() else None
+
+    def _proposals_of(self, step: int) -> Path:
+        return self._folder / f".proposals-{step}.safetensors"
+
     def _of(self, step: int) -> Path:
         return self._folder / f".best-{step}.safetensors"
 
     def _kept(self) -> list[int]:
         """Steps of the kept weights, ascending."""
         return sorted(int(path.stem.removeprefix(".best-")) for path in self._folder.glob(".best-*.safetensors"))
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    partial = path.with_suffix(".partial")
+    save_file(dict(tensors), partial)
+    with partial.open("rb") as written:
+        os.fsync(written.fileno())
+    partial.replace(path)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from eagle3_api.spec import Loss
 from eagle3_draft.features import Sample, Samples
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
+from eagle3_draft.train.held_out import Recorder
 from eagle3_draft.train.loss import total_loss
 from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.replay import accepted, replay
@@ -39,6 +40,7 @@ def evaluate(
     multiple: int,
     loss: Loss,
     device: torch.device,
+    recorder: Recorder,
     progress: Callable[[float], None],
 ) -> Evaluation:
     """Measure on all samples, each rank on its share.
@@ -53,6 +55,7 @@ def evaluate(
         multiple: of ``pack``.
         loss: what is made small.
         device: where the ranks' numbers are added up.
+        recorder: takes down what the draft proposes.
         progress: is told the share that is done.
     """
     lengths = samples.lengths.tolist()
@@ -65,7 +68,8 @@ def evaluate(
     model.eval()
     rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
     for number, chosen in enumerate(rounds):
-        mine = samples.read(share(chosen, lengths, ranks)[rank])
+        dealt = share(chosen, lengths, ranks)[rank]
+        mine = samples.read(dealt)
         packed = pack(mine, columns, multiple=multiple) if mine else idle(samples[0], columns, multiple=multiple)
         batch = packed.to(device)
         result = unroll_loss(batch)
@@ -73,10 +77,13 @@ def evaluate(
         sums += torch.stack([of_batch.losses, of_batch.counted, of_batch.right, of_batch.supervised])
         mass += torch.stack([result.mass, result.mass.new_tensor(len(batch.supervised))])
         if mine:
+            recorder.add(dealt, batch, result.proposed)
             right = result.right
-            table = right_table(batch, right)
+            table = batch.table(right, missing=False)
             walked += replayed(mine, table, columns).to(device)
-            chains += survivors(table, right_table(batch, [torch.ones_like(of_step) for of_step in right])).to(device)
+            chains += survivors(table, batch.table([torch.ones_like(of_step) for of_step in right], missing=False)).to(
+                device
+            )
         progress((number + 1) / len(rounds))
     model.train()
     dist.all_reduce(sums)
@@ -95,24 +102,11 @@ def evaluate(
     )
 
 
-def right_table(batch: Batch, right: list[Tensor]) -> Tensor:
-    """(tokens, steps) bool on the CPU: whether the proposal of each step at each position is the target's own token.
-
-    Args:
-        batch: the positions.
-        right: per step (wanted_i,), of its wanted positions.
-    """
-    table = torch.zeros(len(batch.input_ids), len(right), dtype=torch.bool)
-    for step, (of_step, rows) in enumerate(zip(right, batch.wanted, strict=True)):
-        table[rows.cpu(), step] = of_step.cpu()
-    return table
-
-
 def survivors(right: Tensor, wanted: Tensor) -> Tensor:
     """(2, steps): chains that are right in every step so far, and chains that exist.
 
     Args:
-        right, wanted: (positions, steps) bool, of ``right_table``.
+        right, wanted: (positions, steps) bool, of ``Batch.table``.
     """
     return torch.stack([table.to(torch.float32).cumprod(-1).sum(0) for table in (right, wanted)])
 
@@ -122,7 +116,7 @@ def replayed(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:
 
     Args:
         samples: the conversations that a batch was packed of.
-        right: the batch's ``right_table``.
+        right: (tokens, steps) bool, of ``Batch.table``: whether a proposal is the target's own token.
         columns: draft steps of the longest replay.
     """
     walked = torch.zeros(2, columns)

@@ -32,6 +32,7 @@ from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
 from eagle3_draft.train.early_stop import has_plateaued
 from eagle3_draft.train.evaluate import Evaluation, evaluate
+from eagle3_draft.train.held_out import Recorder
 from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.listeners import StepMeasures
 from eagle3_draft.train.loss_kernel import UnrollLoss
@@ -295,7 +296,8 @@ class Training:
             return
         self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile
         epoch = self.plan.steps[state.step - 1].epoch + 1 if state.step else 0
-        evaluation = self._evaluate(state.step, epoch)
+        recorder = Recorder(self.held_out.lengths.tolist(), self.config.unroll_steps)
+        evaluation = self._evaluate(state.step, epoch, recorder)
         if not math.isfinite(evaluation.loss):
             raise non_finite.refusal(
                 f"the loss on the held-out conversations after step {state.step} of {len(self.plan.steps)} is not finite",
@@ -308,12 +310,12 @@ class Training:
         if self._accept_length(newest) >= self._accept_length(best):  # of equal ones the later has seen more
             state.best = len(state.evaluations) - 1
             self.checkpoints.wait()
-            self.best.keep(self.learning.model, state.step)
+            self.best.keep(self.learning.model, state.step, recorder.gathered())
         if self.telemetry is not None:
             self.telemetry.evaluation(state.step, evaluation)
         self.saved = self.clock = time.monotonic()
 
-    def _evaluate(self, step: int, epoch: int) -> Evaluation:
+    def _evaluate(self, step: int, epoch: int, recorder: Recorder) -> Evaluation:
         def unroll_loss(batch: Batch) -> UnrollLoss:
             return self.learning.unroll_loss(batch, torch.ones(len(batch.wanted), device=self.device))
 
@@ -327,6 +329,7 @@ class Training:
             multiple=self.learning.multiple,
             loss=self.config.loss,
             device=self.device,
+            recorder=recorder,
             progress=lambda done: self._say(
                 min(step, len(self.plan.steps) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured"
             ),

@@ -44,6 +44,7 @@ class UnrollLoss(NamedTuple):
 
     loss: Tensor  # (), the weighted sum of the steps' losses; carries the gradient
     sums: StepSums  # without one
+    proposed: list[Tensor]  # per step (wanted_i,), the target's ids of the proposals
     right: list[Tensor]  # per step (wanted_i,) bool, whether the proposal is the target's most likely token
     mass: Tensor  # (), sum over the supervised positions of the target's probability of the tokens that the draft knows
 
@@ -71,14 +72,15 @@ def unroll_loss(
     total, losses, mass, *best = _UnrollLoss.apply(
         head.weight, head, batch, labels.known, teacher, weights, loss, *states
     )
-    right = [teacher.ids[token] == labels.greedy[rows] for token, rows in zip(best, batch.label_rows, strict=True)]
+    proposed = [teacher.ids[token] for token in best]
+    right = [tokens == labels.greedy[rows] for tokens, rows in zip(proposed, batch.label_rows, strict=True)]
     sums = StepSums(
         losses=losses,
         counted=known_rows(labels, batch.label_rows),
         right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
         supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.label_rows]),
     )
-    return UnrollLoss(loss=total, sums=sums, right=right, mass=mass)
+    return UnrollLoss(loss=total, sums=sums, proposed=proposed, right=right, mass=mass)
 
 
 class _UnrollLoss(torch.autograd.Function):

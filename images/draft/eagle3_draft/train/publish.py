@@ -4,27 +4,24 @@ import json
 import platform
 import socket
 from datetime import UTC, datetime
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY
 from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.data.tokenizer_files import special_tokens
-from eagle3_draft.features import Features, Sample
+from eagle3_draft.features import Features
 from eagle3_draft.places import place_of
+from eagle3_draft.train import held_out
+from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.report import page
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, coverage
-
-#: Bounds of the held-out sample that the artifact keeps: conversations, and tokens of each.
-SAMPLE_CONVERSATIONS, SAMPLE_TOKENS = 64, 256
 
 
 def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
@@ -43,8 +40,12 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
     prompts = at.content(Path(config.features), features.manifest.file(PROMPTS))
     artifacts.write_atomic(folder / PROMPTS, prompts)
-    held_out = features.held_out[:SAMPLE_CONVERSATIONS]
-    save_sample(folder / HELD_OUT, held_out, features.header.torch_dtype)
+    held_out.save(
+        folder / HELD_OUT,
+        features.held_out[: held_out.CONVERSATIONS],
+        features.header.torch_dtype,
+        BestWeights(folder).proposals(result.best_step),
+    )
     artifacts.publish(
         folder,
         stage=config.stage,
@@ -101,25 +102,3 @@ def _report(config: TrainConfig, state: TrainingState, result: TrainResult) -> d
         "draft": json.loads((folder / CONFIG).read_bytes()),
         "config": config.to_json(),
     }
-
-
-def save_sample(path: Path, samples: list[Sample], dtype: torch.dtype) -> None:
-    """Keep the beginnings of a few held-out conversations as a shard would: what a draft reads, and the most likely tokens.
-
-    Args:
-        path: of the file.
-        samples: the conversations.
-        dtype: in which states are kept.
-    """
-    cut = [one.rows(slice(SAMPLE_TOKENS)) for one in samples]
-    save_file(
-        {
-            "input_ids": torch.cat([one.input_ids for one in cut]),
-            "loss_mask": torch.cat([one.loss_mask for one in cut]),
-            "top_tokens": torch.cat([one.teaching.greedy for one in cut])[:, None].contiguous(),
-            "top_log_probabilities": torch.zeros(sum(map(len, cut)), 1, dtype=torch.float16),
-            "hidden": torch.cat([one.states(dtype) for one in cut]),
-            "offsets": torch.tensor([0, *accumulate(map(len, cut))]),
-        },
-        path,
-    )
