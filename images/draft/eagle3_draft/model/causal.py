@@ -1,7 +1,7 @@
 """Attention of some rows: over the first step's keys, causal within each document, and over their own chain."""
 
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -75,17 +75,11 @@ class PackedKeys:
         first, last = self.first[:alive], self.last[:alive]
         if not query.is_cuda:
             return attend_plainly(query, self.keys, self.values, first, last)
+        if torch.are_deterministic_algorithms_enabled():
+            _show_sizes(_Layout.of(query), _Layout.of(self.keys), _Layout.of(self.values), torch.is_grad_enabled())
         if alive not in self._masks:
             self._masks[alive] = block_mask(first, last, len(self.keys))
-        out, lse = _flex()(
-            query.transpose(0, 1)[None],
-            self.keys.transpose(0, 1)[None],
-            self.values.transpose(0, 1)[None],
-            block_mask=self._masks[alive],
-            enable_gqa=query.shape[1] != self.keys.shape[1],
-            return_lse=True,
-        )
-        return out[0].transpose(0, 1), lse[0].transpose(0, 1)
+        return _attend_compiled(query, self.keys, self.values, self._masks[alive])
 
 
 class GridKeys:
@@ -184,9 +178,58 @@ class _GridAttention(torch.autograd.Function):
         return of_query, of_keys.transpose(1, 2), of_values.transpose(1, 2), None, None, *of_chain
 
 
+def _attend_compiled(query: Tensor, keys: Tensor, values: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
+    out, lse = _flex()(
+        query.transpose(0, 1)[None],
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
+        block_mask=mask,
+        enable_gqa=query.shape[1] != keys.shape[1],
+        return_lse=True,
+    )
+    return out[0].transpose(0, 1), lse[0].transpose(0, 1)
+
+
 @cache
 def _flex() -> Any:
     return torch.compile(flex_attention)
+
+
+class _Layout(NamedTuple):
+    """Of rows, but for their number: what the compiler makes a kernel for."""
+
+    row: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    learns: bool
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        return cls(tuple(rows.shape[1:]), rows.stride(), rows.dtype, rows.device, rows.requires_grad)
+
+    def zeros(self, count: int) -> Tensor:
+        rows = torch.empty_strided((count, *self.row), self.stride, dtype=self.dtype, device=self.device).zero_()
+        return rows.requires_grad_(self.learns)
+
+
+@cache
+def _show_sizes(query: _Layout, keys: _Layout, values: _Layout, learning: bool) -> None:
+    """Have the compiled attention see two sizes before any of a training's own.
+
+    The compiler makes a kernel for the first sizes that it meets, and one for all sizes when it meets the second: they may round
+    otherwise. A training that goes on meets others first than the one that began, and would be another from there on.
+    """
+    for blocks, blocks_of_keys in (
+        (2, 3),
+        (3, 5),
+    ):  # no two alike, and none 1: the compiler takes these for what they are
+        count = blocks * BLOCK
+        seen = torch.arange(count, device=query.device)
+        inputs = [query.zeros(count), keys.zeros(blocks_of_keys * BLOCK), values.zeros(blocks_of_keys * BLOCK)]
+        out, lse = _attend_compiled(*inputs, block_mask(torch.zeros_like(seen), seen, blocks_of_keys * BLOCK))
+        if learnt := [one for one in inputs if one.requires_grad and learning]:
+            torch.autograd.grad(out.sum() + lse.sum(), learnt)
 
 
 def block_mask(first: Tensor, last: Tensor, keys: int) -> BlockMask:
