@@ -224,11 +224,11 @@ def _show_sizes(query: _Layout, keys: _Layout, values: _Layout, learning: bool) 
         (2, 3),
         (3, 5),
     ):  # no two alike, and none 1: the compiler takes these for what they are
-        count = blocks * BLOCK
-        seen = torch.arange(count, device=query.device)
-        inputs = [query.zeros(count), keys.zeros(blocks_of_keys * BLOCK), values.zeros(blocks_of_keys * BLOCK)]
-        out, lse = _attend_compiled(*inputs, block_mask(torch.zeros_like(seen), seen, blocks_of_keys * BLOCK))
-        if learnt := [one for one in inputs if one.requires_grad and learning]:
+        count, all_keys = blocks * BLOCK, blocks_of_keys * BLOCK
+        last = torch.arange(count, device=query.device)
+        inputs = query.zeros(count), keys.zeros(all_keys), values.zeros(all_keys)
+        out, lse = _attend_compiled(*inputs, mask=block_mask(torch.zeros_like(last), last, all_keys))
+        if learnt := [one for one in inputs if learning and one.requires_grad]:
             torch.autograd.grad(out.sum() + lse.sum(), learnt)
 
 
