@@ -1,10 +1,18 @@
 """Fixtures for all tests, and their markers: a test has the name of the suite whose folder it lies in."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from eagle3_api.jobs import ConvertResult
+    from published.layouts import Original
+    from unit.convert.drafts import Made
 
 pytest_plugins = ["testcluster.pytest_plugin"]
 
@@ -26,3 +34,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         suite = item.path.relative_to(TESTS).parts[0]
         item.add_marker(suite)
+
+
+# What many modules look at and none changes. Torch is imported only where a test asks for it: most suites do without.
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A target and a draft for it, as the trainer leaves it."""
+    from unit.convert import drafts
+
+    return drafts.make(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="session")
+def original(made: Made) -> Original:
+    """That draft's weights, for whoever writes them in the layout of another trainer."""
+    from unit.convert import drafts
+
+    return drafts.original_of(made)
+
+
+@pytest.fixture(scope="session")
+def converted(made: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
+    """That draft as SGLang loads it: its folder, and what Convert said."""
+    from eagle3_draft.convert import run
+    from unit.convert import drafts
+
+    folder = tmp_path_factory.mktemp("converted") / "draft"
+    return folder, run(drafts.convert_config(made, folder))

@@ -106,16 +106,6 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
-def original(made: drafts.Made) -> Original:
-    return drafts.original_of(made)
-
-
-@pytest.fixture(scope="module")
 def text(made: drafts.Made) -> dict[str, Tensor]:
     """One held-out conversation: its tokens, and the target's states at all of them but the last."""
     sample = held_out.read(made.trained).samples[0]

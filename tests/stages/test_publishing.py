@@ -42,17 +42,6 @@ USER = ("-user", "robot", "-password", "secret:word")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
-def converted(made: drafts.Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
-    folder = tmp_path_factory.mktemp("converted") / "draft"
-    return folder, convert(drafts.convert_config(made, folder))
-
-
-@pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with registry("-referrers") as found:
         yield found

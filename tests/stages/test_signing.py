@@ -18,7 +18,6 @@ import yaml
 
 from eagle3_api.artifacts import CONFIG, PROVENANCE, WEIGHTS
 from eagle3_api.jobs import ConvertResult, HookConfig, ObjectReference, PublishResult
-from eagle3_draft.convert import run as convert
 from eagle3_draft.publish import run
 from eagle3_operator.manifests.jobs import job
 from stages.registries import registry
@@ -47,12 +46,6 @@ class Pushed:
     published: Path
     result: PublishResult
     login: Path
-
-
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
-    folder = tmp_path_factory.mktemp("converted") / "draft"
-    return folder, convert(drafts.convert_config(drafts.make(tmp_path_factory.mktemp("made")), folder))
 
 
 @pytest.fixture(params=[["-referrers"], []], ids=["with a list of referrers", "without"])

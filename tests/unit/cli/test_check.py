@@ -147,11 +147,6 @@ def test_the_plugin_needs_nothing_that_a_plain_installation_does_not_bring() -> 
 # ------------------------------------------------------------------------------------------------- with torch
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
 def test_a_draft_is_converted_by_hand(made: drafts.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LAYOUTS["AngelSlim"](drafts.original_of(made), tmp_path)
     out = tmp_path / "out"

@@ -43,11 +43,6 @@ pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
     """A dozen conversations, of which half are held out."""
     file = tmp_path_factory.mktemp("data") / "train.jsonl"

@@ -33,17 +33,6 @@ from unit.convert import drafts
 from unit.train import corpus
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
-def converted(made: drafts.Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ConvertResult]:
-    folder = tmp_path_factory.mktemp("converted") / "draft"
-    return folder, run(drafts.convert_config(made, folder))
-
-
 def test_the_weights_are_the_trainers_under_sglangs_names(
     made: drafts.Made, converted: tuple[Path, ConvertResult]
 ) -> None:

@@ -25,16 +25,6 @@ from unit.convert import drafts
 from unit.train import corpus
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
-def original(made: drafts.Made) -> Original:
-    return drafts.original_of(made)
-
-
 @torch.no_grad()
 def logits(folder: Path, made: drafts.Made) -> Tensor:
     """What a converted draft says to the held-out features, over the target's whole vocabulary."""

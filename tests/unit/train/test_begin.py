@@ -28,16 +28,6 @@ COUNTS = torch.ones(corpus.VOCABULARY, dtype=torch.int64)
 USAGE = Usage(COUNTS, COUNTS)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
-def original(made: drafts.Made) -> Original:
-    return drafts.original_of(made)
-
-
 def stage(made: drafts.Made, checkpoint: Path, **changes: Any) -> TrainConfig:
     known = corpus.Corpus(made.target, made.target.parent / "features")
     settings = {"init_from": str(checkpoint), "init_digest": checkpoint_digest(checkpoint)} | changes
