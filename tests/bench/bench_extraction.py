@@ -50,6 +50,10 @@ from eagle3_draft.inspect.target import read_target, target_digest
 BAR = 0.9
 TOKENS_A_CONVERSATION = 700
 BLOCK, BLOCKS_AHEAD = 64, 6
+
+#: Conversations that are prefilled again and again.
+PREFILLED = 2048
+
 WORDS = "the of and to in is that it was for on are with as his they at be this have from or one had by"
 NOTHING = {"max_new_tokens": 0, "temperature": 0.0}
 
@@ -129,7 +133,7 @@ def measurements(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]
         tokens = other.submit(start, largest, data, folder, token_bytes).result()
         for size, config in zip(given.forward or [None], stages, strict=True):
             one = measured(config, folder, tokens, token_bytes, partial(other.submit, prefill, size, given.seconds))
-            print_rates(one)
+            print(json.dumps(one), flush=True)
             if given.json:
                 with given.json.open("a") as file:
                     file.write(json.dumps(one) + "\n")
@@ -141,35 +145,39 @@ def measurements(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]
 def measured(
     config: ExtractConfig, folder: Path, tokens: int, token_bytes: int, rate: Callable[[], Future[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """One extraction between two prefills and two files of zeros."""
-    before = rate().result()
-    disk = [round(written(folder / "dd", tokens * token_bytes) / token_bytes)]
+    """One extraction between two prefills and two files of zeros; each rate is told at once, for a machine may be taken away."""
+
+    def prefilled() -> dict[str, Any]:
+        found = rate().result()
+        tell("prefill", found["tokens_per_second"], found["forwards"])
+        return found
+
+    def disk() -> int:
+        found = round(written(folder / "dd", tokens * token_bytes) / token_bytes)
+        tell("disk", found, f"at {token_bytes:,} bytes a token")
+        return found
+
+    before, disk_before = prefilled(), disk()
     extracted = extraction(config, folder, tokens)
+    tell("extraction", extracted["tokens_per_second"], extracted)
     shutil.rmtree(config.folder, ignore_errors=True)
-    disk.append(round(written(folder / "dd", tokens * token_bytes) / token_bytes))
-    after = rate().result()
-    bound = min(mean([before["tokens_per_second"], after["tokens_per_second"]]), mean(disk))
+    disks, prefills = [disk_before, disk()], [before, prefilled()]
+    bound = min(mean(one["tokens_per_second"] for one in prefills), mean(disks))
+    share = extracted["tokens_per_second"] / bound
+    print(f"share       {share:.2f} of the lesser; the bar is {BAR}", flush=True)
     return {
         "tokens": tokens,
         "token_bytes": token_bytes,
         "arguments": config.arguments,
-        "prefill": [before, after],
-        "disk": disk,
+        "prefill": prefills,
+        "disk": disks,
         "extraction": extracted,
-        "share": extracted["tokens_per_second"] / bound,
+        "share": share,
     }
 
 
-def print_rates(one: dict[str, Any]) -> None:
-    """For people, and for programs."""
-    before, after = one["prefill"]
-    extracted, disk = one["extraction"], one["disk"]
-    print(f"prefill     {before['tokens_per_second']:12,.0f} tokens/s before, {after['tokens_per_second']:,.0f} after")
-    print(f"            forwards: {before['forwards']}, then {after['forwards']}")
-    print(f"disk        {disk[0]:12,.0f} tokens/s of {one['token_bytes']:,} bytes, then {disk[1]:,.0f}")
-    print(f"extraction  {extracted['tokens_per_second']:12,.0f} tokens/s: {extracted}")
-    print(f"share       {one['share']:.2f} of the lesser; the bar is {BAR}")
-    print(json.dumps(one), flush=True)
+def tell(what: str, tokens_per_second: float, more: object) -> None:
+    print(f"{what:11} {tokens_per_second:12,.0f} tokens/s; {more}", flush=True)
 
 
 # ------------------------------------------------------------------------------------------------------- what is extracted
@@ -322,7 +330,7 @@ class Prefill:
 
 
 def start(config: ExtractConfig, data: Path, folder: Path, token_bytes: int) -> int:
-    """Start it, and warm it up. How many tokens the conversations have."""
+    """Start it, and warm it up with the first conversations. How many tokens all of them have, about."""
     from sglang.srt.entrypoints.engine import Engine
 
     from eagle3_draft.data.rendering import Renderer
@@ -335,7 +343,9 @@ def start(config: ExtractConfig, data: Path, folder: Path, token_bytes: int) -> 
     target = Path(config.target)
     renderer = Renderer.load(target, chat_template(target, None), config.data.max_length)
     every = Conversations.read(data)
-    Prefill.ids = [renderer.conversation(every[index].messages).input_ids.tolist() for index in range(len(every))]
+    Prefill.ids = [
+        renderer.conversation(every[index].messages).input_ids.tolist() for index in range(min(PREFILLED, len(every)))
+    ]
     arguments = server_arguments(config, token_bytes)
     Prefill.own = settled(arguments)["chunked_prefill_size"]
 
@@ -346,7 +356,7 @@ def start(config: ExtractConfig, data: Path, folder: Path, token_bytes: int) -> 
 
     Prefill.engine = Resizable(server_args=arguments)
     prefill(None, 5.0)
-    return sum(map(len, Prefill.ids))
+    return round(mean(map(len, Prefill.ids)) * len(every))
 
 
 def run_scheduler(forward_tokens: Path, *args: Any, **kwargs: Any) -> None:
