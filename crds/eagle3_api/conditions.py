@@ -1,4 +1,4 @@
-"""Condition types and reasons: documented constants, part of the API.
+"""Condition types, and the reasons of conditions and of Events: documented constants, part of the API.
 
 A condition is an observation, not a state: it says what is so, with a reason a program can match and a message a person
 can act on. The order of ``ORDER`` is the order in which a person reads them.
@@ -48,6 +48,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     UNSCHEDULABLE = "Unschedulable"
     QUEUED = "Queued"
+    REFUSED = "Refused"
 
     # Good
     ACCEPTED = "Accepted"
@@ -122,6 +123,51 @@ class Reason(StrEnum):
     METRICS_UNAVAILABLE = "MetricsUnavailable"
     WARMING_UP = "WarmingUp"
     DRIFTING = "Drifting"
+
+
+class EventReason(StrEnum):
+    """What an Event about an ``Eagle3Draft`` tells: that something has happened, where a condition says what is so."""
+
+    # Of the stages
+    FETCH_STARTED = "FetchStarted"
+    FETCH_SUCCEEDED = "FetchSucceeded"
+    FETCH_FAILED = "FetchFailed"
+    INSPECT_STARTED = "InspectStarted"
+    INSPECT_SUCCEEDED = "InspectSucceeded"
+    INSPECT_FAILED = "InspectFailed"
+    EXTRACT_STARTED = "ExtractStarted"
+    EXTRACT_SUCCEEDED = "ExtractSucceeded"
+    EXTRACT_FAILED = "ExtractFailed"
+    TRAIN_STARTED = "TrainStarted"
+    TRAIN_SUCCEEDED = "TrainSucceeded"
+    TRAIN_FAILED = "TrainFailed"
+    CONVERT_STARTED = "ConvertStarted"
+    CONVERT_SUCCEEDED = "ConvertSucceeded"
+    CONVERT_FAILED = "ConvertFailed"
+    CLEAN_STARTED = "CleanStarted"
+    CLEAN_SUCCEEDED = "CleanSucceeded"
+    CLEAN_FAILED = "CleanFailed"
+    PUBLISH_STARTED = "PublishStarted"
+    PUBLISH_SUCCEEDED = "PublishSucceeded"
+    PUBLISH_FAILED = "PublishFailed"
+    HOOK_STARTED = "HookStarted"
+    HOOK_SUCCEEDED = "HookSucceeded"
+    HOOK_FAILED = "HookFailed"
+
+    # Of serving
+    REVISION_STARTED = "RevisionStarted"
+    REVISION_PROVEN = "RevisionProven"
+    REVISION_REJECTED = "RevisionRejected"
+    REVISION_STALLED = "RevisionStalled"
+    PROMOTED = "Promoted"
+    ROLLED_BACK = "RolledBack"
+    MAKING_ROOM = "MakingRoom"
+    ROOM_ENDED = "RoomEnded"
+
+    # Of what stands in the way
+    REFUSED = "Refused"
+    NAME_CONFLICT = "NameConflict"
+    INVALID_CONFIGURATION = "InvalidConfiguration"
 
 
 Status = Literal["True", "False", "Unknown"]

@@ -5,9 +5,9 @@ idempotent, so a reconcile that dies anywhere is simply run again.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from eagle3_api.conditions import Reason
+from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.status import Eagle3DraftStatus
 
 Manifest = dict[str, Any]
@@ -51,8 +51,8 @@ class Own:
 class Event:
     """A transition worth telling; posted only after the status write succeeded."""
 
-    type: str
-    reason: str
+    type: Literal["Normal", "Warning"]
+    reason: EventReason
     message: str
 
 

@@ -1,6 +1,6 @@
 """The operator's own metrics, for Prometheus: how many reconciles, how long, how far behind, and where the objects are.
 
-eagle3_operator_reconciles_total{result}     written, settled, gone, conflict, failed
+eagle3_operator_reconciles_total{result}     written, settled, gone, conflict, refused, failed
 eagle3_operator_reconcile_seconds            histogram
 eagle3_operator_errors_total{type}           the exception behind a failed reconcile
 eagle3_operator_requests_total{method,resource}   to the API server

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from eagle3_api.jobs import Progress, Report
 from eagle3_api.status import Reading, Window
@@ -134,6 +135,17 @@ class Service:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """The PodDisruptionBudget of the serving pods, or a stranger's of that name."""
+
+    #: As the API server has it.
+    spec: Mapping[str, Any]
+    #: Whose pods it selects.
+    revision: int | None
+    owned: bool = True
+
+
+@dataclass(frozen=True)
 class Claim:
     """A PersistentVolumeClaim that the object names or that the operator made."""
 
@@ -162,13 +174,35 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Something that this very reconcile has tried to do to a child, and was not let do."""
+
+    kind: str
+    name: str
+    #: What was to become of it: ``created``, ``applied``, ``scaled``, ``deleted``, ...
+    verb: str
+    #: The words of whoever refused it: a quota, an admission webhook or policy, the API server itself.
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} could not be {self.verb}: {self.message}"
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that one reconcile sees besides the object itself."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     deployments: Mapping[int, Deployment] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
+    budget: Budget | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     metrics: Metrics | None = None
     #: The cluster serves JobSets, and the operator may make them. Only looked up where it matters.
     jobsets: bool = False
+    #: What was decided before from the same look, and could not be done.
+    refused: tuple[Refusal, ...] = ()
+
+    def refusal(self, kind: str, name: str) -> Refusal | None:
+        """What could not be done to this child."""
+        return next((one for one in self.refused if (one.kind, one.name) == (kind, name)), None)

@@ -191,7 +191,7 @@ RIGHTS = {
     "apps/deployments": "create delete get list patch watch",
     "apps/deployments/scale": "patch",
     "/services": "create delete get list patch watch",
-    "policy/poddisruptionbudgets": "create get patch",
+    "policy/poddisruptionbudgets": "create delete get patch",
     "/persistentvolumeclaims": "create delete get patch",
     "/events": "create patch",
 }

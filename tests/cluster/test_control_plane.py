@@ -1,6 +1,7 @@
 """The whole operator against a real API server and real controllers; only the nodes are a stand-in."""
 
 import re
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -175,6 +176,50 @@ def test_a_service_of_the_objects_name_that_is_not_its_own_is_never_applied_over
     site.delete("services", "kimi")
     site.retry("kimi", "inspect@now")  # it is looked at again by itself too, within half a minute
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+
+
+def test_a_quota_that_refuses_a_job_is_told_and_once_it_is_raised_the_object_goes_on(
+    site: Site, operator: OperatorProcess
+) -> None:
+    site.apply("v1", "ResourceQuota", "few", {"hard": {"count/jobs.batch": "1"}})
+    wait_for("the quota", 30, lambda: "used" in site.get("resourcequotas", "few").get("status", {}))
+    site.create("kimi", SERVING)
+
+    def refused() -> Json:
+        said = condition(site.object("kimi"), "Ready")
+        if said.get("reason") != "Refused":
+            raise NotYetError(str(said))
+        return said
+
+    words: str = site.until("the refusal", refused)["message"]
+    assert words.startswith("Job kimi-extract-")
+    assert "exceeded quota: few, requested: count/jobs.batch=1, used: count/jobs.batch=1" in words
+    assert f"kubectl describe quota -n {site.namespace}" in words
+    assert condition(site.object("kimi"), "FeaturesReady")["message"] == words
+    assert condition(site.object("kimi"), "Reconciling")["status"] == "True"
+    (event,) = wait_for("its event", 10, lambda: [one for one in site.events("kimi") if one["reason"] == "Refused"])
+    assert (event["type"], event["message"]) == ("Warning", words)
+    assert operator.metric('reconciles_total{result="refused"}') >= 1
+    site.apply("v1", "ResourceQuota", "few", {"hard": {"count/jobs.batch": "50"}})
+    site.until_ready("kimi")
+    assert condition(site.object("kimi"), "Reconciling")["status"] == "False"
+
+
+def test_a_budget_of_disruptions_that_somebody_changes_or_deletes_is_made_right_again(site: Site) -> None:
+    site.create("kimi", SERVING)
+    site.until_ready("kimi")
+    right = site.get("poddisruptionbudgets", "kimi-servers")["spec"]
+    assert right["selector"]["matchLabels"]["eagle3.dev/revision"] == "r1"
+
+    def again() -> bool:
+        site.poke("kimi", str(time.monotonic()))
+        return [one["spec"] for one in site.all("poddisruptionbudgets")] == [right]
+
+    path = site.path("poddisruptionbudgets", "kimi-servers")
+    site.cluster.request("PATCH", path, {"spec": {"maxUnavailable": 0}}, MERGE_PATCH)
+    site.until("it to be as it was", again)
+    site.delete("poddisruptionbudgets", "kimi-servers")
+    site.until("it to be back", again)
 
 
 def test_a_job_in_a_queue_waits_until_it_is_resumed_there(site: Site) -> None:

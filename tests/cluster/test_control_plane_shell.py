@@ -11,14 +11,16 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
 from eagle3_api import KIND, PLURAL
+from eagle3_api.conditions import EventReason
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, Phase
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NameConflictError
 from eagle3_operator.cluster.observe import Observer
-from eagle3_operator.cluster.queue import Key
+from eagle3_operator.cluster.queue import Key, UnfinishedError
 from eagle3_operator.cluster.reconcile import NAME_CONFLICT_SECONDS, Reconciler
 from eagle3_operator.decision import Decision, Delete, Event, Manifest, Scale, Suspend
 from eagle3_operator.manifests import names
@@ -247,6 +249,56 @@ def test_a_child_that_changed_since_it_was_seen_is_not_deleted(shell: Shell) -> 
     assert shell.site.all("services")
 
 
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+def forbid(shell: Shell, expression: str, *kinds: tuple[str, str], message: str) -> None:
+    """A ValidatingAdmissionPolicy of the cluster's owner, for this namespace alone."""
+    name = f"{shell.site.namespace}-policy"
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["*"], "resources": [kind], "operations": ["CREATE", "UPDATE"]}
+        for group, kind in kinds
+    ]
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": shell.site.namespace}}}
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules, **here},
+        "validations": [{"expression": expression, "message": message}],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    group = "admissionregistration.k8s.io/v1"
+    shell.site.cluster.apply(
+        {"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": policy},
+        {"apiVersion": group, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": binding},
+    )
+
+
+def test_what_is_refused_is_known_to_the_next_decision_and_all_else_is_done(shell: Shell) -> None:
+    forbid(shell, "false", ("", "services"), ("apps", "deployments"), message="nothing is served in this namespace")
+    dry = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": 80}]}}
+
+    def in_force() -> bool:
+        """The policy is a moment after it was made."""
+        try:
+            shell.site.cluster.request("POST", shell.site.path("services") + "?dryRun=All", dry)
+        except ApiException as refused:
+            return "denied request" in str(refused)
+        return False
+
+    wait_for("the policy", 30, in_force)
+    shell.decides(apply=lambda obj: (service(obj), deployment(obj), job(obj)))
+    with pytest.raises(UnfinishedError, match="nothing is served in this namespace"):
+        shell.reconcile()
+    refused = shell.seen[-1].refused
+    assert [(one.kind, one.name, one.verb) for one in refused] == [
+        ("Service", NAME, "applied"),
+        ("Deployment", f"{NAME}-r1", "applied"),
+    ]
+    assert all("denied request: nothing is served in this namespace" in one.message for one in refused)
+    assert [one["metadata"]["name"] for one in shell.site.all("jobs")] == [f"{NAME}-train-01234567"]
+    assert shell.site.object(NAME)["status"]["phase"] == "Training", "the status is written all the same"
+
+
 # ------------------------------------------------------------------------------------------------ status and events
 
 
@@ -285,7 +337,7 @@ def test_a_status_that_the_schema_refuses_is_no_conflict(shell: Shell) -> None:
 
 
 def test_an_event_is_posted_after_the_write_and_a_repetition_is_counted(shell: Shell) -> None:
-    event = Event("Normal", "TrainSucceeded", "expected accept length 2.74")
+    event = Event("Normal", EventReason.TRAIN_SUCCEEDED, "expected accept length 2.74")
     shell.decides(events=(event,)).reconcile()
     (posted,) = shell.site.events(NAME)
     assert (posted["reason"], posted["message"], posted["count"]) == ("TrainSucceeded", event.message, 1)

@@ -20,6 +20,7 @@ GROUPS = {
     PLURAL: f"apis/{API_VERSION}",
     "jobs": "apis/batch/v1",
     "deployments": "apis/apps/v1",
+    "poddisruptionbudgets": "apis/policy/v1",
     "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
 }
 

@@ -12,7 +12,7 @@ import yaml
 
 from eagle3_api import KIND, artifacts
 from eagle3_api.checkpoints.rules import RULES
-from eagle3_api.conditions import Reason, Type
+from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.crd import definition
 from eagle3_api.jobs import StageName
 from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, UNFIT, Version, capture_known
@@ -28,22 +28,35 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")])
 
 
-def rows(page: str) -> list[list[str]]:
-    """The cells of every table's rows whose first cell is a name in code."""
-    lines = (DOCS / page).read_text().splitlines()
+def rows(page: str, *, before: str = "\0") -> list[list[str]]:
+    """The cells of every table's rows whose first cell is a name in code, of a page or of what stands before a heading."""
+    lines = (DOCS / page).read_text().partition(before)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
 
 
 def test_every_reason_is_documented_once_with_its_meaning_and_what_to_do() -> None:
-    reasons = {cells[0].strip("`"): cells[1:] for cells in rows("conditions.md") if len(cells) == 3}
+    found = [cells for cells in rows("conditions.md", before="## Events") if len(cells) == 3]
+    reasons = {cells[0].strip("`"): cells[1:] for cells in found}
     assert set(reasons) == set(Reason)
-    assert sum(len(cells) == 3 for cells in rows("conditions.md")) == len(reasons)
+    assert len(found) == len(reasons)
     assert all(meaning and advice for meaning, advice in reasons.values())
 
 
 def test_every_condition_is_documented_in_the_order_in_which_people_read_them() -> None:
     documented = [cells[0].strip("`") for cells in rows("conditions.md") if len(cells) == 5]
     assert documented == list(Type)
+
+
+def test_every_event_is_documented_once() -> None:
+    section = (DOCS / "conditions.md").read_text().partition("\n## Events\n")[2]
+    named = [
+        name
+        for line in section.splitlines()
+        for name in re.findall(r"`(\w+)`", line.split("|")[1] if "|" in line else "")
+    ]
+    assert sorted(named) == sorted(EventReason)
+    stages = {stage.capitalize() for stage in StageName} - {"Probe"}
+    assert {f"{stage}{end}" for stage in stages for end in ("Started", "Succeeded", "Failed")} <= set(EventReason)
 
 
 def test_the_runbook_has_what_the_conditions_page_sends_there_for() -> None:

@@ -1,20 +1,22 @@
 """A ``Decision`` carried out, and never on what is not ours.
 
-Deletions, applications, scalings, suspensions and owners, then Jobs, and the budget of disruptions last: a quota or a
-webhook that refuses a Job stops no move of the Service, and a budget stops nothing at all.
+Deletions, applications, scalings, suspensions and owners, then Jobs, and the budget of disruptions last, which nothing else
+waits for.
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
 its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
 object of that name stops the whole decision. Jobs and JobSets need no such look: they are created, which a taken name
-refuses.
+refuses. A stranger's budget stops nothing.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError
 from eagle3_operator.cluster.convert import controller_uid, is_ours
-from eagle3_operator.decision import Decision, Event, Manifest
+from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.observation import Refusal
 
 Metadata = Mapping[tuple[str, str], Json]
 
@@ -24,12 +26,27 @@ _CREATED = frozenset({"Job", "JobSet"})
 #: What nothing else may wait for.
 _BUDGET = "PodDisruptionBudget"
 
-#: Statuses of an answer by which a request is refused, and will be when it is made again.
-_REFUSED = frozenset({403, 422})
+#: A deed, by what it does and to which child.
+Deeds = set[tuple[str, str, str]]
 
 
-def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen: Metadata) -> tuple[Event, ...]:
-    """Carry out a decision.
+@dataclass(frozen=True)
+class _Deed:
+    """One thing to do to one child."""
+
+    verb: str
+    kind: str
+    name: str
+    do: Callable[[], object]
+
+
+def act(
+    client: Client, decision: Decision, *, namespace: str, owner: str, seen: Metadata, tried: Deeds
+) -> Refusal | None:
+    """Carry out a decision, up to the first thing that is refused.
+
+    What else follows from a refusal is to be decided first: where a server cannot be made, none may go for it. The new decision
+    is then carried out in the same way; nothing is tried twice.
 
     Args:
         client: of the API server.
@@ -37,50 +54,62 @@ def act(client: Client, decision: Decision, *, namespace: str, owner: str, seen:
         namespace: of the object.
         owner: UID of the object.
         seen: metadata of the children as they were observed, by kind and name.
+        tried: what has been tried since they were; what is tried now is added.
 
     Returns:
-        What to tell of that was left out.
+        What was refused; None once all is done.
 
     Raises:
         NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job or JobSet of that name.
         ConflictError: a child changed since it was seen.
+        ApiError: the API server cannot be asked.
     """
-    budgets = [manifest for manifest in decision.apply if manifest["kind"] == _BUDGET]
-    made = [manifest for manifest in decision.apply if manifest["kind"] in _CREATED]
-    applied = [manifest for manifest in decision.apply if manifest["kind"] not in _CREATED | {_BUDGET}]
-    _refuse_strangers(client, replace(decision, apply=(*applied, *made)), owner, seen)
+    _refuse_strangers(client, decision, owner, seen)
+    for deed in _deeds(client, decision, namespace, owner, seen):
+        if (deed.verb, deed.kind, deed.name) in tried:
+            continue
+        tried.add((deed.verb, deed.kind, deed.name))
+        try:
+            deed.do()
+        except ApiError as error:
+            if not error.refused:
+                raise
+            return Refusal(deed.kind, deed.name, deed.verb, error.message)
+        except NameConflictError as conflict:
+            if deed.kind != _BUDGET:
+                raise
+            return Refusal(deed.kind, deed.name, deed.verb, str(conflict))
+    return None
+
+
+def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen: Metadata) -> Iterator[_Deed]:
+    """All that is to be done, in order."""
     for deletion in decision.delete:
         if child := seen.get((deletion.kind, deletion.name)):
-            client.delete(deletion.kind, namespace, child)
-    for manifest in applied:
-        client.apply(manifest)
+            yield _Deed(
+                "deleted", deletion.kind, deletion.name, partial(client.delete, deletion.kind, namespace, child)
+            )
+    for manifest in decision.apply:
+        if manifest["kind"] not in _CREATED | {_BUDGET}:
+            yield _deed("applied", manifest, partial(client.apply, manifest))
     for scale in decision.scale:
-        client.scale(namespace, scale.name, scale.replicas)
-    for suspension in decision.suspend:
-        client.suspend(suspension.kind, namespace, suspension.name, suspension.suspend)
+        yield _Deed("scaled", "Deployment", scale.name, partial(client.scale, namespace, scale.name, scale.replicas))
+    for one in decision.suspend:
+        verb = "suspended" if one.suspend else "resumed"
+        yield _Deed(verb, one.kind, one.name, partial(client.suspend, one.kind, namespace, one.name, one.suspend))
     for own in decision.own:
-        client.merge(
-            "PersistentVolumeClaim", namespace, own.claim, {"metadata": {"ownerReferences": [*own.owners] or None}}
-        )
-    for manifest in made:
-        _create(client, manifest, owner)
-    return tuple(event for budget in budgets if (event := _left_out(client, budget, owner)) is not None)
+        kind, owners = "PersistentVolumeClaim", {"metadata": {"ownerReferences": [*own.owners] or None}}
+        yield _Deed("changed", kind, own.claim, partial(client.merge, kind, namespace, own.claim, owners))
+    for manifest in decision.apply:
+        if manifest["kind"] in _CREATED:
+            yield _deed("created", manifest, partial(_create, client, manifest, owner))
+    for manifest in decision.apply:
+        if manifest["kind"] == _BUDGET:
+            yield _deed("applied", manifest, partial(_apply_budget, client, manifest, owner, seen))
 
 
-def _left_out(client: Client, budget: Manifest, owner: str) -> Event | None:
-    """Apply a budget of disruptions; what to tell where it is refused, or its name is somebody else's."""
-    name = budget["metadata"]["name"]
-    try:
-        found = _look_up(client, budget)
-        if found and not _ours(found, owner, retained=False):
-            raise NameConflictError(budget["kind"], name)
-        client.apply(budget)
-    except (ApiError, NameConflictError) as error:
-        if isinstance(error, ApiError) and error.status not in _REFUSED:
-            raise
-        text = f"PodDisruptionBudget {name} is left out, and drains are not held to one serving pod at a time: {error}"
-        return Event("Warning", "BudgetLeftOut", text)
-    return None
+def _deed(verb: str, manifest: Manifest, do: Callable[[], object]) -> _Deed:
+    return _Deed(verb, manifest["kind"], manifest["metadata"]["name"], do)
 
 
 def _create(client: Client, manifest: Manifest, owner: str) -> None:
@@ -93,9 +122,20 @@ def _create(client: Client, manifest: Manifest, owner: str) -> None:
             raise NameConflictError(manifest["kind"], manifest["metadata"]["name"]) from None
 
 
+def _apply_budget(client: Client, budget: Manifest, owner: str, seen: Metadata) -> None:
+    """Apply a budget of disruptions, unless its name is somebody else's."""
+    name = budget["metadata"]["name"]
+    found = seen.get((_BUDGET, name)) or _look_up(client, budget)
+    if found and not _ours(found, owner, retained=False):
+        raise NameConflictError(_BUDGET, name)
+    client.apply(budget)
+
+
 def _refuse_strangers(client: Client, decision: Decision, owner: str, seen: Metadata) -> None:
     for manifest in decision.apply:
         kind, wanted = manifest["kind"], manifest["metadata"]
+        if kind == _BUDGET:
+            continue
         found = seen.get((kind, wanted["name"])) or (None if kind in _CREATED else _look_up(client, manifest))
         if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
             raise NameConflictError(kind, wanted["name"])

@@ -48,6 +48,9 @@ LOG_TIMEOUT = (2.0, 5.0)
 #: Whose fields are written.
 _MANAGED = {"fieldManager": FIELD_MANAGER}
 
+#: Statuses of an answer to a request that was understood and is not obeyed. A webhook answers with whatever it likes.
+_REFUSED = frozenset({400, 403, 413, 422})
+
 _PAGE = 500
 _GONE = 410
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -65,6 +68,15 @@ class ApiError(Exception):
         super().__init__(f"{request}: {message} ({status} {reason})" if status else f"{request}: {message}")
         self.status = status
         self.reason = reason
+        self.message = message
+
+    @property
+    def refused(self) -> bool:
+        """Whether the request itself is refused: by a quota, an admission, a missing right, or as invalid.
+
+        The same request is refused again until somebody changes something, whatever else the API server is asked.
+        """
+        return self.status in _REFUSED or (self.status > 0 and "webhook" in self.message)
 
 
 class NotFoundError(ApiError):

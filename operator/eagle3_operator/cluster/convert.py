@@ -11,7 +11,7 @@ from eagle3_api.quantity import quantity
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.servers import PORT_NAME
-from eagle3_operator.observation import Claim, Deployment, Job, Pod, Service
+from eagle3_operator.observation import Budget, Claim, Deployment, Job, Pod, Service
 
 Json = Mapping[str, Any]
 
@@ -297,6 +297,16 @@ def service_from(service: Json, *, owner: str) -> Service:
         name=service["metadata"]["name"],
         selected_revision=revision_number(service["spec"].get("selector")),
         owned=controller_uid(service["metadata"]) == owner,
+    )
+
+
+def budget_from(budget: Json, *, owner: str) -> Budget:
+    """The budget of disruptions of the serving pods."""
+    spec = budget["spec"]
+    return Budget(
+        spec=spec,
+        revision=revision_number((spec.get("selector") or {}).get("matchLabels")),
+        owned=controller_uid(budget["metadata"]) == owner,
     )
 
 

@@ -14,14 +14,14 @@ from eagle3_api.jobs import Progress, StageName
 from eagle3_api.spec import Eagle3Draft, Metadata, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
 from eagle3_operator.cluster import convert
-from eagle3_operator.cluster.claims import Claims
 from eagle3_operator.cluster.client import ApiError, Client, Json
+from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
 from eagle3_operator.cluster.servers import Servers
 from eagle3_operator.decide import times
 from eagle3_operator.judge import counters, promql
 from eagle3_operator.manifests import names
-from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod
+from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Service
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,11 @@ logger = logging.getLogger(__name__)
 PROGRESS_LINES = 200
 #: Lines of a server's log that a diagnosis gets.
 SERVER_LINES = 60
+
+#: How old what is told of a claim may be. One that is resized or deleted is waited for longer than that anyway.
+CLAIMS_KEPT_SECONDS = 5.0
+#: The same of a budget of disruptions, in polls: each look at it is a request, and nobody but a person changes it.
+BUDGETS_KEPT_POLLS = 6
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
 
@@ -47,7 +52,8 @@ class Observer:
     def __init__(self, client: Client, prometheus: Mapping[str, Prometheus], *, poll_seconds: float) -> None:
         self._client = client
         self._prometheus = prometheus
-        self._claims = Claims(client)
+        self._claims = Kept(client, "PersistentVolumeClaim", seconds=CLAIMS_KEPT_SECONDS)
+        self._budgets = Kept(client, "PodDisruptionBudget", seconds=BUDGETS_KEPT_POLLS * poll_seconds)
         self._servers = Servers()
         self._poll_seconds = poll_seconds
 
@@ -74,10 +80,12 @@ class Observer:
             for made in (self._deployment(obj, deployment, pods) for deployment in deployments)
             if made is not None
         }
+        served = {made.name: made for made in (convert.service_from(one, owner=owner) for one in services)}
         observation = Observation(
             jobs={made.name: made for made in (self._job(obj, run, pods, status, now) for run in runs)},
             deployments=revisions,
-            services={made.name: made for made in (convert.service_from(one, owner=owner) for one in services)},
+            services=served,
+            budget=self._budget(obj, served.get(obj.metadata.name), metadata) if deployments else None,
             claims={made.name: made for made in self._storage(obj, status, metadata)},
             metrics=self.metrics(obj, status, revisions, now),
             jobsets=jobsets is not None,
@@ -139,6 +147,26 @@ class Observer:
             return found
         other = self._client.get("Service", obj.metadata.namespace, name, cached=True)
         return found if other is None else [*found, other]
+
+    def _budget(self, obj: Eagle3Draft, public: Service | None, metadata: dict[tuple[str, str], Json]) -> Budget | None:
+        """The budget of disruptions; looked at anew unless it follows the public Service as it was seen last.
+
+        None too where the operator's role does not show it: it is applied then, and what comes of that is told.
+        """
+        namespace, name = obj.metadata.namespace, names.budget_name(obj.metadata.name)
+        try:
+            for anew in (False, True):
+                found = self._budgets.get(namespace, name, anew=anew)
+                made = convert.budget_from(found, owner=obj.metadata.uid) if found else None
+                if made and public and made.revision == public.selected_revision:
+                    break
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            return None
+        if found:
+            metadata["PodDisruptionBudget", name] = found["metadata"]
+        return made
 
     def _storage(
         self, obj: Eagle3Draft, status: Eagle3DraftStatus, metadata: dict[tuple[str, str], Json]

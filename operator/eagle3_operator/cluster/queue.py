@@ -7,7 +7,8 @@ flights, a bounded number at a time, and feeds their outcome back.
 - *Coalescing*: what happens to an object is gathered for a moment. However often an object is enqueued while it waits, it
   is looked at once; enqueued while it is in flight, it is looked at once more.
 - *Requeue-after*: a flight says when the object must be looked at again; an earlier request wins over it.
-- *Backoff*: an object whose flights raise is tried again after 0.25 s, 0.5 s, 1 s, ... up to five minutes.
+- *Backoff*: an object whose flights raise is tried again after 0.25 s, 0.5 s, 1 s, ... up to five minutes; sooner where the
+  flight did its work but for something (``UnfinishedError``) and says when the object must be looked at anyway.
 - *Resync*: every object is enqueued anew once per period, spread evenly over it, however quiet the watches are.
 """
 
@@ -37,6 +38,19 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class UnfinishedError(Exception):
+    """A flight did all that it could, but something is to be tried again.
+
+    Args:
+        what: that is.
+        again: seconds until the object must be looked at again in any case; None if nothing but a change makes it necessary.
+    """
+
+    def __init__(self, what: str, again: float | None) -> None:
+        super().__init__(what)
+        self.again = again
 
 
 def backoff(failures: int) -> float:
@@ -79,12 +93,13 @@ class Schedule:
             key: in flight until now.
             now: the time.
             again: seconds until the object must be looked at again; None if nothing but a change makes it necessary.
-            failed: the flight raised; ``again`` is then the backoff's business.
+            failed: the flight raised; the backoff may be over before ``again``.
         """
         del self.flights[key]
         if failed:
             self.failures[key] = self.failures.get(key, 0) + 1
-            again = backoff(self.failures[key])
+            wait = backoff(self.failures[key])
+            again = wait if again is None else min(wait, again)
         else:
             self.failures.pop(key, None)
         if key in self.due:  # asked for during the flight, and possibly skipped by take() because of it
@@ -195,6 +210,8 @@ class Queue:
     async def _fly(self, key: Key) -> None:
         try:
             again = await self._reconcile(key)
+        except UnfinishedError as unfinished:
+            self._schedule.landed(key, self._clock(), again=unfinished.again, failed=True)
         except Exception:  # whatever it was, the object is tried again; the reconcile has logged it
             self._schedule.landed(key, self._clock(), failed=True)
         else:

@@ -6,16 +6,17 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
 from eagle3_api import KIND
-from eagle3_api.conditions import Reason
+from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
-from eagle3_operator.cluster.act import act
+from eagle3_operator.cluster.act import Deeds, act
 from eagle3_operator.cluster.client import (
     ApiError,
     Client,
@@ -26,7 +27,7 @@ from eagle3_operator.cluster.client import (
     StoppingError,
 )
 from eagle3_operator.cluster.observe import Observer
-from eagle3_operator.cluster.queue import Key
+from eagle3_operator.cluster.queue import Key, UnfinishedError
 from eagle3_operator.decision import Decision, Event
 from eagle3_operator.logs import about
 from eagle3_operator.metrics import Metrics
@@ -78,7 +79,8 @@ class Reconciler:
             Seconds until it must be looked at again though nothing has changed; None if it need not.
 
         Raises:
-            Exception: anything; the object is to be tried again later.
+            UnfinishedError: all else is done and said, but something was refused; that is to be tried again.
+            Exception: anything else; the object is to be tried again later.
         """
         with about(*key):
             context = contextvars.copy_context()
@@ -108,6 +110,10 @@ class Reconciler:
         except StoppingError:
             logger.info("left as it is, because the operator is stopping")
             raise
+        except UnfinishedError as unfinished:
+            logger.warning("refused, and will be tried again: %s", unfinished)
+            self._metrics.reconciled("refused", time.perf_counter() - begin)
+            raise
         except Exception as error:
             # What the API server refuses is said by the error; of anything else one wants to know where it was.
             trace = None if isinstance(error, ApiError) else error
@@ -132,19 +138,28 @@ class Reconciler:
         except ValidationError as error:
             return self._stall(key, seen, now, Reason.INVALID_CONFIGURATION, _unreadable(error)), None
         children = self._observer.observe(obj, stored, now)
-        decision = self._decide(obj, children.observation, self._settings, now)
-        try:
-            told = act(self._client, decision, namespace=key.namespace, owner=obj.metadata.uid, seen=children.metadata)
-        except NameConflictError as conflict:
-            return self._stall(key, seen, now, Reason.NAME_CONFLICT, str(conflict), decision), NAME_CONFLICT_SECONDS
-        return self._write(key, seen, now, decision.status.to_json(), decision.events + told), decision.requeue_after
+        observation, tried = children.observation, Deeds()
+        owner, metadata = obj.metadata.uid, children.metadata
+        while True:
+            decision = self._decide(obj, observation, self._settings, now)
+            try:
+                refusal = act(self._client, decision, namespace=key.namespace, owner=owner, seen=metadata, tried=tried)
+            except NameConflictError as conflict:
+                return self._stall(key, seen, now, Reason.NAME_CONFLICT, str(conflict), decision), NAME_CONFLICT_SECONDS
+            if refusal is None:
+                break
+            observation = replace(observation, refused=(*observation.refused, refusal))
+        result = self._write(key, seen, now, decision.status.to_json(), decision.events)
+        if observation.refused:
+            raise UnfinishedError("; ".join(map(str, observation.refused)), decision.requeue_after)
+        return result, decision.requeue_after
 
     def _stall(
         self, key: Key, seen: Json, now: datetime, reason: Reason, message: str, decision: Decision | None = None
     ) -> str:
         others = decision.status.conditions if decision else ()
         made = status.stalled(seen, reason, message, now, others=others)
-        return self._write(key, seen, now, made, (Event("Warning", reason, message),))
+        return self._write(key, seen, now, made, (Event("Warning", EventReason(reason), message),))
 
     def _write(self, key: Key, seen: Json, now: datetime, made: Json, told: tuple[Event, ...]) -> str:
         self._metrics.phase(*key, made["phase"])

@@ -12,7 +12,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, ProbeConfig, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
-from eagle3_operator.decide import times
+from eagle3_operator.decide import refusals, times
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
@@ -69,6 +69,10 @@ class View:
 
     def job(self, link: Link) -> Job | None:
         return self.seen.jobs.get(names.job_name(self.obj.metadata.name, link.stage, link.key))
+
+    def refused(self, *children: tuple[str, str]) -> Waiting | None:
+        """What to say of the first of these children, by kind and name, to which something could not be done."""
+        return refusals.of(self.seen, self.obj.metadata.namespace, *children)
 
     def holds_place(self, pod: Pod) -> bool:
         """Whether a pod is still to be waited for, until its GPUs are free: not long after it should have ended, on a lost node."""
@@ -172,6 +176,8 @@ def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None)
     if waiting is not None:
         return Step(_say(status, StageState.WAITING, *waiting))
     name, made = names.job_name(view.obj.metadata.name, link.stage, link.key), view.manifests(link)
+    if refused := view.refused(*((one["kind"], one["metadata"]["name"]) for one in made)):
+        return Step(_say(status, StageState.WAITING, *refused))
     started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
     said = f"{made[-1]['kind']} {name} is being started"
     return Step(_say(started, StageState.RUNNING, Reason.PENDING, said), apply=made)

@@ -13,6 +13,7 @@ from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Condition, StageState, StageStatus
 from eagle3_operator.decide import times
+from eagle3_operator.decide.chain import Waiting
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.judge.watch import blind
@@ -37,6 +38,8 @@ class Situation:
     obstacle: Said | None
     wanted: Wanted | None
     rollout: Outcome | None
+    #: What could not be done to the children just now.
+    refused: tuple[Waiting, ...] = ()
 
     @property
     def serving(self) -> Revision | None:
@@ -44,14 +47,16 @@ class Situation:
 
     @property
     def newest(self) -> Revision | None:
-        """The newest desired revision: the one with the wanted draft, or the plain one while that must come first."""
+        """The newest desired revision: the one with the wanted draft, or the plain one while that must come first.
+
+        A plain one that could not be measured lets no draft be tried, also where it was only to be measured again.
+        """
         if self.rollout is None or self.wanted is None:
             return None
-        for key in (self.wanted.draft_key, self.wanted.plain_key):
-            for revision in reversed(self.rollout.revisions):
-                if revision.status.key == key:
-                    return revision
-        return None
+        latest = {revision.status.key: revision for revision in self.rollout.revisions}
+        draft, plain = latest.get(self.wanted.draft_key), latest.get(self.wanted.plain_key)
+        stuck = plain is not None and plain.standing in (Standing.STALLED, Standing.REJECTED)
+        return plain if draft is None or (draft.standing is Standing.UNTRIED and stuck) else draft
 
 
 _WORKING = {
@@ -167,6 +172,8 @@ def server_available(at: Situation) -> Said | None:
     if at.spec.serve is None:
         return None
     if at.serving is None:
+        if at.rollout is not None and at.rollout.reason is Reason.REFUSED:
+            return Said("Unknown", at.rollout.reason, at.rollout.message)
         return Said("Unknown", Reason.PENDING, "nothing is serving yet")
     ready, wanted = at.serving.ready, at.spec.serve.replicas
     if wanted == 0:
@@ -258,8 +265,10 @@ def stalled(at: Situation) -> Said:
 
 
 def reconciling(at: Situation) -> Said:
-    """Whether something is under way (kstatus): not ready, and not stalled."""
+    """Whether something is under way (kstatus): something that is refused, or else not ready, and not stalled."""
     whole = ready(at)
+    if at.refused:
+        return Said("True", at.refused[0][0], " ".join(message for _, message in at.refused))
     if whole.status == "True" or stalled(at).status == "True":
         return Said("False", Reason.SETTLED)
     return Said("True", whole.reason, whole.message)

@@ -1,6 +1,7 @@
 """The Events of transitions: what happened between two statuses, in a sentence each for ``kubectl describe``."""
 
 from eagle3_api.artifacts import REPORT_PAGE
+from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.estimate import readable_bytes, readable_count
 from eagle3_api.jobs import (
     RESULTS,
@@ -21,7 +22,19 @@ from eagle3_operator.decision import Event
 
 def between(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
     """What happened between two statuses that is worth telling."""
-    return [*_stage_events(before, after, spec), *_room_events(before, after), *_revision_events(before, after)]
+    return [
+        *_stage_events(before, after, spec),
+        *_room_events(before, after),
+        *_revision_events(before, after),
+        *_refusals(before, after),
+    ]
+
+
+def _refusals(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
+    """What is newly refused."""
+    former = {condition.message for condition in before.conditions if condition.reason is Reason.REFUSED}
+    told = (c for c in after.conditions if (c.type, c.reason) == (Type.RECONCILING, Reason.REFUSED))
+    return [Event("Warning", EventReason.REFUSED, one.message) for one in told if one.message not in former]
 
 
 def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
@@ -33,11 +46,12 @@ def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eag
             continue
         title = stage.name.value.capitalize()
         if stage.state is StageState.RUNNING:
-            made.append(Event("Normal", f"{title}Started", f"Job {stage.job}{_plan(stage, after.resolved, spec)}"))
+            what = f"Job {stage.job}{_plan(stage, after.resolved, spec)}" if stage.job else stage.message
+            made.append(Event("Normal", EventReason(f"{title}Started"), what))
         elif stage.state is StageState.SUCCEEDED and stage.job is not None:
-            made.append(Event("Normal", f"{title}Succeeded", _outcome(stage)))
+            made.append(Event("Normal", EventReason(f"{title}Succeeded"), _outcome(stage)))
         elif stage.state is StageState.FAILED:
-            made.append(Event("Warning", f"{title}Failed", f"{stage.reason}: {stage.message}"))
+            made.append(Event("Warning", EventReason(f"{title}Failed"), f"{stage.reason}: {stage.message}"))
     return made
 
 
@@ -47,8 +61,8 @@ def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Ev
         return []
     name = f"r{after.serving_revision}"
     if after.room_for is not None:
-        return [Event("Normal", "MakingRoom", f"{name} is scaled to zero while the next draft is trained")]
-    return [Event("Normal", "RoomEnded", "the GPUs are the servers' again")]
+        return [Event("Normal", EventReason.MAKING_ROOM, f"{name} is scaled to zero while the next draft is trained")]
+    return [Event("Normal", EventReason.ROOM_ENDED, "the GPUs are the servers' again")]
 
 
 def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:
@@ -139,9 +153,9 @@ def _rate(tokens_per_second: float) -> str:
     return f"{readable_count(tokens_per_second * 3600)} tokens/h"
 
 
-_TOLD = {
-    RevisionState.REJECTED: ("Warning", "RevisionRejected"),
-    RevisionState.STALLED: ("Warning", "RevisionStalled"),
+_BAD_ENDS = {
+    RevisionState.REJECTED: EventReason.REVISION_REJECTED,
+    RevisionState.STALLED: EventReason.REVISION_STALLED,
 }
 _UNPROVEN = (
     None,
@@ -163,12 +177,11 @@ def _revision_event(was: RevisionStatus | None, now: RevisionStatus) -> Event | 
     state = was.state if was else None
     if state is now.state:
         return None
-    if now.state in _TOLD:
-        kind, title = _TOLD[now.state]
-        return Event(kind, title, f"{now.reason}: {now.message}")
+    if now.state in _BAD_ENDS:
+        return Event("Warning", _BAD_ENDS[now.state], f"{now.reason}: {now.message}")
     if state in _UNPROVEN and now.state in (RevisionState.PROVEN, RevisionState.SERVING) and now.probe is not None:
-        return Event("Normal", "RevisionProven", now.message)
+        return Event("Normal", EventReason.REVISION_PROVEN, now.message)
     if now.state is RevisionState.STARTING:
         kind = "with the draft" if now.draft else "without speculation"
-        return Event("Normal", "RevisionStarted", f"r{now.number} is started, {kind}")
+        return Event("Normal", EventReason.REVISION_STARTED, f"r{now.number} is started, {kind}")
     return None

@@ -13,7 +13,7 @@ from eagle3_operator.observation import Claim
 from eagle3_operator.settings import Settings
 
 
-def refused(obj: Eagle3Draft, settings: Settings) -> Said | None:
+def forbidden(obj: Eagle3Draft, settings: Settings) -> Said | None:
     """What an object may not have. Nothing new is made of it, because a pod with a service account acts in its name."""
     spec = obj.spec
     sections = {"": spec, "extract.": spec.extract, "train.": spec.train, "serve.": spec.serve}
@@ -79,7 +79,8 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
         text = f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}"
         return Said("False", Reason.STORAGE_UNAVAILABLE, text)
     actions.apply += made
-    return Said("Unknown", Reason.PENDING, "claims are being made") if made else None
+    refused = view.refused(*((one["kind"], one["metadata"]["name"]) for one in made))
+    return Said("Unknown", *(refused or (Reason.PENDING, "claims are being made"))) if made else None
 
 
 def _taken(root: names.RootName, claim: Claim) -> Said:

@@ -6,8 +6,8 @@ from eagle3_api.artifacts import DRAFTS_ROOT, folder
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
-from eagle3_api.status import RevisionStatus, StageState
-from eagle3_operator.decide.chain import Step, View, advance
+from eagle3_api.status import RevisionStatus, StageState, StageStatus
+from eagle3_operator.decide.chain import Step, View, Waiting, advance
 from eagle3_operator.decide.diagnosis import held_up
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.revisions import Revision, Wanted
@@ -101,7 +101,8 @@ def measure(
     if ended.state is StageState.FAILED:
         failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
         return _not_measured(status, ended.message), failed
-    if revision.displaces(serving) and (trouble := _never_starts(view.job(link), view)):
+    trouble = _never_starts(view.job(link), view) or _refused(revision, ended, view)
+    if revision.displaces(serving) and trouble:
         return _given_up(revision, trouble, serving), step
     return status, step
 
@@ -111,7 +112,7 @@ def _under_way(revision: Revision, view: View) -> list[Job]:
     return [job for job in probes if job.revision == revision.number and not job.finished]
 
 
-def _never_starts(job: Job | None, view: View) -> tuple[Reason, str] | None:
+def _never_starts(job: Job | None, view: View) -> Waiting | None:
     """What has kept a probe's pod from being started for too long; what is only slow, a volume or a pull, is given more time."""
     if job is None or job.finished or job.terminating or any(pod.started for pod in job.pods):
         return None
@@ -123,7 +124,16 @@ def _never_starts(job: Job | None, view: View) -> tuple[Reason, str] | None:
     return reason, f"{text}, for {waited / 60:.0f} min"
 
 
-def _given_up(revision: Revision, trouble: tuple[Reason, str], serving: int | None) -> RevisionStatus:
+def _refused(revision: Revision, probe: StageStatus, view: View) -> Waiting | None:
+    """What has kept a probe's Job from being made ever since the server is ready, for too long."""
+    pods = revision.deployment.pods if revision.deployment is not None else ()
+    waited = max(((view.now - pod.ready_since).total_seconds() for pod in pods if pod.ready_since), default=0.0)
+    if probe.reason is not Reason.REFUSED or waited <= view.settings.surge_patience_seconds:
+        return None
+    return probe.reason, probe.message
+
+
+def _given_up(revision: Revision, trouble: Waiting, serving: int | None) -> RevisionStatus:
     """As a start that failed for good: the pod finds no other end by itself, and meanwhile the Service has none."""
     reason, text = trouble
     failed = {

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from eagle3_api.conditions import EventReason
 from eagle3_api.spec import seconds
 from eagle3_operator.decide import times
 from eagle3_operator.decide.chain import View
@@ -14,7 +15,7 @@ from eagle3_operator.manifests.flags import serving
 def moved(fleet: Fleet, goal: Revision, view: View) -> tuple[Fleet, Event]:
     """The fleet when its Service has moved to the goal, and what to tell of it."""
     former, name = fleet.current, view.obj.metadata.name
-    event = Event("Normal", "Promoted", f"Service {name} serves {goal.name}")
+    event = Event("Normal", EventReason.PROMOTED, f"Service {name} serves {goal.name}")
     if former is not None:
         event = _told(fleet, former, goal, name)
         until = _warm_until(fleet, former, goal, view)
@@ -33,7 +34,7 @@ def _warm_until(fleet: Fleet, former: Revision, goal: Revision, view: View) -> s
 
 def _told(fleet: Fleet, former: Revision, goal: Revision, name: str) -> Event:
     if fleet.may_serve(former):
-        return Event("Normal", "Promoted", f"Service {name} moved from {former.name} to {goal.name}")
+        return Event("Normal", EventReason.PROMOTED, f"Service {name} moved from {former.name} to {goal.name}")
     reason, message = fleet.why_left(former)
     text = f"Service {name} moved back from {former.name} to {goal.name}: {reason}: {message}"
-    return Event("Warning", "RolledBack", text)
+    return Event("Warning", EventReason.ROLLED_BACK, text)

@@ -184,7 +184,8 @@ def awaited_claim(view: View) -> Waiting | None:
     if view.obj.spec.storage.features.size is None:
         return None
     if (claim := view.seen.claims.get(name)) is None:
-        return Reason.PENDING, f"PersistentVolumeClaim {name} is being made"
+        making = (Reason.PENDING, f"PersistentVolumeClaim {name} is being made")
+        return view.refused(("PersistentVolumeClaim", name)) or making
     if claim.terminating:
         return Reason.PENDING, f"PersistentVolumeClaim {name} is being deleted, and made anew then"
     return None

@@ -80,9 +80,7 @@ class Rollout:
     def __post_init__(self) -> None:
         obj, seen = self.view.obj, self.view.seen
         revisions = {r.number: r for r in known(self.before.revisions, seen, obj.spec)}
-        public = seen.services.get(self.name)
-        selected = public.selected_revision if public and public.owned else None
-        serving = selected if selected in revisions else None
+        serving = self._selected if self._selected in revisions else None
         self.fleet = Fleet(revisions, serving, self.wanted, obj.spec, self.facts)
         self.rolled_back = self.before.handled.rollback
 
@@ -97,6 +95,12 @@ class Rollout:
     @property
     def name(self) -> str:
         return self.view.obj.metadata.name
+
+    @property
+    def _selected(self) -> int | None:
+        """The revision that the public Service selected when it was looked at."""
+        public = self.view.seen.services.get(self.name)
+        return public.selected_revision if public and public.owned else None
 
     @property
     def budget(self) -> float:
@@ -197,8 +201,12 @@ class Rollout:
 
     def bring_pods(self) -> None:
         """The pods that each revision is to have, and the Deployments that are missing for them."""
-        for number, count in self._wanted_pods().items():
+        wanted = self._wanted_pods()
+        # What gets more pods comes first: should that be refused, nothing has gone for it
+        for number, count in sorted(wanted.items(), key=lambda pods: self.fleet[pods[0]].replicas - pods[1]):
             revision = self.fleet[number]
+            if self._refused(revision):
+                continue
             gone = revision.deployment is None
             if gone and number in self.view.seen.deployments:  # its name is free again once it has ended
                 self.wake.append(self.view.settings.poll_seconds)
@@ -224,12 +232,27 @@ class Rollout:
         if not self._written(goal):
             self.wake.append(_SOON)
             return
+        if refused := self.view.refused(("Service", self.name)):
+            self.reason, self.message = refused
+            return
         self.actions.apply.append(servers.public_service(self.view.obj, revision=goal.number))
         self._note_move(self.fleet, goal)
 
+    def guard(self) -> None:
+        """Have the budget of disruptions follow the Service, whoever has changed it or taken it away."""
+        budget, name = self.view.seen.budget, names.budget_name(self.name)
+        if self.fleet.serving is None:
+            if budget is not None and budget.owned:
+                self.actions.delete.append(Delete("PodDisruptionBudget", name))
+            return
+        wanted = servers.disruption_budget(self.view.obj, revision=self.fleet.serving)
+        if budget is None or budget.spec != wanted["spec"]:
+            self.actions.apply.append(wanted)
+
     def retire(self) -> None:
-        """Delete what nobody can need, beyond revisionHistoryLimit."""
-        needed = self.fleet.needed(self.fleet.of(self.candidate), self.fleet.of(self.goal))
+        """Delete what nobody can need, beyond revisionHistoryLimit; what served just now not before its Service has moved."""
+        others = (self.candidate, self.goal, self._selected)
+        needed = self.fleet.needed(*map(self.fleet.of, others))
         keep = self.view.obj.spec.revision_history_limit
         over = retirement.retired(self.fleet.revisions, needed=needed, keep=keep)
         for number in over:
@@ -307,6 +330,9 @@ class Rollout:
         if self._makes_room:
             return dict.fromkeys(self.fleet.revisions, 0)
         goal, candidate, count = self.fleet.of(self.goal), self.fleet.of(self.candidate), self.serve.replicas
+        # Nothing goes for what cannot be made
+        goal = None if goal is None or self._refused(goal) else goal
+        candidate = None if candidate is None or self._refused(candidate) else candidate
         # What is fallen back to while it is measured again gets the pods of a goal, not the one of a candidate
         held = self.blocked or self.candidate == self.goal or place.rescue_under_way(self.fleet, goal, count)
         return capacity.replicas(
@@ -320,6 +346,10 @@ class Rollout:
             else None,
         )
 
+    def _refused(self, revision: Revision) -> bool:
+        """Whether its Deployment cannot be made or scaled."""
+        return self.view.seen.refusal("Deployment", names.revision_name(self.name, revision.number)) is not None
+
     # ------------------------------------------------------------------------------------------------ the promotion
 
     def _written(self, goal: Revision) -> bool:
@@ -328,7 +358,6 @@ class Rollout:
 
     def _note_move(self, fleet: Fleet, goal: Revision) -> None:
         """What follows from a move of the Service to the goal, from what serves in this fleet."""
-        self.actions.apply.append(servers.disruption_budget(self.view.obj, revision=goal.number))
         if fleet.current is not None and fleet.current.dropped:
             self.rolled_back = times.text(self.view.now)
         self.fleet, event = moved(fleet, goal, self.view)
@@ -379,5 +408,6 @@ _STEPS: tuple[Callable[[Rollout], None], ...] = (
     Rollout.ask,
     Rollout.bring_pods,
     Rollout.promote,
+    Rollout.guard,
     Rollout.retire,
 )

@@ -15,6 +15,7 @@ from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+from eagle3_operator.manifests import names
 
 
 def choose(fleet: Fleet, view: View) -> tuple[Fleet, int | None]:
@@ -33,7 +34,7 @@ def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actio
     """The fleet with the candidate one step further, and what to say of it: its server starts, and once ready is measured."""
     candidate = fleet[number]
     kind = "without speculation" if candidate.plain else "with the new draft"
-    if candidate.ready == 0:
+    if candidate.ready == 0 or _refused(candidate, view):
         return started(fleet, number, view, f"{candidate.name} is starting, {kind}")
     plain = None if candidate.plain else fleet.latest(wanted.plain_key)
     status, step = measure(candidate, plain, view, wanted, fleet.facts, serving=fleet.occupant)
@@ -48,6 +49,8 @@ def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actio
 def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Waiting]:
     """The fleet when a revision that starts has looked for a place, and what to say: ``said``, or what is in the way."""
     revision = fleet[number]
+    if refused := _refused(revision, view):
+        return fleet, refused
     fleet = place.sought(fleet, view, revision)
     if revision.deployment is not None and (trouble := not_begun(revision.deployment)):
         return fleet, trouble
@@ -55,6 +58,12 @@ def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Wa
     failures = revision.status.start_failures
     again = f"; it failed {failures} times: {revision.status.start_problem}" if failures and pods else ""
     return fleet, (Reason.SERVER_STARTING, f"{said}{again}")
+
+
+def _refused(revision: Revision, view: View) -> Waiting | None:
+    """What to say where its Deployment, or the Service that it is probed through, cannot be made or scaled."""
+    name = names.revision_name(view.obj.metadata.name, revision.number)
+    return view.refused(("Deployment", name), ("Service", name))
 
 
 def _measurable(fleet: Fleet, view: View, wanted: Wanted, plain: Revision | None) -> tuple[Fleet, Revision]:

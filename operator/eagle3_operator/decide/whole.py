@@ -5,12 +5,12 @@ from datetime import datetime
 from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import ArtifactStatus, Attempt, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import conditions, drift, events, retention, retries, summary, times
+from eagle3_operator.decide import conditions, drift, events, refusals, retention, retries, summary, times
 from eagle3_operator.decide.advancing import advance_chain
 from eagle3_operator.decide.chain import Actions, View, halt
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
-from eagle3_operator.decide.obstacles import refused, taken_name, without_claims
+from eagle3_operator.decide.obstacles import forbidden, taken_name, without_claims
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.rollout import Rollout
 from eagle3_operator.decide.room import unchanged
@@ -37,7 +37,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     known = drift.act_on(obj.spec, retried.status, now)
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
-    refusal = refused(obj, settings)
+    refusal = forbidden(obj, settings)
     obstacle = refusal or taken_name(view) or without_claims(view, known, actions)
     chain = {stage.name: stage for stage in known.stages}
     facts, room = known.resolved, unchanged(known, view, under_way=False)
@@ -51,7 +51,8 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
-    at = Situation(obj.spec, chain, obstacle, wanted, outcome)
+    could_not = tuple(refusals.told(refusal, obj.metadata.namespace) for refusal in seen.refused)
+    at = Situation(obj.spec, chain, obstacle, wanted, outcome, could_not)
     status = _status(view, known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec) + (outcome.events if outcome else [])
     return Decision(

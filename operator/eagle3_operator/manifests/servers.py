@@ -108,7 +108,8 @@ def public_service(obj: Eagle3Draft, *, revision: int) -> Manifest:
 def disruption_budget(obj: Eagle3Draft, *, revision: int) -> Manifest:
     """Whoever drains nodes takes the ready serving pods one after the other; one that is alone goes too.
 
-    A pod that is not ready goes at any time. What is only tried or kept warm is not covered.
+    A pod that is not ready goes at any time. What is only tried or kept warm is not covered. Its spec says all that there is
+    to say: the API server adds nothing to it.
     """
     name = obj.metadata.name
     return {

@@ -6,9 +6,10 @@ import pytest
 from kubernetes.client import Configuration
 
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.cluster.act import act
+from eagle3_operator.cluster.act import Deeds, act
 from eagle3_operator.cluster.client import ApiError, Client
-from eagle3_operator.decision import Decision, Event, Scale
+from eagle3_operator.decision import Decision, Scale
+from eagle3_operator.observation import Refusal
 
 Json = dict[str, Any]
 
@@ -35,6 +36,7 @@ class RefusingClient(Client):
         return self._do(manifest)
 
     def scale(self, namespace: str, name: str, replicas: int) -> None:
+        self._refuse("scale")
         self.done.append(f"{name}={replicas}")
 
     def _do(self, manifest: Json) -> Json:
@@ -47,36 +49,71 @@ class RefusingClient(Client):
             raise self.refused[what]
 
 
-def carried_out(client: Client, *kinds: str) -> tuple[Event, ...]:
+def decided(*kinds: str) -> Decision:
     made = tuple(
         {"kind": kind, "metadata": {"namespace": "llm", "name": "kimi", "ownerReferences": []}} for kind in kinds
     )
-    decision = Decision(Eagle3DraftStatus(), apply=made, scale=(Scale("kimi-r1", 1),))
-    return act(client, decision, namespace="llm", owner="uid-1", seen={})
+    return Decision(Eagle3DraftStatus(), apply=made, scale=(Scale("kimi-r1", 1),))
+
+
+def carried_out(client: Client, *kinds: str, tried: Deeds | None = None) -> Refusal | None:
+    known = Deeds() if tried is None else tried
+    return act(client, decided(*kinds), namespace="llm", owner="uid-1", seen={}, tried=known)
 
 
 def test_a_job_that_is_refused_stops_neither_the_service_nor_the_pods_of_a_rollback() -> None:
     client = RefusingClient(Job=FORBIDDEN)
-    with pytest.raises(ApiError, match="exceeded quota"):
-        carried_out(client, "Job", "Service")
+    assert carried_out(client, "Job", "Service") == Refusal("Job", "kimi", "created", "exceeded quota")
     assert client.done == ["Service", "kimi-r1=1"]
 
 
+def test_nothing_goes_before_what_comes_in_its_place_is_accepted() -> None:
+    client = RefusingClient(Deployment=FORBIDDEN)
+    assert carried_out(client, "Deployment") is not None
+    assert client.done == []
+
+
+def test_what_was_tried_is_not_tried_twice_and_the_rest_is_done() -> None:
+    client, tried = RefusingClient(Service=FORBIDDEN), Deeds()
+    assert carried_out(client, "Deployment", "Service", "Job", tried=tried) is not None
+    assert carried_out(client, "Deployment", "Service", "Job", tried=tried) is None
+    assert client.done == ["Deployment", "kimi-r1=1", "Job"]
+
+
 @pytest.mark.parametrize(
-    "client",
+    ("client", "words"),
     [
-        RefusingClient({"PodDisruptionBudget": {"metadata": {"name": "kimi"}}}),
-        RefusingClient(getPodDisruptionBudget=FORBIDDEN),
-        RefusingClient(PodDisruptionBudget=FORBIDDEN),
+        (RefusingClient({"PodDisruptionBudget": {"metadata": {"name": "kimi"}}}), "does not belong to this object"),
+        (RefusingClient(getPodDisruptionBudget=FORBIDDEN), "exceeded quota"),
+        (RefusingClient(PodDisruptionBudget=FORBIDDEN), "exceeded quota"),
     ],
     ids=["somebody's own", "not to be looked at", "not to be made"],
 )
-def test_a_budget_that_cannot_be_had_stops_nothing_and_is_told_of(client: RefusingClient) -> None:
-    (event,) = carried_out(client, "PodDisruptionBudget", "Service", "Job")
+def test_a_budget_that_cannot_be_had_stops_nothing_and_is_told_of(client: RefusingClient, words: str) -> None:
+    refusal = carried_out(client, "PodDisruptionBudget", "Service", "Job")
     assert client.done == ["Service", "kimi-r1=1", "Job"]
-    assert (event.type, event.reason) == ("Warning", "BudgetLeftOut")
+    assert refusal is not None
+    assert (refusal.kind, refusal.verb) == ("PodDisruptionBudget", "applied")
+    assert words in refusal.message
 
 
-def test_a_server_that_does_not_answer_is_asked_again_for_the_budget() -> None:
+def test_a_server_that_does_not_answer_refuses_nothing() -> None:
     with pytest.raises(ApiError, match="no answer"):
         carried_out(RefusingClient(PodDisruptionBudget=AWAY), "PodDisruptionBudget")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "refused"),
+    [
+        (403, 'jobs.batch "a" is forbidden: exceeded quota: few', True),
+        (422, 'jobs.batch "a" is invalid: spec.template', True),
+        (500, 'failed calling webhook "policy.example": connection refused', True),
+        (418, 'admission webhook "policy.example" denied the request: no', True),
+        (401, "Unauthorized", False),
+        (429, "too many requests", False),
+        (500, "etcdserver: request timed out", False),
+        (0, "the API server cannot be reached", False),
+    ],
+)
+def test_a_refusal_is_told_from_an_api_server_that_is_out_of_order(status: int, message: str, refused: bool) -> None:
+    assert ApiError("a request", status, "", message).refused is refused

@@ -11,8 +11,8 @@ from eagle3_api import KIND
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.cluster.claims import KEPT_SECONDS, Claims
 from eagle3_operator.cluster.client import ApiError, Client, NotFoundError
+from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.manifests import names
 from unit.samples import SPEC, merged
@@ -30,6 +30,8 @@ class ClientThatNotesWhatItIsAsked(Client):
         self.services: dict[str, Json] = {}
         self.claims: set[str] = set()
         self.others: dict[str, list[Json]] = {}
+        self.deployments: list[Json] = []
+        self.budget: Json | None = None
         self.asked: list[str] = []
         self.no_jobsets: ApiError | None = None
 
@@ -40,15 +42,26 @@ class ClientThatNotesWhatItIsAsked(Client):
         if labels in ("", f"{names.NAME_LABEL}!=kimi"):  # whoever else is in the namespace
             return self.others.get(kind, [])
         mine = [one for one in self.services.values() if "ownerReferences" in one["metadata"]]
-        return {"Job": self.jobs, "Service": mine}.get(kind, [])
+        return {"Job": self.jobs, "Service": mine, "Deployment": self.deployments}.get(kind, [])
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         assert cached
         self.asked.append(name)
         if kind == "Service":
             return self.services.get(name)
+        if kind == "PodDisruptionBudget":
+            return self.budget
         assert kind == "PersistentVolumeClaim"
         return {"metadata": {"name": name}, "spec": {}} if name in self.claims else None
+
+    def serve(self, revision: str, *, guarded: str) -> None:
+        """From now on the public Service selects one revision, and the budget of disruptions perhaps another."""
+        selector = {names.NAME_LABEL: "kimi", names.REVISION_LABEL: revision}
+        metadata = {"name": f"kimi-{revision}", "labels": selector, "creationTimestamp": "2026-11-29T11:00:00Z"}
+        self.deployments = [{"metadata": metadata, "spec": {"replicas": 1}}]
+        self.services = {"kimi": {"metadata": {"name": "kimi"}, "spec": {"selector": selector}}}
+        guards = {"matchLabels": selector | {names.REVISION_LABEL: guarded}}
+        self.budget = {"metadata": {"name": "kimi-servers"}, "spec": {"selector": guards}}
 
 
 def job(stage: StageName, key: str) -> Json:
@@ -170,10 +183,10 @@ def test_a_server_that_cannot_say_whether_there_are_jobsets_is_asked_again() -> 
 
 def test_a_claim_that_is_there_is_asked_for_once_in_a_while_however_many_objects_want_it() -> None:
     client, now = ClientThatNotesWhatItIsAsked([]), [0.0]
-    claims = Claims(client, clock=lambda: now[0])
+    claims = Kept(client, "PersistentVolumeClaim", seconds=5.0, clock=lambda: now[0])
     assert claims.get("llm", "drafts") is None
     client.claims = {"drafts", "features"}
-    for now[0] in (0.1, KEPT_SECONDS, KEPT_SECONDS + 0.2):
+    for now[0] in (0.1, 5.0, 5.0 + 0.2):
         assert claims.get("llm", "drafts") is not None
         assert claims.get("llm", "features") is not None
     assert client.asked == ["drafts", "drafts", "features", "drafts", "features"]
@@ -182,7 +195,7 @@ def test_a_claim_that_is_there_is_asked_for_once_in_a_while_however_many_objects
 def test_a_claim_is_asked_for_anew_where_what_is_done_depends_on_it() -> None:
     client = ClientThatNotesWhatItIsAsked([])
     client.claims = {"drafts"}
-    claims = Claims(client, clock=lambda: 0.0)
+    claims = Kept(client, "PersistentVolumeClaim", seconds=5.0, clock=lambda: 0.0)
     for anew in (False, True, False):
         claims.get("llm", "drafts", anew=anew)
     assert client.asked == ["drafts", "drafts"]
@@ -191,7 +204,7 @@ def test_a_claim_is_asked_for_anew_where_what_is_done_depends_on_it() -> None:
 def test_a_claim_of_the_same_name_in_another_namespace_is_another() -> None:
     client = ClientThatNotesWhatItIsAsked([])
     client.claims = {"drafts"}
-    claims = Claims(client, clock=lambda: 0.0)
+    claims = Kept(client, "PersistentVolumeClaim", seconds=5.0, clock=lambda: 0.0)
     claims.get("llm", "drafts")
     claims.get("vision", "drafts")
     assert client.asked == ["drafts", "drafts"]
@@ -244,8 +257,26 @@ def test_who_uses_a_claim_is_looked_up_before_it_is_deleted(
 def test_a_claim_that_is_found_gone_is_not_told_of_any_more() -> None:
     client = ClientThatNotesWhatItIsAsked([])
     client.claims = {"features"}
-    claims = Claims(client, clock=lambda: 0.0)
+    claims = Kept(client, "PersistentVolumeClaim", seconds=5.0, clock=lambda: 0.0)
     assert claims.get("llm", "features") is not None
     client.claims = set()
     assert claims.get("llm", "features", anew=True) is None
     assert claims.get("llm", "features") is None
+
+
+def test_a_budget_is_looked_at_once_in_a_while_and_anew_when_it_does_not_follow_the_service() -> None:
+    client = ClientThatNotesWhatItIsAsked([])
+    observer = Observer(client, {}, poll_seconds=10)
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": SPEC})
+
+    def seen(*, selected: str, guarded: str) -> int | None:
+        client.serve(selected, guarded=guarded)
+        budget = observer.observe(obj, Eagle3DraftStatus(), NOW).observation.budget
+        assert budget is not None
+        return budget.revision
+
+    assert [seen(selected="r1", guarded="r1") for _ in range(3)] == [1, 1, 1]
+    assert seen(selected="r2", guarded="r2") == 2
+    assert client.asked.count("kimi-servers") == 2
+    assert seen(selected="r3", guarded="r2") == 2
+    assert client.asked.count("kimi-servers") == 3

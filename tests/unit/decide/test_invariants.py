@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import seconds
 from eagle3_api.status import RevisionStatus
-from eagle3_operator.decide import decide, times
+from eagle3_operator.decide import times
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision
@@ -30,7 +30,7 @@ class Guarded(World):
         before, count = self.fleet(self.told.revisions), self.obj.spec.serve.replicas if self.obj.spec.serve else 0
         former, ready_once = self.serving, self.told.ready_once
         pods = {number: (d.replicas, d.ready_replicas) for number, d in self.seen.deployments.items()}
-        twin = decide(self.obj, self.seen, self.settings, self.now)
+        twin = self.decided()
         decision = super().step()
         assert decision == twin, "the same look makes the same decision"
         after = self.fleet(decision.status.revisions)
@@ -162,6 +162,11 @@ class AnyHistory(RuleBasedStateMachine):
     def status_write_lost_after_act(self) -> None:
         self.world.loses_next_move = True
 
+    @rule(kind=st.sampled_from(["nothing", "Deployment", "Service", "Job", "PodDisruptionBudget", "(Deployment|Job)"]))
+    def the_api_server_refuses_a_kind_from_now_on(self, kind: str) -> None:
+        self.world.refuses = (f"{kind}/.*",)
+        self.world.settle()
+
     @rule()
     def a_server_that_was_sent_away_hangs(self) -> None:
         self.world.hang_a_server().settle()
@@ -220,6 +225,7 @@ class AnyHistory(RuleBasedStateMachine):
         """Whatever came before: once all goes well, the newest revision is proven, or it is said that it is not, and why."""
         if self.world.last is None:
             return
+        self.world.refuses = ()
         for turn in range(40):
             if self.world.condition("RevisionProven").status != "Unknown" and turn > 3:
                 break
@@ -307,7 +313,9 @@ class AnyHistory(RuleBasedStateMachine):
         before = self.world.status
         decision = self.world.step()
         assert self.world.status == before
-        assert not (decision.apply or decision.delete or decision.scale or decision.events)
+        assert not [made for made in decision.apply if not self.world.is_refused(made)]
+        assert not (decision.delete or decision.events)
+        assert not decision.scale or self.world.refuses
 
     @invariant()
     def no_job_runs_twice_to_completion(self) -> None:

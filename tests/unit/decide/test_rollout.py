@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from eagle3_api.conditions import Reason
+from eagle3_api.conditions import EventReason, Reason
 from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import START, World, serving_draft, serving_plain, stamp, trained
 from unit.samples import FACTS, converted, measured
@@ -50,14 +50,24 @@ def test_a_proven_serving_draft_is_ready_with_its_columns() -> None:
     assert columns == ("r1", "2.71", "1.41x", "90.0 tok/s")
     assert world.told.draft == "sha256:dddddddd…"
     titles = [event.reason for event in world.events]
-    assert titles.count("Promoted") == 2
-    assert titles.count("RevisionProven") == 2
+    assert titles.count(EventReason.PROMOTED) == 2
+    assert titles.count(EventReason.REVISION_PROVEN) == 2
 
 
 def test_the_budget_of_disruptions_follows_the_service() -> None:
     world = serving_draft()
     made = [m["spec"]["selector"]["matchLabels"] for m in world.applied if m["kind"] == "PodDisruptionBudget"]
     assert [labels["eagle3.dev/revision"] for labels in made] == ["r0", "r1"] == [f"r{n}" for n in world.served]
+
+
+def test_a_baseline_that_cannot_be_measured_again_is_what_a_waiting_draft_speaks_of() -> None:
+    world = serving_draft().edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    world.edit(probe={"concurrency": 8}).settle()
+    world.pods(0, Pod("crash", world.now, "Running", started_at=world.now, restarts=3, exit_code=1), log=("boom",))
+    proven = world.condition("RevisionProven")
+    assert (proven.status, proven.reason) == ("False", Reason.START_FAILED)
+    assert "boom" in proven.message
+    assert "r0 is tried again in an hour" in proven.message
 
 
 def test_the_former_revision_stays_warm_for_the_bake_time() -> None:

@@ -6,6 +6,7 @@ Kubernetes makes of the same decisions is tested in tests/cluster and tests/e2e.
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -20,9 +21,12 @@ from eagle3_operator.cluster.convert import revision_number
 from eagle3_operator.decide import decide
 from eagle3_operator.decision import Decision, Event, Manifest
 from eagle3_operator.manifests import names
-from eagle3_operator.observation import Claim, Deployment, Job, Metrics, Observation, Pod, Service
+from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Refusal, Service
 from eagle3_operator.settings import Settings
 from unit.samples import RESULTS, SPEC, measured, merged
+
+#: The words of a quota.
+QUOTA = "exceeded quota: few, requested: count/things=1, used: count/things=3, limited: count/things=3"
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -53,6 +57,8 @@ class World:
     outages: int = 0
     #: The status write after the next move of the Service does not arrive, though all before it was carried out.
     loses_next_move: bool = False
+    #: What the API server lets nobody make or scale: patterns of kind/name.
+    refuses: tuple[str, ...] = ()
     last: Decision | None = None
 
     def __post_init__(self) -> None:
@@ -121,14 +127,16 @@ class World:
 
     def step(self) -> Decision:
         """One reconcile, carried out."""
-        decision, former = decide(self.obj, self.seen, self.settings, self.now), self.serving
+        decision, former = self.decided(), self.serving
         for deleted in decision.delete:
             self._delete(deleted.kind, deleted.name)
-        for manifest in decision.apply:
+        applied = [manifest for manifest in decision.apply if not self.is_refused(manifest)]
+        for manifest in applied:
             self._apply(manifest)
-        self.applied += decision.apply
+        self.applied += applied
         for scale in decision.scale:
-            self._scale(scale.name, scale.replicas)
+            if not self._refuses("Deployment", scale.name):
+                self._scale(scale.name, scale.replicas)
         for suspend in decision.suspend:
             job = self.seen.jobs[suspend.name]
             assert suspend.kind == job.kind
@@ -141,6 +149,29 @@ class World:
             self.seen = replace(self.seen, metrics=None)
         self.last = decision
         return decision
+
+    def decided(self) -> Decision:
+        """What is decided once it is known what of it cannot be done, as ``cluster.reconcile`` does."""
+        seen = self.seen
+        while True:
+            decision = decide(self.obj, seen, self.settings, self.now)
+            asked = [
+                ("created" if m["kind"] in ("Job", "JobSet") else "applied", m["kind"], m["metadata"]["name"])
+                for m in decision.apply
+            ]
+            asked += [("scaled", "Deployment", scale.name) for scale in decision.scale]
+            new = (one for one in asked if self._refuses(*one[1:]) and seen.refusal(*one[1:]) is None)
+            if (first := next(new, None)) is None:
+                return decision
+            verb, kind, name = first
+            seen = replace(seen, refused=(*seen.refused, Refusal(kind, name, verb, QUOTA)))
+
+    def is_refused(self, manifest: Manifest) -> bool:
+        """Whether the API server lets nobody make this."""
+        return self._refuses(manifest["kind"], manifest["metadata"]["name"])
+
+    def _refuses(self, kind: str, name: str) -> bool:
+        return any(re.fullmatch(pattern, f"{kind}/{name}") for pattern in self.refuses)
 
     def use(self, claim: str, *, by: tuple[str, ...] | None) -> "World":
         """A claim is used by others from now on; None: nobody has looked."""
@@ -317,7 +348,8 @@ class World:
         self.seen = replace(self.seen, services={**self.seen.services, name: Service(name, selected)})
 
     def _apply_budget(self, manifest: Manifest) -> None:
-        """Nobody looks at it."""
+        spec = manifest["spec"]
+        self.seen = replace(self.seen, budget=Budget(spec, revision_number(spec["selector"]["matchLabels"])))
 
     def _scale(self, name: str, replicas: int) -> None:
         deployment = next(d for d in self.seen.deployments.values() if d.name == name)
@@ -356,6 +388,8 @@ class World:
         elif kind == "Deployment":
             left = {n: d for n, d in self.seen.deployments.items() if d.name != name}
             self.seen = replace(self.seen, deployments=left)
+        elif kind == "PodDisruptionBudget":
+            self.seen = replace(self.seen, budget=None)
         elif kind == "PersistentVolumeClaim":
             left_claims = {n: c for n, c in self.seen.claims.items() if n != name}
             self.seen = replace(self.seen, claims=left_claims)

@@ -1,4 +1,4 @@
-"""Claims as they were a moment ago: many objects share one, every look wants it, and it hardly changes once it is there."""
+"""Objects of a kind as they were a moment ago: what many looks want, and what hardly changes once it is there."""
 
 import threading
 import time
@@ -7,27 +7,30 @@ from collections.abc import Callable
 
 from eagle3_operator.cluster.client import Client, Json
 
-#: How old what is told may be. A claim that is resized or deleted is waited for longer than that anyway.
-KEPT_SECONDS = 5.0
 
-
-class Claims:
-    """PersistentVolumeClaims, each asked for once in a while. One that is not there is asked for each time.
+class Kept:
+    """Objects of a kind, each asked for once in a while. One that is not there is asked for each time.
 
     Args:
         client: of the API server.
+        kind: of the objects.
+        seconds: how old what is told may be.
         clock: monotonic seconds.
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, client: Client, kind: str, *, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
+        self._kind = kind
+        self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
         #: Until when each is told, the oldest first.
         self._kept: OrderedDict[tuple[str, str], tuple[float, Json]] = OrderedDict()
 
     def get(self, namespace: str, name: str, *, anew: bool = False) -> Json | None:
-        """A claim, or None.
+        """An object, or None.
 
         Args:
             namespace, name: its.
@@ -39,10 +42,10 @@ class Claims:
                 self._kept.popitem(last=False)
             if not anew and (known := self._kept.get((namespace, name))):
                 return known[1]
-        # Whoever sees too late that a claim was made only makes it once more.
-        found = self._client.get("PersistentVolumeClaim", namespace, name, cached=True)
+        # Whoever sees too late that it was made only makes it once more.
+        found = self._client.get(self._kind, namespace, name, cached=True)
         with self._lock:
             self._kept.pop((namespace, name), None)
             if found is not None:
-                self._kept[namespace, name] = (now + KEPT_SECONDS, found)
+                self._kept[namespace, name] = (now + self._seconds, found)
         return found

@@ -1,0 +1,140 @@
+"""Children that the API server lets nobody make: what is said of them, what goes on without, and what never goes for them."""
+
+import pytest
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.decide.refusals import told
+from eagle3_operator.observation import Refusal
+from unit.decide.world import QUOTA, World, serving_draft, serving_plain, trained
+from unit.samples import measured, merged
+
+
+def reasons(world: World) -> list[str]:
+    return [event.reason for event in world.events]
+
+
+def test_a_refused_job_is_told_with_the_quotas_words_and_what_to_do() -> None:
+    world = World(refuses=("Job/kimi-extract-.*",)).settle().finish("inspect")
+    for kind in ("Ready", "FeaturesReady", "Reconciling"):
+        said = world.condition(kind)
+        assert said.reason is Reason.REFUSED
+        assert f"could not be created: {QUOTA}. Free some of that quota" in said.message
+    assert world.condition("FeaturesReady").status == "Unknown", "it has not failed: it is tried again by itself"
+    assert (world.condition("Reconciling").status, world.condition("Stalled").status) == ("True", "False")
+    assert world.told.phase == "Extracting"
+    assert reasons(world).count("Refused") == 1
+    assert "ExtractStarted" not in reasons(world)
+
+    world.refuses = ()
+    world.settle()
+    assert world.reason() == ("False", Reason.EXTRACTING)
+    assert reasons(world)[-1] == "ExtractStarted"
+
+
+def test_an_object_that_is_refused_for_hours_is_not_written_again_and_again() -> None:
+    world = World(refuses=("Job/.*",)).settle()
+    before = world.status
+    world.later(3600).step()
+    assert world.status == before
+    world = trained(World(refuses=("Deployment/.*",)))
+    before = world.status
+    world.later(3600).step()
+    assert world.status == before
+
+
+def test_a_claim_that_is_refused_is_told_and_nothing_is_started_without_it() -> None:
+    storage = {"features": {"claim": None, "size": "1Ti"}, "drafts": {"claim": "drafts"}}
+    world = World(refuses=("PersistentVolumeClaim/.*",)).edit(storage=storage).settle()
+    assert world.reason("Accepted") == ("Unknown", Reason.REFUSED)
+    assert "PersistentVolumeClaim kimi-features could not be applied" in world.condition("Ready").message
+    assert world.created == []
+
+
+def test_a_server_that_is_refused_takes_nothing_from_what_serves() -> None:
+    world = serving_draft(World().edit(autoApply="Always"))
+    world.refuses = (r"Deployment/kimi-r[23]",)
+    world.edit(serve={"surge": "Never", "speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    assert world.replicas[1] == 1
+    assert world.serving == 1
+    assert world.reason("RevisionProven") == ("Unknown", Reason.REFUSED)
+    assert "Deployment kimi-r2 could not be applied" in world.condition("Ready").message
+    world.refuses = ()
+    world.settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+
+
+def test_a_refused_scaling_takes_nothing_from_what_serves() -> None:
+    world = serving_plain(World(room=1).edit(autoApply="Always", serve={"surge": "Never"}))
+    assert world.replicas == {0: 0, 1: 1}, "the draft's revision takes the place of the plain one"
+    world.ready(1).finish("probe", measured(accept=1.0, speed=20.0))
+    world.ready(0)
+    before = dict(world.replicas)
+    world.refuses = ("Deployment/kimi-r1",)
+    world.edit(probe={"minSpeedup": 0.1, "minAcceptLength": 1.0}).settle()
+    assert world.replicas == before
+    assert world.serving == 0
+
+
+def test_a_move_of_the_service_that_is_refused_is_not_taken_for_one() -> None:
+    world = serving_plain().ready(1)
+    world.refuses = ("Service/kimi",)
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    assert (world.serving, world.told.serving_revision) == (0, 0)
+    assert world.reason() == ("False", Reason.REFUSED)
+    assert "Service kimi could not be applied" in world.condition("Ready").message
+    promoted = reasons(world).count("Promoted")
+    world.refuses = ()
+    world.settle()
+    assert (world.serving, world.told.serving_revision) == (1, 1)
+    assert reasons(world).count("Promoted") == promoted + 1
+    assert "RolledBack" not in reasons(world)
+
+
+def test_the_first_service_that_is_refused_is_what_ready_speaks_of() -> None:
+    world = trained(World(refuses=("Service/kimi",))).ready(0)
+    world.finish("probe", measured()).ready(1).finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.reason() == ("False", Reason.REFUSED)
+    assert world.serving is None
+
+
+def test_what_nobody_waits_for_stops_nothing_when_it_is_refused() -> None:
+    refuses = ("Job/kimi-publish-.*", "PodDisruptionBudget/.*")
+    world = World(refuses=refuses)
+    world.spec = merged(world.spec, {"publish": {"oci": {"reference": "registry.example/drafts/kimi"}}})
+    serving_draft(world)
+    assert world.serving == 1
+    assert world.reason("ServerAvailable") == ("True", Reason.AVAILABLE)
+    assert world.reason("DraftPublished") == ("Unknown", Reason.REFUSED)
+    said = world.condition("Reconciling").message
+    assert "Job kimi-publish-" in said
+    assert "PodDisruptionBudget kimi-servers could not be applied" in said
+
+
+def test_a_probe_that_is_refused_in_the_place_of_what_serves_gives_the_place_back() -> None:
+    world = serving_draft(World(room=1).edit(autoApply="Always", serve={"surge": "Never"}))
+    world.refuses = ("Job/kimi-probe-.*",)
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().ready(2)
+    assert world.reason() == ("False", Reason.REFUSED)
+    assert world.replicas[1] == 0
+    world.later(130).settle()
+    assert world.replicas[1] == 1
+    assert "its probe could not be started in the place of r1" in world.condition("RevisionProven").message
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ('jobs.batch "a" is forbidden: exceeded quota: few', "kubectl describe quota -n llm"),
+        ('admission webhook "policy.example" denied the request: no GPUs', "ask whoever set that rule"),
+        ("ValidatingAdmissionPolicy 'no-gpus' with binding 'all' denied request: no GPUs", "ask whoever set that rule"),
+        ('failed calling webhook "policy.example": connection refused', "Mend that webhook"),
+        ('User "system:serviceaccount:a:b" cannot create resource "jobs"', "install the chart again"),
+        ('Job.batch "a" is invalid: spec.template.spec.containers[0]', "Correct the field"),
+    ],
+)
+def test_each_kind_of_refusal_comes_with_its_advice(words: str, advice: str) -> None:
+    reason, message = told(Refusal("Job", "kimi-train-0", "created", words), "llm")
+    assert reason is Reason.REFUSED
+    assert message.startswith(f"Job kimi-train-0 could not be created: {words}. ")
+    assert advice in message
+    assert message.endswith("It is tried again by itself.")
