@@ -263,9 +263,9 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
             _say(status, StageState.RUNNING, Reason.PENDING, f"{job.kind} {job.name} is being {word}", job),
             suspend=(Suspend(job.kind, job.name, suspended),),
         )
-    for check in _TROUBLES:
-        if trouble := check(job):
-            return Step(_say(status, StageState.RUNNING, *trouble, job))
+    troubles = (_podless(job, view), *(check(job) for check in _TROUBLES))
+    if trouble := next(filter(None, troubles), None):
+        return Step(_say(status, StageState.RUNNING, *trouble, job))
     if _stalled(link, job, view):
         return _end_stalled(status, job)
     progress = job.progress
@@ -297,6 +297,17 @@ def _tries(job: Job) -> str:
     why = said.message if said else last.termination_message.strip()[-_LAST_WORDS:]
     end = "took longer than publish.hook.timeout" if last.timed_out else f"ended with code {last.exit_code}"
     return f"pod {last.name} {end}" + (f" ({why})" if why else "") + "; it is tried again"
+
+
+def _podless(job: Job, view: View) -> Waiting | None:
+    """It has no pod: one is made at once, unless something lets none be made, of which only an Event of the Job's tells."""
+    waited = (view.now - (job.started_at or job.created_at)).total_seconds()
+    if job.pods or job.unmade or waited <= view.settings.surge_patience_seconds:
+        return None
+    said = (
+        f"no pod of Job {job.name} is made: a quota or an admission refuses it, as kubectl describe job {job.name} says"
+    )
+    return Reason.UNSCHEDULABLE, said
 
 
 def _unmade(job: Job) -> tuple[Reason, str] | None:

@@ -26,6 +26,8 @@ def wake_after(
         moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
     if any(pod.started and not job.finished for job in view.seen.jobs.values() for pod in job.pods):
         moments.append(view.settings.poll_seconds)
+    if any(not (job.finished or job.suspended or job.pods) for job in view.seen.jobs.values()):
+        moments.append(view.settings.surge_patience_seconds)  # nobody tells of pods that cannot be made
     # A JobSet goes after all that it made, and nobody tells of it.
     if any(job.terminating and not job.pods for job in view.seen.jobs.values()):
         moments.append(1.0)

@@ -1,5 +1,7 @@
 """Children that the API server lets nobody make: what is said of them, what goes on without, and what never goes for them."""
 
+from dataclasses import replace
+
 import pytest
 
 from eagle3_api.conditions import Reason
@@ -119,6 +121,17 @@ def test_a_probe_that_is_refused_in_the_place_of_what_serves_gives_the_place_bac
     world.later(130).settle()
     assert world.replicas[1] == 1
     assert "its probe could not be started in the place of r1" in world.condition("RevisionProven").message
+
+
+def test_a_job_whose_pods_nobody_lets_be_made_is_told_after_two_minutes() -> None:
+    world = World().settle()
+    world._put_job(replace(world.job("inspect"), pods=()))
+    assert world.settle().reason() == ("False", Reason.INSPECTING)
+    assert world.last is not None
+    assert world.last.requeue_after == 120
+    world.later(121).settle()
+    assert world.reason("Accepted") == ("Unknown", Reason.UNSCHEDULABLE)
+    assert f"kubectl describe job {world.job('inspect').name}" in world.condition("Ready").message
 
 
 @pytest.mark.parametrize(

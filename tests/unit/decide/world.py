@@ -140,7 +140,9 @@ class World:
         for suspend in decision.suspend:
             job = self.seen.jobs[suspend.name]
             assert suspend.kind == job.kind
-            self._put_job(replace(job, suspended=suspend.suspend))
+            started = tuple(pod for pod in job.pods if pod.started)  # it takes its time to end
+            pods = started if suspend.suspend else (Pod(f"{job.name}-0", self.now),)
+            self._put_job(replace(job, suspended=suspend.suspend, started_at=self.now, pods=pods))
         if self.loses_next_move and self.serving != former:
             self.loses_next_move = False
         else:
@@ -321,6 +323,7 @@ class World:
                 queue=metadata["labels"].get(names.QUEUE_LABEL),
                 revision=int(revision[1:]) if revision else None,
                 kind=manifest["kind"],
+                pods=() if manifest["spec"]["suspend"] else (Pod(f"{metadata['name']}-0", self.now),),
             )
         )
 
