@@ -21,8 +21,8 @@ def retired(revisions: Mapping[int, Revision], *, needed: Collection[int], keep:
     return over[: max(0, len(over) - keep)]
 
 
-def probes(jobs: Collection[Job], revisions: Mapping[int, Revision], candidate: int | None) -> list[Delete]:
-    """The probes to delete: unfinished ones of what is no longer tried, and all but the one that a revision was measured by last."""
+def probes(jobs: Collection[Job], revisions: Mapping[int, Revision], tried: int | None) -> list[Delete]:
+    """The probes to delete: those of what is not tried now, but for the one that a revision was measured by last."""
     measured = {PurePosixPath(revision.status.probe_folder or "").name for revision in revisions.values()}
     return [
         Delete("Job", job.name)
@@ -30,6 +30,6 @@ def probes(jobs: Collection[Job], revisions: Mapping[int, Revision], candidate: 
         if job.stage == StageName.PROBE
         and job.owned
         and not job.terminating
-        and job.revision != candidate
+        and job.revision != tried
         and not (job.finished and job.key in measured)
     ]

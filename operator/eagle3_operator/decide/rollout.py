@@ -69,6 +69,8 @@ class Rollout:
     goal: int | None = None
     #: The candidate has to wait for a person.
     blocked: bool = False
+    #: How many pods each revision is to have.
+    pods: dict[int, int] = field(default_factory=dict)
     reason: Reason | None = None
     message: str = ""
     events: list[Event] = field(default_factory=list)
@@ -201,9 +203,9 @@ class Rollout:
 
     def bring_pods(self) -> None:
         """The pods that each revision is to have, and the Deployments that are missing for them."""
-        wanted = self._wanted_pods()
+        self.pods = self._wanted_pods()
         # What gets more pods comes first: should that be refused, nothing has gone for it
-        for number, count in sorted(wanted.items(), key=lambda pods: self.fleet[pods[0]].replicas - pods[1]):
+        for number, count in sorted(self.pods.items(), key=lambda pods: self.fleet[pods[0]].replicas - pods[1]):
             revision = self.fleet[number]
             if self._refused(revision):
                 continue
@@ -263,7 +265,9 @@ class Rollout:
             if name in self.view.seen.services:
                 self.actions.delete.append(Delete("Service", name))
         self.fleet = self.fleet.without(over)
-        probes = retirement.probes(self.view.seen.jobs.values(), self.fleet.revisions, self.candidate)
+        # A probe whose server goes is no try: it is made anew once the server is back
+        tried = self.candidate if self.candidate is not None and self.pods.get(self.candidate) else None
+        probes = retirement.probes(self.view.seen.jobs.values(), self.fleet.revisions, tried)
         self.actions.delete += [probe for probe in probes if probe not in self.actions.delete]
 
     # ------------------------------------------------------------------------------------------------ room, approval

@@ -387,6 +387,31 @@ def test_a_rescue_has_its_pods_before_the_candidate_which_is_tried_after_it(case
     assert (world.serving, world.replicas[2]) == (0, 1), "then it is tried again"
 
 
+def test_a_probe_that_a_rescue_cuts_short_is_no_try() -> None:
+    world = serving_draft(World().edit(autoApply="Always")).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().ready(2)
+    assert world.job("probe").revision == 2
+    world.window(verify=2900)
+    world.window(verify=2900)
+    assert world.replicas[2] == 0
+    assert [job.name for job in world.jobs("probe") if not job.finished] == [], "it would fail without its server"
+    world.ready(0).ready(2)
+    assert world.serving == 0
+    assert world.told.revisions[2].probe_errors == 0
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 2
+
+
+def test_a_probe_that_is_cut_short_because_the_object_is_suspended_is_no_try() -> None:
+    world = serving_draft(World(room=1).edit(autoApply="Always", serve={"surge": "Never"}))
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().ready(2)
+    world.edit(suspend=True).settle()
+    assert world.replicas == {0: 0, 1: 1, 2: 0}
+    world.ready(1).edit(suspend=False).settle().ready(2)
+    assert world.told.revisions[2].probe_errors == 0
+    assert world.finish("probe", measured(accept=2.71, speed=126.9)).serving == 2
+
+
 # --------------------------------------------------------------------------------------------- what serves and crashes
 
 
