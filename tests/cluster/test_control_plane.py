@@ -205,20 +205,17 @@ def test_a_quota_that_refuses_a_job_is_told_and_once_it_is_raised_the_object_goe
     assert condition(site.object("kimi"), "Reconciling")["status"] == "False"
 
 
-def test_a_budget_of_disruptions_that_somebody_changes_or_deletes_is_made_right_again(site: Site) -> None:
+def test_a_budget_of_disruptions_that_somebody_deletes_is_made_again(site: Site) -> None:
     site.create("kimi", SERVING)
     site.until_ready("kimi")
     right = site.get("poddisruptionbudgets", "kimi-servers")["spec"]
     assert right["selector"]["matchLabels"]["eagle3.dev/revision"] == "r1"
+    site.delete("poddisruptionbudgets", "kimi-servers")
 
     def again() -> bool:
         site.poke("kimi", str(time.monotonic()))
         return [one["spec"] for one in site.all("poddisruptionbudgets")] == [right]
 
-    path = site.path("poddisruptionbudgets", "kimi-servers")
-    site.cluster.request("PATCH", path, {"spec": {"maxUnavailable": 0}}, MERGE_PATCH)
-    site.until("it to be as it was", again)
-    site.delete("poddisruptionbudgets", "kimi-servers")
     site.until("it to be back", again)
 
 
