@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,3 +64,14 @@ def converted(made: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
     folder = tmp_path_factory.mktemp("converted") / "draft"
     return folder, run(drafts.convert_config(made, folder))
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone, as what is trained in it wants one."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

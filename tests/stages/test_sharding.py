@@ -5,13 +5,11 @@ Four ranks, two pods of two, carry out everything that is looked at here, one af
 
 import json
 import multiprocessing
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 from eagle3_api.artifacts import WEIGHTS
@@ -22,6 +20,8 @@ from eagle3_draft.train.checkpoints import TrainingState
 from stages.four_ranks import RANKS, four_ranks, of_rank, values
 from unit.train import corpus
 from unit.train.test_loop import prepared
+
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
@@ -71,13 +71,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
 
 def losses(state: TrainingState) -> list[float]:
     return [point["loss"] for point in state.curve]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("precision", list(FACTORS))

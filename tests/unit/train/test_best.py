@@ -1,26 +1,19 @@
 """The weights that were measured best outlive whatever the checkpoint that speaks of them does."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 
 from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import KEPT
 
+pytestmark = pytest.mark.usefixtures("one_rank")
+
 PROPOSALS = torch.zeros(5, 2, dtype=torch.int32)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 def test_kept_weights_are_on_the_disk_before_and_after_they_get_their_name(

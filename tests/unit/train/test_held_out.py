@@ -1,11 +1,10 @@
 """The held-out sample has what the draft proposed at its positions, whatever batches it was measured in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,14 +15,9 @@ from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.held_out import CONVERSATIONS, NONE, TOKENS, Recorder
 
+pytestmark = pytest.mark.usefixtures("one_rank")
+
 STEPS = 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 def conversation(number: int, tokens: int) -> Sample:

@@ -1,12 +1,9 @@
 """One rank's draft as it learns, on the CPU."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample, TopK
@@ -18,16 +15,11 @@ from unit.model.test_draft import SWITCHES, config
 from unit.train.corpus import step_on
 from unit.train.test_loss import LOSSES
 
+pytestmark = pytest.mark.usefixtures("one_rank")
+
 VOCABULARY, STEPS = 96, 3
 IDS = torch.arange(0, VOCABULARY)[:64]
 HEAD = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def new_learning(

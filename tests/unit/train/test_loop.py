@@ -2,14 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 
 from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
@@ -26,16 +24,10 @@ from eagle3_draft.train.loop import Training
 from eagle3_draft.train.vocabulary import choose
 from unit.train import corpus
 
-pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
+# Each goes through a whole stage, which takes seconds
+pytestmark = [pytest.mark.stages, pytest.mark.usefixtures("one_rank")]
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

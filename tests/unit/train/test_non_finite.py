@@ -1,21 +1,14 @@
 """What is to blame for numbers that are not finite is named, as much of it as a person reads."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from eagle3_draft.features import Features
 from eagle3_draft.train.non_finite import refusal
 from unit.train import corpus
 
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 def test_at_most_eight_conversations_are_named_and_the_rest_is_counted(tmp_path: Path) -> None:

@@ -17,14 +17,12 @@ from eagle3_draft.train.prefetch import AHEAD, prefetched
 from gpu import store
 from unit.model.test_draft import config
 from unit.train import corpus
-from unit.train.test_learning import STEPS, new_learning, one_rank
+from unit.train.test_learning import STEPS, new_learning
 
 VOCABULARY = 12
 TEACHER = Teacher(torch.randn(VOCABULARY, 2), torch.tensor([1, 2, 3, 5, 8]))
 KNOWS = torch.arange(config().vocabulary_size) % 3 > 0
 CPU = torch.device("cpu")
-
-__all__ = ["one_rank"]
 
 
 @pytest.fixture(scope="module")
