@@ -1,12 +1,13 @@
 """Revisions: what is known of each way of serving, and where it stands.
 
-A revision's standing is computed anew from its stored measurements whenever somebody asks, so that a change of policy
-re-judges without measuring again. What is stored are observations only.
+A revision's standing is computed anew from its stored measurements in every reconcile, which asks for it dozens of times, so
+that a change of policy re-judges without measuring again. What is stored are observations only.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ProbeResult
@@ -86,7 +87,7 @@ class Revision:
     def serve(self) -> Serve:
         return self.spec.serve or Serve()
 
-    @property
+    @cached_property
     def probe_verdict(self) -> Verdict | None:
         """The judgement of the stored measurement by today's policy; None before there is one."""
         return self._judged(self.status.probe)
@@ -96,7 +97,7 @@ class Revision:
             return None
         return judge_probe(probe, self.spec.probe, expected=self.status.expected_accept_length, name=self.name)
 
-    @property
+    @cached_property
     def watch_verdict(self) -> Verdict | None:
         """The judgement of the stored windows; None for a plain revision."""
         watch = self.spec.watched
