@@ -15,6 +15,7 @@ from eagle3_draft import cli as draft_cli
 from eagle3_operator.cli.main import main
 from published import files, shapes
 from published.layouts import LAYOUTS
+from published.targets import large_target
 from unit.convert import drafts
 
 CONFIG: dict[str, Any] = {
@@ -31,13 +32,6 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": False,
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 29, 57]},
 }
-TARGET = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 61,
-    "hidden_size": 64,
-    "vocab_size": 1024,
-    "max_position_embeddings": 4096,
-}
 
 
 @pytest.fixture
@@ -47,25 +41,6 @@ def draft(tmp_path: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     known = {"t2d": bytes([1] * 128 + [0] * 896)}
     files.write(folder / "model.safetensors", shapes.tensors(CONFIG), known)
-    return folder
-
-
-def large_target(folder: Path, shards: int = 64, tensors: int = 1800, size: int = 5_200_000) -> Path:
-    """A mixture of experts of 600 GB in sparse files: names, shapes and lengths are real, the values are holes."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TARGET))
-    index = {}
-    for shard in range(shards):
-        name = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
-        header = {}
-        for number in range(tensors):
-            tensor = f"model.layers.{shard}.mlp.experts.{number}.gate_proj.weight"
-            begin = number * size
-            header[tensor] = {"dtype": "U8", "shape": [size], "data_offsets": [begin, begin + size]}
-            index[tensor] = name
-        files.write_raw(folder / name, json.dumps(header).encode())
-        os.truncate(folder / name, (folder / name).stat().st_size + tensors * size)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     return folder
 
 

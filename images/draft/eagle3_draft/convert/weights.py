@@ -1,16 +1,14 @@
 """Writing weights, piece by piece: never a whole tensor in memory, and never read again for a digest."""
 
-import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 
 import torch
 
 from eagle3_draft import artifacts
+from eagle3_draft.convert import direct
 from eagle3_draft.convert.values import Values
 from eagle3_draft.tensors import NAMES, Source, pieces, type_of
 
@@ -34,26 +32,16 @@ def write(
     """
     names = sorted(sources)
     types = {name: dtype if type_of(sources[name]).is_floating_point else type_of(sources[name]) for name in names}
-    digest = hashlib.sha256()
-    with ThreadPoolExecutor(1, "digest") as beside, path.open("wb") as file:
-
-        def put(data: bytes | memoryview) -> None:
-            hashed = beside.submit(digest.update, data)
-            file.write(data)
-            hashed.result()  # the next piece takes this one's memory
-
-        put(_header({name: (types[name], tuple(sources[name].shape)) for name in names}))
+    with direct.create(path) as file:
+        file.write(_header({name: (types[name], tuple(sources[name].shape)) for name in names}))
         for name in names:
             values = Values.of(name, sources[name].shape) if types[name].is_floating_point else None
             for piece in pieces(sources[name]):
                 if values is not None:
                     values.add(piece)
-                put(piece.to(types[name]).view(torch.uint8).numpy().data)
+                file.write(piece.to(types[name]).view(torch.uint8).numpy().data)
             seen(name, values)
-        file.flush()
-        os.fchmod(file.fileno(), artifacts.FILE_MODE)
-        os.fsync(file.fileno())
-    return digest.hexdigest()
+        return file.finish(artifacts.FILE_MODE)
 
 
 def _header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
