@@ -61,7 +61,13 @@ def main() -> int:
         root = Path(name)
         target = large_target(root / "target", TARGET)
         draft = make_draft(root / "draft")
-        command = [Path(sys.executable).with_name("kubectl-eagle3"), "check", draft, "--target", target]
+        command: list[str | Path] = [
+            Path(sys.executable).with_name("kubectl-eagle3"),
+            "check",
+            draft,
+            "--target",
+            target,
+        ]
         # What is compiled is kept apart, so that the first run has to do it
         environment = os.environ | {"PYTHONPYCACHEPREFIX": str(root / "compiled")}
         os.sync()

@@ -1,6 +1,7 @@
 """A draft's tensors, wherever it came from: read piece by piece, never a whole one in memory unless its values do not lie in order."""
 
 from collections.abc import Callable, Iterator
+from math import prod
 
 import torch
 from torch import Tensor
@@ -86,6 +87,15 @@ def pieces(source: Source, numbers: int | None = None) -> Iterator[Tensor]:
         yield from _read(source, numbers)
     else:
         yield from torch.split(_reordered(source).reshape(-1), numbers)
+
+
+def whole(source: Source) -> Tensor:
+    """The values of a tensor, all of them in memory."""
+    values, done = torch.empty(prod(source.shape), dtype=type_of(source)), 0
+    for piece in pieces(source):
+        values[done : done + len(piece)] = piece
+        done += len(piece)
+    return values.view(source.shape)
 
 
 def type_of(source: Source) -> torch.dtype:

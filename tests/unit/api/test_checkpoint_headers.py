@@ -293,6 +293,11 @@ MENDED: dict[str, tuple[dict[str, Any], Level, str]] = {
         "is 2048, and becomes the served context 4096",
     ),
     "no context": ({"max_position_embeddings": ...}, Level.WARNING, "is None, and becomes"),
+    "YaRN's stretch in Transformers' field": (
+        rope(rope_type="yarn", factor=8.0, attention_factor=1.5),
+        Level.MENDED,
+        "attention_factor becomes attn_factor",
+    ),
     "no layers": ({"eagle_config": ...}, Level.WARNING, "the object's are taken: the outputs of [2, 30, 58]"),
     "a window": (
         {"sliding_window": 2048, "use_sliding_window": True},

@@ -1,8 +1,9 @@
 """A draft leaves in the layout of speculators, and is the same draft when it comes back."""
 
 import json
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Form, Served, check, read_folder, read_form, report, resolve_layers
@@ -23,8 +26,10 @@ from eagle3_api.sglang import NEWEST
 from eagle3_draft.cli import main
 from eagle3_draft.convert.export import write_speculators
 from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.config import config_of
+from eagle3_draft.model.rope import Rotary
 from eagle3_draft.stage import StageError
-from eagle3_draft.tensors import pieces
+from eagle3_draft.tensors import whole
 from published.layouts import LAYOUTS, Original
 
 TARGET_VOCABULARY = 96
@@ -43,7 +48,6 @@ SAME = (
     "max_position_embeddings",
     "rms_norm_eps",
     "activation",
-    "rope",
     "depth",
     "fc_norm",
     "norm_before_fc",
@@ -61,6 +65,7 @@ def make(
     layers: Sequence[int] = (1, 2, 4),
     ids: Sequence[int] = range(64),
     theta: float = 1e4,
+    rope: Mapping[str, Any] | None = None,
     positions: int = 128,
     seed: int = 0,
 ) -> Original:
@@ -92,6 +97,7 @@ def make(
         "head_dim": head_dim,
         "rms_norm_eps": 1e-5,
         "rope_theta": theta,
+        "rope_scaling": rope,
         "max_position_embeddings": positions,
         "vocab_size": TARGET_VOCABULARY,
     }
@@ -99,8 +105,31 @@ def make(
     return Original(dict(draft.state_dict()), torch.tensor(ids), layer, tuple(layers))
 
 
-vocabularies = st.permutations(range(TARGET_VOCABULARY)).flatmap(
-    lambda order: st.sampled_from([64, TARGET_VOCABULARY]).map(lambda size: sorted(order[:size]))
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+#: Rotary embeddings of every kind that this product's own forward and speculators' both turn by.
+ROPES: dict[str, dict[str, Any] | None] = {
+    "default": None,
+    "of pictures": {"rope_type": "default", "mrope_section": [1, 1, 2]},
+    "of pictures, by its other name": {"rope_type": "mrope", "mrope_section": [1, 1, 2]},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": LLAMA3 | {"original_max_position_embeddings": 16},
+    "llama3, all positions the original ones": LLAMA3,
+    "yarn": YARN,
+    "yarn, all positions the original ones": {"rope_type": "yarn", "factor": 4.0},
+    "yarn, another ramp": YARN | {"beta_fast": 4.0, "beta_slow": 2.0, "truncate": False},
+    "yarn, stretched more": YARN | {"attn_factor": 1.3},
+    "yarn, unstretched, as Kimi's": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    "yarn, weighed": YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "attn_factor": 0.9},
+    "yarn, one weight, which does not count": YARN | {"mscale": 0.7},
+    "yarn, stretched as Transformers says it": YARN | {"attention_factor": 1.1},
+}
+
+vocabularies = st.tuples(st.permutations(range(TARGET_VOCABULARY)), st.booleans()).flatmap(
+    lambda drawn: st.sampled_from([64, TARGET_VOCABULARY]).map(
+        lambda size: sorted(drawn[0][:size]) if drawn[1] else drawn[0][:size]
+    )
 )
 drafts = st.builds(
     make,
@@ -111,6 +140,7 @@ drafts = st.builds(
     layers=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(sorted),
     ids=vocabularies,
     theta=st.sampled_from([1e4, 5e5]),
+    rope=st.sampled_from(list(ROPES.values())),
     positions=st.sampled_from([128, 4096]),
     seed=st.integers(0, 99),
 )
@@ -122,9 +152,20 @@ def published(draft: Original, folder: Path) -> Form:
 
 
 def values(form: Form) -> dict[str, torch.Tensor]:
-    """Of every tensor, by the canonical names."""
-    whole = {name: stored for name, stored in form.tensors.items() if name != "embed_tokens.weight"}
-    return {name: torch.cat([piece.clone() for piece in pieces(stored)]) for name, stored in whole.items()}
+    """Of every tensor, by the canonical names; the head's rows by the target's tokens, NaN where it has none."""
+    tensors = {name: whole(stored) for name, stored in form.tensors.items() if name != "embed_tokens.weight"}
+    reading, head = read_map(form, TARGET_VOCABULARY), tensors["lm_head.weight"]
+    ids = torch.tensor(reading.ids if reading is not None else range(TARGET_VOCABULARY))
+    rows = torch.full((TARGET_VOCABULARY, head.shape[1]), math.nan, dtype=head.dtype)
+    return tensors | {"lm_head.weight": rows.index_copy(0, ids, head)}
+
+
+def turns(rotary: Any) -> torch.Tensor:
+    """Cosines and sines of the first positions: (2, positions, numbers of a head that turn)."""
+    positions = torch.arange(100)
+    if isinstance(rotary, Rotary):
+        return torch.stack([part[:, 0] for part in rotary.at(positions)])
+    return torch.stack([part[0] for part in rotary(torch.zeros(1), positions[None])])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -144,9 +185,26 @@ def test_a_draft_that_leaves_and_comes_back_is_the_same_draft(draft: Original) -
         assert {name: getattr(theirs, name) for name in SAME} == {name: getattr(ours, name) for name in SAME}
         before, after = values(ours), values(theirs)
         assert before.keys() == after.keys()
-        assert all(torch.equal(before[name], after[name]) for name in before)
-        back, ids = read_map(theirs, TARGET_VOCABULARY), draft.ids.tolist()
-        assert (back.ids if back is not None else list(range(TARGET_VOCABULARY))) == ids
+        assert all(torch.equal(before[name].nan_to_num(9), after[name].nan_to_num(9)) for name in before)
+        back = read_map(theirs, TARGET_VOCABULARY)
+        # Its trainer takes its teacher's columns in this order, and no map where all tokens are known
+        assert (back.ids if back is not None else list(range(TARGET_VOCABULARY))) == sorted(draft.ids.tolist())
+        here_turns, there_turns = (
+            turns(Rotary(config_of(form, draft.layers), torch.device("cpu"))) for form in (ours, theirs)
+        )
+        torch.testing.assert_close(there_turns, here_turns, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_speculators_turns_positions_as_sglang_does(tmp_path: Path, name: str) -> None:
+    draft = make(rope=ROPES[name])
+    (tmp_path / "here").mkdir()
+    ours = published(draft, tmp_path / "here")
+    write_speculators(ours, draft.layers, tmp_path / "there", verifier=VERIFIER)
+    layer = json.loads((tmp_path / "there" / CONFIG).read_text())["transformer_layer_config"]
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**layer))
+    here = Rotary(config_of(ours, draft.layers), torch.device("cpu"))
+    torch.testing.assert_close(turns(theirs), turns(here), atol=1e-6, rtol=0)
 
 
 def test_what_is_written_is_what_vllm_looks_for(tmp_path: Path) -> None:
@@ -168,6 +226,10 @@ def test_what_is_written_is_what_vllm_looks_for(tmp_path: Path) -> None:
         (lambda form: replace(form, latent=Latent(8, 8, 8, 8, 8)), "attention is latent"),
         (lambda form: replace(form, output_bias=True), "biases"),
         (lambda form: replace(form, fc_norm=True, norm_before_fc=True), "contradiction"),
+        (lambda form: replace(form, rope={"rope_type": "deepseek_yarn", "factor": 8.0}), "type deepseek_yarn"),
+        (lambda form: replace(form, rope={"rope_type": "proportional"}), "type proportional"),
+        (lambda form: replace(form, rope={"rope_type": "dynamic", "alpha": 8.0}), "dynamic by alpha"),
+        (lambda form: replace(form, rope=YARN | {"extrapolation_factor": 0.5}), "extrapolation_factor"),
     ],
 )
 def test_what_speculators_would_read_as_another_draft_is_refused(

@@ -6,6 +6,7 @@ from typing import Any
 from eagle3_api.checkpoints.files import Folder, Stored
 from eagle3_api.checkpoints.form import Form, Layers, MapKind, Notation, Vocabulary
 from eagle3_api.checkpoints.readers.names import Names, understand
+from eagle3_api.checkpoints.rope import in_sglangs_terms
 from eagle3_api.sglang import LLAMA_DRAFT
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -128,7 +129,8 @@ def layers_of(value: object, notation: Notation, where: str) -> Layers:
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary embedding in Transformers 5's spelling, from that or from the older one (``rope_theta``, ``rope_scaling``)."""
+    """The rotary embedding in Transformers 5's spelling, from that or from the older one (``rope_theta``, ``rope_scaling``); YaRN's stretch in
+    SGLang's terms."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(given, Mapping):
         return {}
@@ -141,7 +143,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     if kind != "default" and (original := config.get("original_max_position_embeddings")):
         rope["original_max_position_embeddings"] = original  # Phi's place for it, which SGLang takes first
     theta = positive(rope.pop("rope_theta", None) or config.get("rope_theta"), _DEFAULT_THETA)
-    return {"rope_type": kind, **rope, "rope_theta": theta or _DEFAULT_THETA}
+    return in_sglangs_terms({"rope_type": kind, **rope, "rope_theta": theta or _DEFAULT_THETA})
 
 
 def positive(value: object, default: float) -> float | None:
@@ -246,6 +248,13 @@ def _mended(
         for name, value in _fractions(config).items()
         if isinstance(value, str) and positive(value, 1.0)
     ]
+    ropes = (config.get(name) for name in ("rope_parameters", "rope_scaling"))
+    if any(isinstance(rope, Mapping) and "attention_factor" in rope for rope in ropes) and "attn_factor" in rope_of(
+        config
+    ):
+        found.append(
+            "attention_factor becomes attn_factor: by that name SGLang has what it multiplies beside YaRN's own stretch"
+        )
     if config.get("tie_word_embeddings", False) and "lm_head.weight" in tensors:
         found.append("tie_word_embeddings becomes false: it has a head of its own")
     return tuple(found)

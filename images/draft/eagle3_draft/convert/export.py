@@ -1,12 +1,14 @@
 """Leaving: a draft in the layout of speculators, which vLLM serves too.
 
-The layer's sizes nested, layers at the top level by their *input*, ``layers.0.*``, and offsets only where the draft knows a part of
-the target's tokens. What the layout cannot say is refused: such a draft would load there, and be another one.
+The layer's sizes nested, layers at the top level by their *input*, ``layers.0.*``, the head's rows in order of the target's tokens,
+and offsets only where the draft knows a part of them. What the layout cannot say is refused: such a draft would load there, and be
+another one.
 Source: vllm-project/speculators 0.9.0, ``Eagle3SpeculatorConfig`` and ``Eagle3DraftModel``.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Form
+from eagle3_api.checkpoints.rope import in_transformers_terms
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
@@ -21,13 +24,17 @@ from eagle3_draft.convert.sglang_config import both_ropes
 from eagle3_draft.convert.weights import write
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.tensors import Source, sources_of, type_of
+from eagle3_draft.tensors import Source, sources_of, type_of, whole
 
 #: Whose layout this is.
 VERSION = "0.9.0"
 
 #: Proposals of a step that vLLM makes where it is told nothing.
 DEFAULT_STEPS = 3
+
+
+#: Rotary embeddings that Transformers does not build, or builds otherwise.
+_UNKNOWN_ROPES = frozenset({"deepseek_yarn", "proportional"})
 
 
 def write_speculators(
@@ -55,7 +62,7 @@ def write_speculators(
     """
     if (why := _unsayable(form)) is not None:
         raise StageError(ExitCode.REFUSED, Reason.UNSUPPORTED_DRAFT, f"{form.path}: {why}")
-    sources = _renamed(sources_of(form, target), form.vocabulary_size)
+    sources = _renamed(_in_order(sources_of(form, target)), form.vocabulary_size)
     dtype = type_of(sources["fc.weight"])
     out.mkdir(parents=True, exist_ok=True)
     write(sources, out / WEIGHTS, dtype)
@@ -78,7 +85,7 @@ def speculators_config(
         "hidden_act": form.activation,
         "rms_norm_eps": form.rms_norm_eps,
         "max_position_embeddings": form.max_position_embeddings,
-        **both_ropes(form),
+        **both_ropes(replace(form, rope=in_transformers_terms(form.rope))),
         "vocab_size": form.vocabulary_size,
         "attention_bias": False,
         "mlp_bias": False,
@@ -120,7 +127,25 @@ def _unsayable(form: Form) -> str | None:
         return "it has biases, which speculators' drafts do not have"
     if form.norm_before_fc and form.fc_norm:
         return "it has norm_before_fc and fc_norm, which speculators takes for a contradiction"
+    kind = form.rope["rope_type"]
+    if kind in _UNKNOWN_ROPES or (kind == "dynamic" and "factor" not in form.rope):
+        return f"its rotary embedding is of type {kind}{'' if kind in _UNKNOWN_ROPES else ' by alpha'}, which Transformers, and so speculators, does not turn as SGLang does"
+    if form.rope.get("extrapolation_factor", 1) != 1:
+        return "its rotary embedding has an extrapolation_factor, which speculators would leave out"
     return None
+
+
+def _in_order(sources: Mapping[str, Source]) -> Mapping[str, Source]:
+    """The rows of the head in order of the target's tokens: speculators takes its teacher's columns by t2d, which knows no other
+    order, and no map at all where a draft knows every token."""
+    offsets = sources.get("d2t")
+    if not isinstance(offsets, torch.Tensor):
+        return sources
+    ids, numbers = offsets + torch.arange(len(offsets)), torch.arange(len(offsets))
+    order = ids.argsort()
+    if torch.equal(order, numbers):
+        return sources
+    return {**sources, "d2t": ids[order] - numbers, "lm_head.weight": whole(sources["lm_head.weight"])[order]}
 
 
 def _renamed(sources: Mapping[str, Source], vocabulary_size: int | None) -> dict[str, Source]:

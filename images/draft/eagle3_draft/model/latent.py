@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor, nn
 
+from eagle3_api.checkpoints.rope import magnitude
 from eagle3_draft.model.attention import Cache, attend
 from eagle3_draft.model.config import DraftConfig, Latent, YarnScaling
-from eagle3_draft.model.rope import magnitude, rotate
+from eagle3_draft.model.rope import rotate
 
 
 class LatentAttention(nn.Module):

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from eagle3_api.checkpoints.rope import magnitude
 from eagle3_draft.model.config import DraftConfig, Llama3Scaling, YarnScaling
 
 
@@ -57,11 +58,6 @@ def stretch(scaling: YarnScaling) -> float:
         / magnitude(scaling.factor, scaling.mscale_all_dim)
         * scaling.attn_factor
     )
-
-
-def magnitude(factor: float, weight: float) -> float:
-    """YaRN's answer to softmaxes that get flatter over more positions: 1 + weight / 10 for each e-fold of the factor."""
-    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:

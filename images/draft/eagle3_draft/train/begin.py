@@ -22,7 +22,7 @@ from eagle3_draft.model.config import config_of, draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
-from eagle3_draft.tensors import pieces, sources_of
+from eagle3_draft.tensors import sources_of, whole
 from eagle3_draft.train.checks import check_sizes
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, choose, required
 
@@ -137,7 +137,7 @@ def first_weights(config: TrainConfig, target: Target) -> dict[str, Tensor] | No
     for name, source in sources_of(form, target).items():
         if name in ("d2t", "t2d"):
             continue
-        weights[name] = torch.cat([piece.to(torch.float32, copy=True) for piece in pieces(source)]).view(source.shape)
+        weights[name] = whole(source).to(torch.float32)
     return weights
 
 

@@ -1,0 +1,49 @@
+"""YaRN's stretch, which SGLang and Transformers write down in different fields.
+
+Queries and keys that were turned are multiplied by a number that grows with the factor. SGLang and vLLM have ``attn_factor``, beside that
+growth; Transformers has ``attention_factor``, the whole, and knows no other. Each ignores the other's.
+Source: SGLang 0.5.21, ``rotary_embedding/factory.py`` and ``yarn.py``; Transformers 5.12, ``modeling_rope_utils.py``.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_WHOLE, _BESIDE = "attention_factor", "attn_factor"
+_WEIGHTS = ("mscale", "mscale_all_dim")
+
+
+def magnitude(factor: float, weight: float = 1.0) -> float:
+    """YaRN's answer to softmaxes that get flatter over more positions: 1 + weight / 10 for each e-fold of the factor."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def in_sglangs_terms(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """A rotary embedding with its whole stretch, if it says that, as what SGLang multiplies beside the factor's growth."""
+    said = dict(rope)
+    numbers = [said.get("factor"), *(said[name] for name in (_WHOLE, *_WEIGHTS) if name in said)]
+    if said["rope_type"] != "yarn" or _WHOLE not in said or not all(map(_is_positive, numbers)):
+        return said
+    whole = said.pop(_WHOLE)
+    return said | {_BESIDE: whole / _grown(said)}
+
+
+def in_transformers_terms(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """A rotary embedding that passed the rules, as SGLang and Transformers turn it alike. It comes back through ``in_sglangs_terms``."""
+    if rope["rope_type"] == "mrope":  # default's other name, which Transformers does not know
+        return {**rope, "rope_type": "default"}
+    if rope["rope_type"] != "yarn":
+        return dict(rope)
+    said = {name: value for name, value in rope.items() if name not in (_WHOLE, _BESIDE, *_WEIGHTS)}
+    whole, usual = _grown(rope) * rope.get(_BESIDE, 1.0), magnitude(rope["factor"])
+    return said if whole == usual else said | {_WHOLE: whole, _BESIDE: whole / usual}
+
+
+def _grown(rope: Mapping[str, Any]) -> float:
+    """What the stretch grows to by the factor; one of the two weights without the other counts for nothing."""
+    weight, of_all = (rope[name] for name in _WEIGHTS) if all(name in rope for name in _WEIGHTS) else (1.0, 0.0)
+    return magnitude(rope["factor"], weight) / magnitude(rope["factor"], of_all)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30
