@@ -18,66 +18,73 @@ from gpu.extracting import CHUNKED, computed, every, extract, stored
 from gpu.prompts import prompts
 from gpu.rounding import Distance, distances
 
-TARGET = Path(os.environ["EAGLE3_GPU_TARGET"])
 CONVERSATIONS = 40
 
 
 @pytest.fixture(scope="module")
-def layers() -> list[int]:
-    found = default_layers(read_target(TARGET).num_layers)
+def target() -> Path:
+    assert "EAGLE3_GPU_TARGET" in os.environ, "EAGLE3_GPU_TARGET must name the folder of an instruct model"
+    return Path(os.environ["EAGLE3_GPU_TARGET"])
+
+
+@pytest.fixture(scope="module")
+def layers(target: Path) -> list[int]:
+    found = default_layers(read_target(target).num_layers)
     assert found is not None, "a target of so few layers has no default ones"
     return found
 
 
 @pytest.fixture(scope="module")
-def extracted(layers: list[int], tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+def extracted(target: Path, layers: list[int], tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     questions, answers = prompts(CONVERSATIONS, 1), prompts(CONVERSATIONS, 2)
     talks = [
         [{"role": "user", "content": question}, {"role": "assistant", "content": answer * 5}]
         for question, answer in zip(questions, answers, strict=True)
     ]
-    return every(extract(TARGET, tmp_path_factory.mktemp("extract"), talks, layers=layers, arguments=CHUNKED))
+    return every(extract(target, tmp_path_factory.mktemp("extract"), talks, layers=layers, arguments=CHUNKED))
 
 
-def from_exact(states: Tensor, samples: Sequence[Sample], layers: Sequence[int]) -> list[Distance]:
+def from_exact(target: Path, states: Tensor, samples: Sequence[Sample], layers: Sequence[int]) -> list[Distance]:
     """Of each auxiliary layer, the last state and the normaliser: how far from transformers in fp32, where that in bf16 is 1."""
-    other, exact = (computed(TARGET, samples, layers, dtype) for dtype in ("bfloat16", "float32"))
-    hidden = read_target(TARGET).hidden_size
+    other, exact = (computed(target, samples, layers, dtype) for dtype in ("bfloat16", "float32"))
+    hidden = read_target(target).hidden_size
     found = distances(states, other, exact, [hidden] * (len(layers) + 1) + [1])
     print(f"layers {list(layers)}, the last and the normaliser: {found}")
     return found
 
 
 def test_both_engines_compute_the_same_states_in_every_channel_of_every_layer(
-    extracted: list[Sample], layers: list[int]
+    target: Path, extracted: list[Sample], layers: list[int]
 ) -> None:
-    assert all(distance.is_rounding for distance in from_exact(stored(extracted), extracted, layers))
+    assert all(distance.is_rounding for distance in from_exact(target, stored(extracted), extracted, layers))
 
 
 def test_one_channel_with_the_numbers_of_its_neighbour_does_not_pass_for_the_same(
-    extracted: list[Sample], layers: list[int]
+    target: Path, extracted: list[Sample], layers: list[int]
 ) -> None:
     wrong = stored(extracted)
     wrong[:, 1] = wrong[:, 0]
-    first, *others = from_exact(wrong, extracted, layers)
+    first, *others = from_exact(target, wrong, extracted, layers)
     assert not first.is_rounding
     assert all(distance.is_rounding for distance in others)
 
 
-def test_a_layer_that_is_off_by_one_does_not_pass_for_the_same(extracted: list[Sample], layers: list[int]) -> None:
-    *shifted, last, normaliser = from_exact(stored(extracted), extracted, [layer - 1 for layer in layers])
+def test_a_layer_that_is_off_by_one_does_not_pass_for_the_same(
+    target: Path, extracted: list[Sample], layers: list[int]
+) -> None:
+    *shifted, last, normaliser = from_exact(target, stored(extracted), extracted, [layer - 1 for layer in layers])
     assert not any(distance.is_rounding for distance in shifted)
     assert last.is_rounding
     assert normaliser.is_rounding
 
 
 def test_what_it_answers_by_graphs_while_states_are_taken_is_what_the_states_say(
-    layers: list[int], tmp_path: Path
+    target: Path, layers: list[int], tmp_path: Path
 ) -> None:
     """Two parts, so that the second is answered while the states of the first are taken."""
     questions = [[{"role": "user", "content": question}] for question in prompts(640, 3)]
     data = {"regenerate": Regenerate(max_tokens=128)}
-    samples = every(extract(TARGET, tmp_path, questions, layers=layers, data=data, end_tokens=end_tokens(TARGET)))
+    samples = every(extract(target, tmp_path, questions, layers=layers, data=data, end_tokens=end_tokens(target)))
     agreed = said = 0
     for sample in samples:
         answered = sample.loss_mask[1:].bool()
@@ -86,4 +93,4 @@ def test_what_it_answers_by_graphs_while_states_are_taken_is_what_the_states_say
     print(f"{agreed} of {said} tokens of answers are the likeliest by the states")
     assert agreed / said > 0.97  # where two are as likely, a batch of another size takes the other
     some = samples[:CONVERSATIONS]
-    assert all(distance.is_rounding for distance in from_exact(stored(some), some, layers))
+    assert all(distance.is_rounding for distance in from_exact(target, stored(some), some, layers))
