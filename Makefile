@@ -15,6 +15,9 @@ UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/pytest --durations=5 -m "not long"
+# Most of a test against real parts is waiting: two files at a time, each with a cluster or servers of its own. A cluster that is
+# there already is one.
+TWO_FILES := $(if $(EAGLE3_TEST_KUBECONFIG),,-n 2 --dist loadfile)
 TESTS_PATH := PYTHONPATH=tests:images/sglang-cpu
 CRD := helm/eagle3-operator/files/crd.yaml
 
@@ -35,7 +38,7 @@ $(READY): pyproject.toml uv.lock
 	$(UV) sync --all-extras --locked
 	@touch $@
 
-prepare: ## Make all that the tests and the demo need: Python, Kubernetes and helm from Go modules, SGLang for the CPU
+prepare: ## Make all that the tests and the demo need: Python, Kubernetes and helm from Go modules, SGLang for the CPU and a target for it
 	@$(MAKE) --jobs=2 programs sglang-cpu
 
 programs:
@@ -43,6 +46,7 @@ programs:
 
 sglang-cpu: $(READY)
 	@$(BIN)/python images/sglang-cpu/environment.py
+	@$(TESTS_PATH) $(BIN)/python -c "from tiny.make import cached; print(cached())"
 
 ## ----------------------------------------------------------------------------------------------------- tests
 
@@ -73,13 +77,13 @@ test-stages: $(READY) ## Run the stages as processes: kill them, starve them, re
 	$(PYTEST) -n auto --dist worksteal -m "stages and not long" tests/stages tests/unit
 
 test-cluster: $(READY) ## Run the tests against a real API server
-	$(PYTEST) tests/cluster
+	$(PYTEST) $(TWO_FILES) tests/cluster
 
 test-sglang: $(READY) ## Run the tests against a real SGLang on the CPU
-	$(PYTEST) tests/sglang
+	$(PYTEST) $(TWO_FILES) tests/sglang
 
 test-e2e: $(READY) ## Run the tests with pods on a real node (needs root, or docker for kind)
-	$(PYTEST) tests/e2e
+	$(PYTEST) $(TWO_FILES) tests/e2e
 
 test-long: prepare ## Run the tests that take too long for every change
 	$(BIN)/pytest --durations=0 -m long tests
