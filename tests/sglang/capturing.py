@@ -3,7 +3,8 @@
     python capturing.py POINTS JOBS
 
 POINTS are the names of capture points, separated by commas: each must be one here. JOBS is a file with a JSON list of
-``{"config": of an extraction, "conversations": lists of tokens, "out": a path without suffix}``. A job leaves ``out.safetensors``
+``{"config": of an extraction, "conversations": lists of tokens, "out": a path without suffix, "code": by the name of a module, to
+run in its names beforehand}``. A job leaves ``out.safetensors``
 with ``<number>.hidden`` and ``<number>.last`` of each conversation, or what the engine was refused for in ``out.json``: code,
 reason and message; and in any case ``out.log``.
 
@@ -11,6 +12,7 @@ Each job has a process, forked from this one: to import SGLang takes several tim
 the settings of its only engine in globals.
 """
 
+import importlib
 import json
 import os
 import pkgutil
@@ -18,6 +20,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +36,16 @@ from eagle3_draft.stage import StageError
 
 def capture(config: ExtractConfig, conversations: Sequence[Sequence[int]], out: Path) -> None:
     """Run the engine over a target."""
+    found: dict[str, Tensor] = {}
     try:
-        engine = SGLangEngine(config)
+        with closing(SGLangEngine(config)) as engine:
+            for number, states in enumerate(engine.states(conversations)):
+                assert isinstance(states.teaching, LastState)
+                found |= {f"{number}.hidden": states.hidden.clone(), f"{number}.last": states.teaching.last.clone()}
     except StageError as error:
         out.with_suffix(".json").write_text(json.dumps([error.code, error.reason, str(error)]))
-        return
-    found: dict[str, Tensor] = {}
-    for number, states in enumerate(engine.states(conversations)):
-        assert isinstance(states.teaching, LastState)
-        found |= {f"{number}.hidden": states.hidden.clone(), f"{number}.last": states.teaching.last.clone()}
-    engine.close()
-    save_file(found, out.with_suffix(".safetensors"))
+    else:
+        save_file(found, out.with_suffix(".safetensors"))
 
 
 def forked(job: Any) -> int:
@@ -58,6 +60,8 @@ def forked(job: Any) -> int:
     os.dup2(log, 2)
     code = 1
     try:
+        for module, text in job["code"].items():
+            exec(text, vars(importlib.import_module(module)))  # noqa: S102
         capture(ExtractConfig.model_validate(job["config"]), job["conversations"], out)
         code = 0
     except BaseException:

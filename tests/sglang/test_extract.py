@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import environment
@@ -29,6 +29,7 @@ from served.extraction import (
     python_path,
 )
 from served.injection import TAKES, WRITES, injected, marking
+from served.volume import small_volume
 from stages.supervised import command_line, descendants
 from testcluster.wait import wait_for
 from tiny import grammar
@@ -66,6 +67,13 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Extraction:
 def another(broken: Extraction, tmp_path: Path) -> Extraction:
     """The same extraction in a folder of its own."""
     return Extraction(tmp_path, broken.target, broken.data)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """Where the other extraction stores its features."""
+    with small_volume(tmp_path / "features", mebibytes=8) as volume:
+        yield volume
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +167,6 @@ def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(
     assert (took, wrote, gathered_at_once) == (2, 1, 0)
 
 
-def test_a_prefix_cache_that_comes_back_is_features_misaligned(another: Extraction) -> None:
-    """By an injected fault that takes our flag away."""
-    flags = "CAPTURE_FLAGS = tuple(flag for flag in CAPTURE_FLAGS if flag != '--disable-radix-cache')"
-    site = injected(another.folder / "site", {"eagle3_api.sglang": flags})
-    arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "256"]
-    ending = another.run(another.config(arguments=arguments), PYTHONPATH=python_path(site))
-    assert (ending.code, ending.report.reason) == (ExitCode.REFUSED, Reason.FEATURES_MISALIGNED)
-    assert "prefix cache" in ending.report.message
-
-
 def scheduler_of(process: "subprocess.Popen[bytes]") -> list[int]:
     """The processes of SGLang's scheduler below the container's first one."""
     return [pid for pid in descendants(process.pid) if b"scheduler" in command_line(pid)]
@@ -186,6 +184,11 @@ def faulty(self, *args, go_on={method}, **kwargs):
 
 #: In SGLang's own code, not in ours.
 SCHEDULER = ("sglang.srt.managers.scheduler", "Scheduler.run_batch")
+
+
+def filling(file: Path) -> str:
+    """A statement that takes what is left of a volume."""
+    return f"__import__('subprocess').run(['dd', 'if=/dev/zero', 'of={file}', 'bs=4k', 'oflag=append', 'conv=notrunc'])"
 
 
 class InParts:
@@ -223,9 +226,9 @@ class InParts:
 
 
 def test_however_runs_end_they_say_so_and_what_they_stored_is_never_made_again(
-    made: Extraction, another: Extraction
+    made: Extraction, another: Extraction, volume: Path
 ) -> None:
-    """Killed, evicted, by an exception in the hook and by one in SGLang; the last run ends it. FP8 and the most likely tokens
+    """Killed, evicted, on a full volume, by an exception in the hook and by one in SGLang; the last run ends it. FP8 and the most likely tokens
     alone are kept: those that the states of the other extraction mean.
     """
     parts = InParts(another)
@@ -242,6 +245,13 @@ def test_however_runs_end_they_say_so_and_what_they_stored_is_never_made_again(
     assert (evicted.code, evicted.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
     assert "last words" not in evicted.report.message
     written = parts.written()
+
+    full = parts.end(parts.start(statement=filling(filler := volume / "somebody-else")))
+    assert (full.code, full.report.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    assert "the volume is full" in full.report.message
+    filler.unlink()
+    before, written = written, parts.written()
+    assert before.items() < written.items()
 
     hook = parts.end(parts.start(TAKES, "raise ValueError('a fault in the hook')"))
     assert (hook.code, hook.report.reason) == (ExitCode.INTERNAL_ERROR, Reason.INTERNAL_ERROR)

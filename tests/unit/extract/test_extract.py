@@ -46,6 +46,7 @@ from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
+from served.volume import small_volume
 from testcluster.wait import wait_for
 
 pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
@@ -570,27 +571,19 @@ def test_what_was_begun_under_another_key_and_never_finished_is_removed(world: W
 
 
 @pytest.fixture
-def small_volume(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB, which is really full when it is full."""
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "eagle3", volume], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("mounting a file system needs root")
-    yield volume
-    subprocess.run(["umount", volume], check=True)
+def volume(tmp_path: Path) -> Iterator[Path]:
+    with small_volume(tmp_path / "volume", mebibytes=4) as volume:
+        yield volume
 
 
 def test_a_volume_that_fills_up_ends_the_extraction_by_name_and_the_next_run_goes_on(
-    world: World, small_volume: Path
+    world: World, volume: Path
 ) -> None:
-    config = world.config(folder=str(small_volume / "features"))
-    filler = small_volume / "somebody-else"
+    config = world.config(folder=str(volume / "features"))
+    filler = volume / "somebody-else"
 
     def fill(states: States) -> States:
-        third = small_volume / "features" / "part-00002-of-00003"
+        third = volume / "features" / "part-00002-of-00003"
         wait_for("a shard of the third part", 20, lambda: list(third.glob(".*.safetensors.json")))  # threads write them
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
@@ -609,7 +602,7 @@ def test_a_volume_that_fills_up_ends_the_extraction_by_name_and_the_next_run_goe
     result = run(config, load=lambda _: again, shard_bytes=20_000, part_conversations=20)
     assert (result.whole, result.conversations) == (True, 60)
     assert again.calls < 60 - 40  # two parts and the shards before the last one were there
-    assert len(Features.open(small_volume / "features").train) == 60 - result.held_out
+    assert len(Features.open(volume / "features").train) == 60 - result.held_out
 
 
 def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: str) -> None:

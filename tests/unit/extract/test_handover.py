@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
 from eagle3_draft.extract.handover import HandoverReader, HandoverWriter, Rows, folder_on_disk, remove_left
-from eagle3_draft.extract.regions import Regions
+from eagle3_draft.extract.regions import PASSES, Regions
 from eagle3_draft.features.pieces import PAGE
 from eagle3_draft.stage import StageError
+from served.volume import small_volume
 from testcluster.wait import wait_for
 
 
@@ -110,6 +111,35 @@ def test_rows_for_which_there_is_no_region_come_in_a_file_that_goes(
     writer.write([rows(0, 0, 4)], columns([rows(0, 0, 4)]))
     assert taken(reader, 0, 4)["input_ids"].tolist() == [0, 1, 2, 3]
     assert not list(tmp_path.iterdir())
+
+
+def test_memory_that_was_full_is_used_once_there_is_room_and_it_is_said_once_that_there_was_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_volume(tmp_path / "memory", mebibytes=1) as memory:
+        writer, reader = pair(memory, regions=2, region_bytes=128 * PAGE)
+        somebody_else = memory / "somebody-else"
+        somebody_else.write_bytes(bytes(800 * 1024))
+        for number in range(3 * PASSES):
+            if number == PASSES + 2:  # after it was tried twice
+                assert not [*memory.glob("region-*")]
+                somebody_else.unlink()
+            writer.write([rows(number, 0, 4)], columns([rows(number, 0, 4)]))
+            assert taken(reader, number, 4)["hidden"][:, 0].tolist() == [number] * 4
+        assert [*memory.iterdir()] == [memory / "region-0"]
+        del writer, reader
+    said = capsys.readouterr().err
+    assert said.count("No space left on device. extract.placement.shmSize") == 1
+
+
+def test_what_is_being_written_is_seen_and_what_is_not_is_missing(tmp_path: Path) -> None:
+    writer, reader = pair(tmp_path)
+    assert reader.under_way() is None
+    (tmp_path / "0.rows").write_bytes(b"begun")
+    assert reader.under_way() == 5
+    writer.write([rows(0, 0, 4)], columns([rows(0, 0, 4)]))
+    taken(reader, 0, 4)
+    assert reader.under_way() is None
 
 
 @pytest.mark.parametrize("regions", [0, 1])

@@ -159,6 +159,13 @@ class HandoverReader:
                 self._add(one, {name: column[which] for name, column in columns.items()})
         return self._read - before
 
+    def under_way(self) -> int | None:
+        """Bytes of the next rows that are in their file while the other side writes it; None where it writes none."""
+        try:
+            return _file(_note(self._folder, self._read)).stat().st_size
+        except FileNotFoundError:
+            return None
+
     def take(self, conversation: int, tokens: int) -> dict[str, Tensor] | None:
         """All rows of a conversation, which are then forgotten; None while there are fewer than its tokens."""
         found = self._open.get(conversation)

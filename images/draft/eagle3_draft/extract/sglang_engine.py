@@ -72,7 +72,7 @@ REGIONS_BYTES = 3 * WINDOW_BATCHES * BATCH_BYTES
 #: Of a token's id as it is handed over, and padding.
 ID_BYTES = 16
 
-#: For the rows of an answered conversation to be handed over, and between two looks for them.
+#: In which something of the rows of an answered conversation must be handed over, and between two looks for them.
 HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
 
 #: Between two looks for what failed in SGLang, while it computes.
@@ -248,14 +248,18 @@ class SGLangEngine:
 
     def _rows(self, number: int, ids: Sequence[int], answer: dict[str, Any]) -> dict[str, Tensor]:
         """What was handed over of a conversation that is answered."""
-        give_up = time.monotonic() + HANDOVER_SECONDS
+        before, give_up = None, time.monotonic() + HANDOVER_SECONDS
         while True:
             self._raise_failure()
-            if self._handover.look():  # what lies on a disk may take a while
-                give_up = time.monotonic() + HANDOVER_SECONDS
+            came = self._handover.look()
             if (rows := self._handover.take(number, len(ids))) is not None:
                 return rows
-            if time.monotonic() > give_up:
+            under_way = self._handover.under_way()
+            if came or under_way != before:  # what lies on a disk may take a while
+                before, give_up = under_way, time.monotonic() + HANDOVER_SECONDS
+            elif time.monotonic() > give_up:
+                if under_way is not None:
+                    raise _stuck(self._folder)
                 why = answer["meta_info"].get("finish_reason")
                 raise _misaligned(f"SGLang gave no states of a conversation of {len(ids)} tokens ({why})")
             time.sleep(HANDOVER_LOOK_SECONDS)
@@ -486,6 +490,15 @@ def _let_nobody_wait(batches: "Sequence[_Batch]", done: "Future[None]") -> None:
 
 def _aborted(error: BaseException) -> StageError:
     return StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang gives a request up: {error!r}")
+
+
+def _stuck(folder: Path) -> StageError:
+    return StageError(
+        ExitCode.ENGINE_CRASHED,
+        Reason.JOB_FAILED,
+        f"{folder} has taken nothing for {HANDOVER_SECONDS:.0f} s of the states that SGLang hands over there: its volume hangs. The "
+        "next try goes on from what was finished; with more shared memory (extract.placement.shmSize) they do not pass over it",
+    )
 
 
 def _misaligned(what: str) -> StageError:
