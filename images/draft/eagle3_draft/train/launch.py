@@ -21,7 +21,6 @@ from eagle3_draft.train import endings, foreign
 from eagle3_draft.train.begin import prepare
 from eagle3_draft.train.checks import check_devices, check_features
 from eagle3_draft.train.telemetry import check_libraries
-from eagle3_draft.train.worker import work
 
 #: The ranks get this much less than the pod's grace to write a checkpoint before they are killed.
 MARGIN_SECONDS = 5
@@ -87,7 +86,7 @@ def _launch(config: TrainConfig, index: int) -> TrainResult:
         endings.forget(config)
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, config.grace_seconds - MARGIN_SECONDS))
     try:
-        results: dict[int, TrainResult] = elastic_launch(_meeting(config, index), work)(config)
+        results: dict[int, TrainResult] = elastic_launch(_meeting(config, index), _work)(config)
     except ChildFailedError as error:
         first, _ = error.get_first_failure()
         here = range(index * config.processes, (index + 1) * config.processes)
@@ -102,6 +101,13 @@ def _launch(config: TrainConfig, index: int) -> TrainResult:
             "try waits for them again",
         ) from error
     return next(iter(results.values()))
+
+
+def _work(config: TrainConfig) -> TrainResult:
+    """One rank. What it needs takes a second to import, and the launcher needs none of it."""
+    from eagle3_draft.train.worker import work
+
+    return work(config)
 
 
 def _meeting(config: TrainConfig, index: int) -> LaunchConfig:
