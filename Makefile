@@ -62,9 +62,10 @@ test: prepare ## Run everything that CI runs, and say how long each suite took
 	printf '\nminutes\n'; printf '  %s\n' "$${times[@]}"
 	if [ $${#failed[@]} -gt 0 ]; then echo "failed: $${failed[*]}"; exit 1; fi
 
-lint: $(READY) ## Check style, types and the direction of imports
+lint: $(READY) ## Check style, types, the direction of imports and the images' recipes
 	@status=0
-	for check in 'ruff check .' 'ruff format --check .' 'mypy crds operator images/draft tests' lint-imports; do
+	for check in 'ruff check .' 'ruff format --check .' 'mypy crds operator images/draft tests' lint-imports \
+	    'hadolint images/draft/Dockerfile images/operator/Dockerfile'; do
 	  echo "$$check"
 	  $(BIN)/$$check || status=1
 	done

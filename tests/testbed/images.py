@@ -21,6 +21,9 @@ PLACE = "/opt/eagle3/lib"
 OPERATOR = "kit.local/eagle3-operator:dev"
 DRAFT = "kit.local/eagle3-draft:dev"
 
+#: Of each image: the tests read no Parquet, which would be the larger half, and have features in an object store.
+EXTRAS = {OPERATOR: ("operator",), DRAFT: ("hub", "s3")}
+
 
 def cache() -> Path:
     """The folder of everything that is built by content."""
@@ -57,10 +60,7 @@ def wheel() -> Path:
 
 def ours() -> list[tuple[str, list[tuple[Path, str]]]]:
     """The names of our two images, and the folders that each is made of."""
-    return [
-        (OPERATOR, [(packages("operator"), PLACE), (wheel(), PLACE)]),
-        (DRAFT, [(packages("hub", "s3"), PLACE), (wheel(), PLACE)]),
-    ]
+    return [(name, [(packages(*extras), PLACE), (wheel(), PLACE)]) for name, extras in EXTRAS.items()]
 
 
 def _install(folder: Path, *what: str | Path) -> None:
