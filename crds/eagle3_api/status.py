@@ -156,12 +156,17 @@ class RevisionStatus(Model):
         False,
         description="It was left because it served and had no ready pod any more: it is not tried again by itself.",
     )
-    displaces: bool = Field(False, description="Its pods found no GPU beside the serving revision: it replaces it.")
+    displaces: bool = Field(
+        False, description="Its pods found no GPU beside the serving revision: it starts in the place of that one."
+    )
     covered: bool = Field(
         False,
         description="The outage of trying it is approved: by its name, by its plain revision's, or by its draft's training in whose room it comes up.",
     )
-    probe: ProbeResult | None = None
+    probe: ProbeResult | None = Field(
+        None,
+        description="What its probe measured, which today's policy judges; of a plain revision also what drafts are compared with. None while it is to be measured, or measured again.",
+    )
     proof: ProbeResult | None = Field(
         None,
         description="Of a revision that is to be measured again: what it was measured as before. By that it serves meanwhile.",

@@ -24,7 +24,7 @@ def waits(
         proven: it is the goal, and has nothing more to prove.
     """
     count = serving(view.obj.spec).replicas
-    outage = fleet.displaces(mover) and not (proven and mover.ready >= enough(fleet.current, count))
+    outage = fleet.replaces(mover) and not (proven and mover.ready >= enough(fleet.current, count))
     if view.obj.spec.suspend and (mover.replicas == 0 or outage):
         return Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
     # It was the candidate just now: whoever had to be asked was

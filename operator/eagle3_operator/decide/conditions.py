@@ -162,7 +162,7 @@ def _aftermath(at: Situation, newest: Revision) -> str:
     retry = f"eagle3.dev/retry={newest.name}@<any new word>"
     if newest.startable:  # it is the probe that did not come to an end: nothing but this annotation forgets that
         return f"{serving}; {newest.name} is tried again on {retry}."
-    alone = newest.displaces(at.serving.number if at.serving else None)
+    alone = newest.replaces(at.serving.number if at.serving else None)
     soon = "" if alone or newest.status.crashed else "in an hour, "
     return f"{serving}; {newest.name} is tried again {soon}when the spec changes, or on {retry}."
 

@@ -10,7 +10,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.decide.keys import revision_key
-from eagle3_operator.decide.preference import rank
+from eagle3_operator.decide.preference import Preference, preference
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 
 
@@ -109,9 +109,9 @@ class Fleet:
             return Reason.UNAVAILABLE, "its Deployment is gone, and the object does not say any more how it was made"
         return revision.judgement()
 
-    def displaces(self, revision: Revision) -> bool:
-        """It can only start in the place of what serves."""
-        return revision.displaces(self.occupant)
+    def replaces(self, revision: Revision) -> bool:
+        """It can only start in the place of what serves (``place``)."""
+        return revision.replaces(self.occupant)
 
     def best(self, *, without: int | None = None) -> Revision | None:
         """The revision that is preferred, of those that may serve; None where there is none.
@@ -120,7 +120,10 @@ class Fleet:
             without: a revision to leave out, to see what would be fallen back to.
         """
         candidates = [r for r in self.revisions.values() if r.number != without and self.may_serve(r)]
-        return min(candidates, key=lambda r: rank(r, self.wanted, self.facts, self.serving), default=None)
+        return min(candidates, key=self._preference, default=None)
+
+    def _preference(self, revision: Revision) -> Preference:
+        return preference(revision, self.wanted, self.facts, self.serving)
 
     def needed(self, *others: Revision | None) -> set[int]:
         """Numbers that nobody may delete: what serves, is wanted or fallen back to, ``others``, and their baselines.

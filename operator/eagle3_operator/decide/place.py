@@ -1,6 +1,11 @@
 """Place: what a revision's pods take it from, where the scheduler finds none for them, or a quota lets none be made.
 
-First from what is only kept warm; then, for a roll-out after some patience and for a rescue at once, from what serves.
+First from what is only kept warm; then, for a roll-out after some patience and for a rescue at once, from what serves. Of
+that there are three words:
+
+- a revision is found to *displace* what serves: there was no place beside it. Kept in its status while it is tried;
+- it *replaces* what serves if it was found so, or ``serve.surge`` says it from the beginning, and something else serves;
+- it *takes the place* of what serves while it replaces it and has not all its pods yet: for each one goes.
 """
 
 from eagle3_operator.decide import times
@@ -36,8 +41,8 @@ def rescued(fleet: Fleet, view: View, goal: Revision) -> Fleet:
 
 
 def takes_place(fleet: Fleet, goal: Revision, count: int) -> bool:
-    """Whether a goal of so many pods still needs the GPUs of what serves."""
-    return _to_come(fleet, goal, count) and fleet.displaces(goal)
+    """Whether a goal of so many pods takes the place of what serves: it needs the GPUs, and has not all of them yet."""
+    return _to_come(fleet, goal, count) and fleet.replaces(goal)
 
 
 def rescue_under_way(fleet: Fleet, goal: Revision | None, count: int) -> bool:

@@ -102,7 +102,7 @@ def measure(
         failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
         return _not_measured(status, ended.message), failed
     trouble = _never_starts(view.job(link), view) or _refused(revision, ended, view)
-    if revision.displaces(serving) and trouble:
+    if revision.replaces(serving) and trouble:
         return _given_up(revision, trouble, serving), step
     return status, step
 

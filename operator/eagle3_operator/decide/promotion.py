@@ -27,7 +27,7 @@ def moved(fleet: Fleet, goal: Revision, view: View) -> tuple[Fleet, Event]:
 def _warm_until(fleet: Fleet, former: Revision, goal: Revision, view: View) -> str | None:
     """How long the former revision keeps its pods: not where it is bad, nor where the goal takes its place."""
     bake = seconds(serving(view.obj.spec).bake_time)
-    if not fleet.may_serve(former) or fleet.displaces(goal) or former.replicas == 0 or bake == 0:
+    if not fleet.may_serve(former) or fleet.replaces(goal) or former.replicas == 0 or bake == 0:
         return None
     return times.text(view.now + timedelta(seconds=bake))
 

@@ -87,10 +87,20 @@ class Revision:
     def serve(self) -> Serve:
         return self.spec.serve or Serve()
 
+    @property
+    def measurement(self) -> ProbeResult | None:
+        """What is judged to prove it, and compared with as a baseline; None while it is to be measured, or measured again."""
+        return self.status.probe
+
+    @property
+    def proof(self) -> ProbeResult | None:
+        """What it serves by: its measurement, or its former one while it is to be measured again."""
+        return self.measurement or self.status.proof
+
     @cached_property
     def probe_verdict(self) -> Verdict | None:
-        """The judgement of the stored measurement by today's policy; None before there is one."""
-        return self._judged(self.status.probe)
+        """The judgement of the measurement by today's policy; None before there is one."""
+        return self._judged(self.measurement)
 
     def _judged(self, probe: ProbeResult | None) -> Verdict | None:
         if probe is None:
@@ -108,7 +118,7 @@ class Revision:
             self.comparable,
             watch,
             spec.probe,
-            status.probe or status.proof,
+            self.proof,
             early=status.early_accept_length,
             problem=status.watch_problem,
         )
@@ -143,8 +153,8 @@ class Revision:
         """It has not failed to start more often than the object allows."""
         return self.status.start_failures <= self.serve.start_retries
 
-    def displaces(self, serving: int | None) -> bool:
-        """Whether it can only start in the place of what serves."""
+    def replaces(self, serving: int | None) -> bool:
+        """Whether it can only start in the place of what serves, not beside it (``place``)."""
         others = serving is not None and serving != self.number
         return others and (self.status.displaces or self.serve.surge == "Never")
 
@@ -165,8 +175,8 @@ class Revision:
 
         It has not become worse by that: it serves on, and must not be missing when a bad draft is to be left.
         """
-        proof = self._judged(self.status.proof) if self.probe_verdict is None else None
-        return self.standing is Standing.PROVEN or (proof is not None and proof.passed and not self.dropped)
+        verdict = self._judged(self.proof)
+        return verdict is not None and verdict.passed and not self.dropped
 
     def state(self, *, serving: bool, tried: bool) -> RevisionState:
         """Where it stands, in one word for people.

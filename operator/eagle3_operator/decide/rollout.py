@@ -189,7 +189,7 @@ class Rollout:
             mover = self.fleet.of(self.goal)
         for number, revision in self.fleet.revisions.items():
             if mover is None or number != mover.number:
-                self._change(number, covered=False, displaces=self._still_displaces(revision))
+                self._change(number, covered=False, displaces=self._goes_on_displacing(revision))
         if mover is None:
             return
         self._cover(mover.number)
@@ -299,7 +299,7 @@ class Rollout:
             self.reason, self.message = waiting
         return waiting is not None
 
-    def _still_displaces(self, revision: Revision) -> bool:
+    def _goes_on_displacing(self, revision: Revision) -> bool:
         """Whether what is not tried now still takes the place of what serves: a rescue's goal; and what failed so, to stay away."""
         rescue = self.fleet.to_be_left and revision.number == self.goal
         return revision.status.displaces and (rescue or not revision.startable)
@@ -345,7 +345,7 @@ class Rollout:
             serving=self.fleet.serving,
             baking={number: self.fleet[number].replicas for number in warm},
             goal=Claimant(goal, place.takes_place(self.fleet, goal, count)) if goal is not None else None,
-            candidate=Claimant(candidate, self.fleet.displaces(candidate))
+            candidate=Claimant(candidate, self.fleet.replaces(candidate))
             if candidate is not None and not held
             else None,
         )
@@ -358,7 +358,7 @@ class Rollout:
 
     def _written(self, goal: Revision) -> bool:
         """Whether the status has what proved the goal: a move is made good after a lost write, a measurement is not."""
-        return any((r.number, r.probe) == (goal.number, goal.status.probe) for r in self.before.revisions)
+        return any((r.number, r.probe) == (goal.number, goal.measurement) for r in self.before.revisions)
 
     def _note_move(self, fleet: Fleet, goal: Revision) -> None:
         """What follows from a move of the Service to the goal, from what serves in this fleet."""

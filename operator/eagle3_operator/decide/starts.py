@@ -117,7 +117,7 @@ def rest_left(revision: Revision, *, serving: int | None, now: datetime) -> floa
     What starts in the place of the serving revision leaves the Service without a pod meanwhile, once. So does what crashed when
     it served, each time until that is noticed.
     """
-    if revision.startable or revision.replicas or revision.displaces(serving) or revision.status.crashed:
+    if revision.startable or revision.replicas or revision.replaces(serving) or revision.status.crashed:
         return None
     return COOLDOWN_SECONDS - times.age(revision.status.failed_at, now)
 
@@ -141,7 +141,7 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
         return Failure(for_good, Reason.STARTUP_HUNG, problem)
     waited = _waited(revision.status.started_at, deployment, now)
     slow = waited > budget + BEFORE_THE_CONTAINER
-    trouble = _never_begun(deployment, slow=slow) if revision.displaces(serving) else None
+    trouble = _never_begun(deployment, slow=slow) if revision.replaces(serving) else None
     if trouble is not None and waited > budget:
         reason, text = trouble
         return Failure(for_good, reason, f"{text}, for {waited / 60:.0f} min in the place of r{serving}")

@@ -67,23 +67,23 @@ def columns(at: Situation) -> dict[str, str]:
 
 def _accept(revision: Revision) -> str:
     lengths = [w.accept_length for w in revision.status.windows if w.accept_length is not None]
-    probed = revision.status.probe.accept_length if revision.status.probe else None
+    probed = revision.measurement.accept_length if revision.measurement else None
     latest = lengths[-1] if lengths else probed
     return f"{latest:.2f}" if latest is not None else ""
 
 
 def _speedup(revision: Revision) -> str:
-    probe = revision.status.probe
-    if probe is None or not probe.baseline_tokens_per_second:
+    measured = revision.measurement
+    if measured is None or not measured.baseline_tokens_per_second:
         return ""
-    return f"{probe.tokens_per_second / probe.baseline_tokens_per_second:.2f}x"
+    return f"{measured.tokens_per_second / measured.baseline_tokens_per_second:.2f}x"
 
 
 def _baseline(at: Situation, shown: Revision | None) -> float | None:
     if at.rollout is None or shown is None:
         return None
-    plain = [r for r in at.rollout.revisions if r.status.key == shown.status.plain_key and r.status.probe]
-    return plain[-1].status.probe.tokens_per_second if plain and plain[-1].status.probe else None
+    plain = (r.measurement for r in reversed(at.rollout.revisions) if r.status.key == shown.status.plain_key)
+    return next((measured.tokens_per_second for measured in plain if measured is not None), None)
 
 
 def _progress(stage: StageStatus) -> str:

@@ -71,10 +71,10 @@ def _measurable(fleet: Fleet, view: View, wanted: Wanted, plain: Revision | None
     revision = fleet.latest(wanted.draft_key if plain else wanted.plain_key)
     if revision is None:
         return _with_new(fleet, wanted, plain)
-    probe = revision.status.probe
-    if probe is not None and not fits(probe, view, wanted) and not revision.dropped:
-        fleet = fleet.changed(revision.number, probe=None, proof=probe, probe_errors=0)
-    if revision.number == fleet.serving and fleet[revision.number].status.probe is None:
+    measured = revision.measurement
+    if measured is not None and not fits(measured, view, wanted) and not revision.dropped:
+        fleet = fleet.changed(revision.number, probe=None, proof=measured, probe_errors=0)
+    if revision.number == fleet.serving and fleet[revision.number].measurement is None:
         return _with_new(fleet, wanted, plain)
     if plain is not None and plain.status.covered and fleet[revision.number].standing is Standing.UNTRIED:
         fleet = fleet.changed(revision.number, covered=True, displaces=plain.status.displaces)
