@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,16 @@ def settings(manifests: dict[str, Manifest]) -> Settings:
 
 def test_helm_finds_nothing_to_say_about_the_chart() -> None:
     assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+def test_every_value_is_explained_and_used() -> None:
+    text = (CHART / "values.yaml").read_text()
+    assert [block for block in text.split("\n\n") if not re.search(r"^ *# \w", block, re.MULTILINE)] == []
+    templates = "".join(template.read_text() for template in (CHART / "templates").iterdir())
+    used = set(re.findall(r"\.Values\.([\w.]+)", templates))
+    assert [
+        path for path in leaves(yaml.safe_load(text)) if not any(f"{path}.".startswith(f"{one}.") for one in used)
+    ] == []
 
 
 def test_the_chart_brings_the_definition_as_generated_and_keeps_it() -> None:
@@ -506,9 +517,20 @@ def test_uninstalling_keeps_the_kind_and_its_objects(release: Release) -> None:
     cluster.kubectl("get", DEFINITION)
 
 
-def test_the_chart_upgrades_itself_and_the_definition(release: Release) -> None:
-    arguments = ("--namespace", release.namespace, "--set", "operator.workers=2")
-    release.cluster.helm("upgrade", release.name, str(CHART), *arguments)
-    history = release.cluster.helm("history", release.name, "--namespace", release.namespace)
-    assert history.splitlines()[-1].startswith("2")
-    assert "deployed" in history.splitlines()[-1]
+def test_the_next_version_of_the_chart_brings_its_definition_and_keeps_the_objects(
+    release: Release, tmp_path: Path
+) -> None:
+    cluster, namespace = release.cluster, release.namespace
+    cluster.kubectl("apply", "--namespace", namespace, "-f", str(CHART.parents[1] / "examples" / "minimal.yaml"))
+    read = ("get", "e3d", "llama-8b", "--namespace", namespace, "-o", "jsonpath={.metadata.uid} {.spec}")
+    before = cluster.kubectl(*read)
+    following = shutil.copytree(CHART, tmp_path / "eagle3-operator")
+    about = following / "Chart.yaml"
+    about.write_text(about.read_text().replace("ersion: 0.1.0", "ersion: 0.2.0"))
+    cluster.helm("upgrade", release.name, str(following), "--namespace", namespace, "--set", "operator.workers=2")
+    assert cluster.kubectl(*read) == before
+    label = "jsonpath={.metadata.labels.app\\.kubernetes\\.io/version}"
+    assert cluster.kubectl("get", DEFINITION, "-o", label) == "0.2.0"
+    image = "jsonpath={.spec.template.spec.containers[0].image}"
+    deployment = f"{release.name}-eagle3-operator"
+    assert cluster.kubectl("get", "deployment", deployment, "--namespace", namespace, "-o", image).endswith(":0.2.0")

@@ -100,7 +100,7 @@ def read_folder(path: Path) -> Folder:
         UnreadableError: it is none, is broken, or leads out of its folder.
     """
     if not path.is_dir():
-        raise UnreadableError(f"{path} is no folder here; is its volume in placement.volumes?")
+        raise UnreadableError(f"{path} is no folder here; of a pod, is its volume in placement.volumes?")
     config = read_json(path, CONFIG, JSON_LIMIT)
     weights = _weights(path)
     tensors: dict[str, Stored] = {}

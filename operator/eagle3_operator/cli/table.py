@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from eagle3_api.estimate import Estimate, Shape, estimate, readable_bytes, ways_to_store
+from eagle3_api.estimate import Estimate, Shape, bytes_per_token, estimate, readable_bytes, ways_to_store
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.quantity import quantity
 from eagle3_api.rates import COMPUTED_SHARE, READ_SHARE, TOGETHER, Gpu, Size, answer_rate, prefill_rate
@@ -14,6 +14,15 @@ TEACHERS: dict[TeacherKind, str] = {
     "LastState": "LastState: every probability that the draft can learn",
     "TopK": f"TopK: the {TOP_K} most likely tokens",
 }
+
+
+MILLION = 1_000_000
+
+#: Instead of a number of tokens, where the object says nothing of them: all else is then told of a million.
+UNBOUNDED = (
+    "all that there are, and what is told here is of each million: nothing bounds the data. For a total count them into "
+    "data.expectedTokens, or set data.maxSamples. Inspect counts in any case before a GPU is taken"
+)
 
 
 def grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -54,8 +63,10 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) ->
     if layers is None:
         return f"a target of {shape.layers} layers has no default ones; name draft.auxiliaryLayers"
 
-    def of(dtype: FeatureDtype, teacher: TeacherKind) -> Estimate | None:
-        return estimate(
+    bounded = data.expected_tokens is not None or data.max_samples is not None
+
+    def of(dtype: FeatureDtype, teacher: TeacherKind) -> Estimate:
+        bound = estimate(
             hidden_size=shape.hidden_size,
             layers=len(layers),
             dtype=dtype,
@@ -64,25 +75,26 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) ->
             max_samples=data.max_samples,
             max_length=data.max_length,
         )
+        per_token = bytes_per_token(shape.hidden_size, len(layers), dtype, teacher)
+        return bound or Estimate(MILLION, UNBOUNDED, per_token)
 
     dtype, teacher = spec.extract.dtype, spec.extract.teacher
     chosen = of(dtype, teacher)
-    if chosen is None:
-        return (
-            "nothing bounds the data: count its tokens into data.expectedTokens or set data.maxSamples. Inspect counts in "
-            "any case before a GPU is taken"
-        )
+    counted = f"{chosen.tokens / 1e6:,.1f} M ({chosen.source})" if bounded else chosen.source
     rows = [
         ("target", f"{spec.target.model}: hidden {shape.hidden_size:,}, {shape.layers} layers"),
         ("states", f"layers {', '.join(map(str, layers))}{' and the last' if teacher == 'LastState' else ''}, {dtype}"),
         ("teacher", TEACHERS[teacher]),
-        ("tokens", f"{chosen.tokens / 1e6:,.1f} M ({chosen.source})"),
+        ("tokens", counted),
         ("a token", f"{chosen.per_token:,} bytes"),
-        ("features", f"{readable_bytes(chosen.bytes)}{_against_claim(spec, chosen)}"),
+        (
+            "features",
+            f"{readable_bytes(chosen.bytes)}{_against_claim(spec, chosen) if bounded else ' for each million tokens'}",
+        ),
         *(
-            (f"{way.dtype} {way.teacher}", readable_bytes(other.bytes))
+            (f"{way.dtype} {way.teacher}", readable_bytes(of(way.dtype, way.teacher).bytes))
             for way in ways_to_store(dtype, teacher)
-            if way.change and (other := of(way.dtype, way.teacher))
+            if way.change
         ),
         ("time", _time(spec, chosen, _rate(said.extracting, prefill_rate, shape, spec.extract.gpus, gpu))),
         *_answering(
@@ -112,10 +124,14 @@ def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | No
     each = f"{spec.extract.gpus} GPUs at {tokens_per_second:,.0f} tokens/s"
     written = readable_bytes(tokens_per_second * chosen.per_token)
     return (
-        f"{hours:.1f} h on "
+        f"{_duration(hours)} on "
         + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
         + f", if the volume takes {written}/s of each"
     )
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 60:.1f} min"
 
 
 def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, pods: int) -> list[tuple[str, str]]:
@@ -126,7 +142,7 @@ def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, po
     told = f"the target's own, at most {asked.max_tokens:,} tokens each, and the tokens above must have counted them"
     if tokens_per_second is not None:
         hours = chosen.hours(tokens_per_second, pods)
-        told += f"; up to {hours:.1f} h more at {tokens_per_second:,.0f} tokens/s a pod"
+        told += f"; up to {_duration(hours)} more at {tokens_per_second:,.0f} tokens/s a pod"
     return [("answers", told)]
 
 

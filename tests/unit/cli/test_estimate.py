@@ -77,9 +77,13 @@ def test_answers_of_the_targets_own_are_said_to_change_the_count(
     assert "up to 6.1 h more at 4,000 tokens/s a pod" in said
 
 
-def test_without_any_bound_the_user_is_told_what_to_give(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["estimate", "-f", edited(tmp_path, expectedTokens=None, maxSamples=None)]) == 0
-    assert "data.expectedTokens" in capsys.readouterr().out
+def test_without_any_bound_the_user_is_told_what_a_million_tokens_take_and_what_to_give(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = told(capsys, "-f", edited(tmp_path, expectedTokens=None, maxSamples=None))
+    assert "nothing bounds the data. For a total count them into data.expectedTokens" in table["tokens"]
+    assert table["features"].strip() == "53.42 GiB for each million tokens"
+    assert table["time"].strip().startswith("0.4 min on a pod of 8 GPUs")
 
 
 def test_a_claim_that_is_to_be_made_is_set_against_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
