@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Revision:
-    """One revision: what the status remembers and the Deployment as it is now."""
+    """One revision: what the status remembers and the Deployment as it is now. As it does not change, it is judged once."""
 
     status: RevisionStatus
     deployment: Deployment | None
