@@ -3,7 +3,7 @@
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pydantic import ValidationError
 
@@ -62,7 +62,7 @@ def status_text(obj: Eagle3Draft) -> str:
     paragraphs = [
         _headline(obj, status),
         _conditions(status),
-        _stages(status.stages),
+        _stages(status.stages, {condition.message for condition in status.conditions}),
         _published(status.artifact),
         _revisions(status.revisions),
         *(_traffic(revision) for revision in status.revisions if revision.number == status.serving_revision),
@@ -78,16 +78,19 @@ def _headline(obj: Eagle3Draft, status: Eagle3DraftStatus) -> str:
 
 
 def _conditions(status: Eagle3DraftStatus) -> str:
-    rows = [
-        (condition.type, condition.status, condition.reason, condition.message)
-        for condition in status.conditions
-        if condition.type is not Type.READY and condition.status != ("False" if condition.type in _ABNORMAL else "True")
-    ]
+    """Those that are not as they should be. What one says as another before it, as Ready mostly does, is told once."""
+    rows, told = [], {condition.message for condition in status.conditions if condition.type is Type.READY}
+    for condition in status.conditions:
+        if condition.type is Type.READY or condition.status == ("False" if condition.type in _ABNORMAL else "True"):
+            continue
+        said = "as above" if condition.message and condition.message in told else condition.message
+        rows.append((condition.type, condition.status, condition.reason, said))
+        told.add(condition.message)
     return grid(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows) if rows else ""
 
 
-def _stages(stages: Iterable[StageStatus]) -> str:
-    rows = [(stage.name, stage.state, _took(stage), _said(stage), stage.artifact or "") for stage in stages]
+def _stages(stages: Iterable[StageStatus], told: Collection[str]) -> str:
+    rows = [(stage.name, stage.state, _took(stage), _said(stage, told), stage.artifact or "") for stage in stages]
     return grid(("STAGE", "STATE", "TOOK", "PROGRESS", "ARTIFACT"), rows) if rows else ""
 
 
@@ -105,9 +108,9 @@ def _took(stage: StageStatus) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds % 60:02}s"
 
 
-def _said(stage: StageStatus) -> str:
+def _said(stage: StageStatus, told: Collection[str]) -> str:
     if stage.reason is not None:
-        return f"{stage.reason}: {stage.message}"
+        return stage.reason if stage.message in told else f"{stage.reason}: {stage.message}"
     if stage.progress is None or stage.finished_at is not None:
         return ""
     return f"{stage.progress.done:.0%} {stage.progress.message}".rstrip()

@@ -81,7 +81,8 @@ def _of_stage(stage: StageStatus | None, name: StageName) -> Said:
         return Said("Unknown", stage.reason, stage.message)
     progress = stage.progress
     shown = f"{progress.done:.0%} {progress.message}".strip() if progress else ""
-    return Said("Unknown", _WORKING[name], "; ".join(text for text in (shown, stage.message) if text))
+    message = "; ".join(text for text in (shown, stage.message) if text)
+    return Said("Unknown", _WORKING[name], message or f"Job {stage.job} is under way")
 
 
 def accepted(at: Situation) -> Said | None:

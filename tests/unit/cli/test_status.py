@@ -35,10 +35,16 @@ def test_where_else_the_draft_is_stands_below() -> None:
     assert paragraphs(world)["PUBLISHED"][1:] == ["r.io/llm/kimi@sha256:b", folder]
 
 
-def test_a_failed_stage_says_why() -> None:
+def test_a_failed_stage_says_why_once() -> None:
     world = World().settle()
     world.finish("inspect").fail("extract", Reason.STORAGE_TOO_SMALL, "lacks 1.2 TiB")
-    assert "StorageTooSmall: lacks 1.2 TiB" in "\n".join(paragraphs(world)["STAGE"])
+    told = paragraphs(world)
+    assert "".join(map("".join, told.values())).count("lacks 1.2 TiB") == 1
+    assert told["kimi"][1].startswith("lacks 1.2 TiB")
+    assert [line.split()[2:] for line in told["CONDITION"] if "StorageTooSmall" in line] == [
+        ["StorageTooSmall", "as", "above"]
+    ] * 2
+    assert [line.split()[3] for line in told["STAGE"] if line.startswith("extract")] == ["StorageTooSmall"]
 
 
 def test_revisions_stand_with_their_measurements_side_by_side() -> None:
