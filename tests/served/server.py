@@ -108,7 +108,7 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path, seconds: float)
                 if answer.status == 200:
                     return
         except OSError:
-            time.sleep(0.5)
+            time.sleep(0.1)
     raise AssertionError(f"SGLang is not healthy after {seconds:.0f} s:\n{_tail(log)}")
 
 

@@ -84,13 +84,6 @@ def save_target(folder: Path, config: Any) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    return save_target(tmp_path_factory.mktemp("target"), LlamaConfig(**SHAPE))
-
-
 def talks(count: int) -> list[list[dict[str, str]]]:
     draw = random.Random(7)
 

@@ -7,7 +7,7 @@ from typing import Any, Generic
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig
@@ -18,19 +18,12 @@ from eagle3_draft.extract import run
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.stage import StageError
-from unit.extract.test_extract import SHAPE, WORDS, World, engine, every, save_target, talks
+from unit.extract.test_extract import WORDS, World, engine, every, talks
 
 pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds
 
 #: A target of random weights seldom says <end>: here every seventh token ends an answer.
 ENDS = list(range(2, 64, 7))
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    return save_target(tmp_path_factory.mktemp("target"), LlamaConfig(**SHAPE))
 
 
 class Asking(World):
