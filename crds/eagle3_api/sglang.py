@@ -140,6 +140,11 @@ BACKEND_FLAGS = ("--attention-backend", "--prefill-attention-backend", "--decode
 #: From 0.5.22 a Llama-like model can capture the embedding; before, layer 0 has no residual yet and the forward fails.
 EMBEDDING_SINCE = Version(0, 5, 22)
 
+#: From 0.5.21 on these capture a layer's output once the ranks' parts of it are summed. In 0.5.17 their own code takes it
+#: before, and with several GPUs of Hopper or Blackwell SGLang leaves that sum, by itself and for forwards of up to 2,048
+#: tokens, to the next layer's norm: what one rank computed then passes for all of it.
+WHOLE_SINCE = {"Glm4MoeForCausalLM": Version(0, 5, 21), "Glm4MoeLiteForCausalLM": Version(0, 5, 21)}
+
 
 def default_layers(layers: int) -> list[int] | None:
     """The layers that EAGLE-3 reads by default, or None where the target is too small to have them.
@@ -187,6 +192,11 @@ def capture_ids(layers: list[int], architecture: str, num_layers: int, version: 
     Raises:
         UnsupportedLayersError: the set cannot be captured by this version on this architecture.
     """
+    if architecture in WHOLE_SINCE and version < WHOLE_SINCE[architecture]:
+        raise UnsupportedLayersError(
+            f"SGLang {version} may give a draft what one GPU computed of a layer's output on {architecture}, and not the sum "
+            f"over all; {WHOLE_SINCE[architecture]} gives the whole"
+        )
     if not layers:
         raise UnsupportedLayersError("no layers are named, and a draft reads one at least")
     if layers != sorted(set(layers)):

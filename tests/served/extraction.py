@@ -25,6 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-3
 
 
+#: For a target that two ranks share: a core for each, and gloo, for the libraries of NCCL that torch is given here are stubs.
+_CORES = sorted(os.sched_getaffinity(0))
+OF_TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": f"{_CORES[0]}|{_CORES[-1]}", "SGLANG_NCCL_SO_PATH": "none"}
+
+
 def python_path(*first: Path) -> str:
     """Where a container's Python finds our packages, and before them what a test injects."""
     return os.pathsep.join(map(str, (*first, ROOT / "crds", ROOT / "images" / "draft")))

@@ -17,7 +17,7 @@ from eagle3_api.sglang import CAPTURE_KNOWN, RAW_UNLESS_FIRST_IS_ONE, UNFIT, Ver
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import LastState
 from served.architectures import DECODER_LAYERS, VOCABULARY, new_target
-from served.extraction import TOLERANCE, Extraction, conversations, in_sglang
+from served.extraction import OF_TWO_RANKS, TOLERANCE, Extraction, conversations, in_sglang
 from tiny.flags import SERVE_ARGUMENTS
 
 pytestmark = pytest.mark.timeout(600)
@@ -115,9 +115,10 @@ class Target:
 class World:
     """Extractions by the product's own engine, all in one process: to import SGLang takes longest."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: int = 1) -> None:
         torch.manual_seed(5)
         self.folder = folder
+        self._ranks = ranks  # that share a target
         first, short, rest = (torch.randint(3, VOCABULARY, (length,)).tolist() for length in (40, 7, 10))
         self.said = [first, short, first + rest]
         self.targets: dict[str, Target] = {}
@@ -140,7 +141,9 @@ class World:
         """Have the engine run over a target, with other code in some modules."""
         arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "32"]  # of the longer conversations two or more
         extraction = Extraction(self.folder, self.targets[architecture].folder, self._data)
-        config = extraction.config(**{"arguments": arguments, "layers": LAYERS, **changes})
+        config = extraction.config(
+            **{"arguments": arguments, "layers": LAYERS, "tensor_parallel_size": self._ranks, **changes}
+        )
         job = {"config": config.to_json(), "conversations": self.said, "code": code or {}}
         self._jobs.append({**job, "out": str(self.folder / name)})
 
@@ -149,7 +152,9 @@ class World:
         jobs = self.folder / "jobs.json"
         jobs.write_text(json.dumps(self._jobs))
         points = ",".join(asdict(capture_points(HERE)).values())
-        command, env = in_sglang(Path(__file__).with_name("capturing.py"), points, jobs)
+        command, env = in_sglang(
+            Path(__file__).with_name("capturing.py"), points, jobs, **(OF_TWO_RANKS if self._ranks == 2 else {})
+        )
         found = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert found.returncode == 0, found.stderr
 
@@ -203,9 +208,14 @@ def test_sglang_gives_the_states_of_each_layer_that_is_named_and_of_no_other(wor
 
 
 @pytest.mark.long
-def test_it_does_so_for_every_architecture_that_runs_here(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.compare(RARELY)
+@pytest.mark.parametrize(
+    ("architectures", "ranks"), [(RARELY, 1), ((*OFTEN, *RARELY), 2)], ids=["one rank", "two ranks"]
+)
+def test_it_does_so_for_every_architecture_that_runs_here(
+    tmp_path: Path, architectures: Sequence[str], ranks: int
+) -> None:
+    world = World(tmp_path, ranks)
+    world.compare(architectures)
     world.run()
     assert world.mistaken() == {}
 

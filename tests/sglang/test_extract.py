@@ -19,6 +19,7 @@ from eagle3_draft.extract import run
 from eagle3_draft.extract.non_finite import WHY
 from eagle3_draft.features import Features, LastState, TopK
 from served.extraction import (
+    OF_TWO_RANKS,
     TOLERANCE,
     Ending,
     Extraction,
@@ -147,17 +148,13 @@ def said(by: Extraction) -> ExtractResult:
 def test_a_target_that_two_ranks_share_has_the_same_states_written_by_one(
     made: Extraction, another: Extraction
 ) -> None:
-    """Over gloo, for the libraries of NCCL that torch is given here are stubs. Logits come piece by piece, and SGLang's gather of
-    them must not be one that counts on a forward between two.
-    """
+    """Logits come piece by piece, and SGLang's gather of them must not be one that counts on a forward between two."""
     gather = ("sglang.srt.distributed.device_communicators.triton_symm_mem_ag", "MultimemAllGatherer.__call__")
     watched = (TAKES, WRITES, gather)
     site = injected(another.folder / "site", {module: marking(another.folder, method) for module, method in watched})
-    cores = sorted(os.sched_getaffinity(0))
     result = another.run(
         another.config(tensor_parallel_size=2),
-        SGLANG_CPU_OMP_THREADS_BIND=f"{cores[0]}|{cores[-1]}",
-        SGLANG_NCCL_SO_PATH="none",
+        **OF_TWO_RANKS,
         PYTHONPATH=python_path(site),
     ).result
     assert result.conversations == CONVERSATIONS

@@ -86,6 +86,7 @@ def test_whatever_can_be_named_is_what_sglang_captures(layers: list[int], archit
         ([2, 30, 60], LLAMA, NEW, "the last that can be taken of 61 is 59"),
         ([-2, 2], LLAMA, NEW, "-1 is the embedding's output"),
         ([-1, 2, 30], LLAMA, Version(0, 5, 21), "cannot be captured by SGLang 0.5.21 on LlamaForCausalLM; 0.5.22 can"),
+        ([2, 30, 58], "Glm4MoeForCausalLM", Version(0, 5, 17), "not the sum over all; 0.5.21 gives the whole"),
         ([0, 2, 30], KIMI, NEW, "the output of layer 0 cannot be named; choose another first layer"),
     ],
 )
