@@ -37,7 +37,7 @@ def out_of_order(status: int) -> Iterator[str]:
             """Nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"127.0.0.1:{server.server_port}"

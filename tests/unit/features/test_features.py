@@ -193,22 +193,29 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shard of a store, with two conversations."""
+    return store(tmp_path_factory.mktemp("of_two"), [[sample(5), sample(2)]], []) / "train-00000.safetensors"
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_whichever_byte_of_a_shard_is_flipped_nothing_else_than_was_written_is_read(data: st.DataObject) -> None:
-    with TemporaryDirectory() as name:
-        written = [sample(5), sample(2)]
-        path = store(Path(name), [written], []) / "train-00000.safetensors"
-        flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
-        features = Features.open(Path(name))
-        try:
-            found = features.train.read([1, 0])
-        except StageError as error:
-            assert error.reason == Reason.CORRUPT_ARTIFACT
-            assert "eagle3.dev/retry" in error.message
-        else:  # of what lies between two tensors nothing is read
-            assert_same(found[0], written[1])
-            assert_same(found[1], written[0])
+def test_whichever_byte_of_a_shard_is_flipped_nothing_else_than_was_written_is_read(
+    of_two: Path, data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(0, of_two.stat().st_size - 1))
+    flip(of_two, position)
+    try:
+        found = Features.open(of_two.parent).train.read([1, 0])
+    except StageError as error:
+        assert error.reason == Reason.CORRUPT_ARTIFACT
+        assert "eagle3.dev/retry" in error.message
+    else:  # of what lies between two tensors nothing is read
+        assert_same(found[0], sample(2))
+        assert_same(found[1], sample(5))
+    finally:
+        flip(of_two, position)
 
 
 @pytest.mark.parametrize("tensor", ["input_ids", "loss_mask", "hidden", "last", "greedy", "log_normaliser"])
