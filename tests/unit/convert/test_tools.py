@@ -22,7 +22,12 @@ from eagle3_api.sglang import NEWEST, capture_ids
 from eagle3_draft.cli import main
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.parity import read_converted
+from eagle3_draft.model.config import Llama3Scaling, Scaling, YarnScaling
+from published.kinds import Kind
+from published.layouts import modelopt
 from testcluster.build import cache
+from unit.convert import drafts
+from unit.train import corpus
 
 MADE = Path(__file__).parents[2] / "published" / "made"
 FAMILIES = {
@@ -57,6 +62,13 @@ SPECULATORS = (
     "xxhash==4.1.0",
 )
 LAYERS = [1, 2, 4]
+#: Of the texts that speculators is asked.
+TOKENS, STEPS = 24, 3
+#: Of positions, where Transformers spells them as SGLang does, and where it does not.
+SCALINGS: tuple[Scaling, ...] = (
+    Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
+    YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.4),
+)
 TARGET = Target("LlamaForCausalLM", num_layers=8, hidden_size=16, vocabulary_size=80, context_length=256)
 SERVED = Served(NEWEST, TARGET, tuple(LAYERS), 256)
 
@@ -137,21 +149,49 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("tool", ["specforge", "speculators"])
-def test_what_is_exported_speculators_own_loader_loads_and_its_forward_says_what_the_tools_said(
-    tool: str, speculators: Path, verifier: Path, tmp_path: Path
-) -> None:
-    assert main(["export", str(MADE / tool), str(tmp_path / "out"), "--target", str(verifier)]) == 0
-    asked = subprocess.run(
-        [sys.executable, "published/tools.py", "load", str(tmp_path / "out"), str(MADE / f"{tool}.safetensors")],
+def asked(speculators: Path, exported: Path, said: Path) -> list[tuple[float, float]]:
+    """How far speculators' own forward of an export is from what was said, and how large that is; of each step."""
+    done = subprocess.run(
+        [sys.executable, "published/tools.py", "load", str(exported), str(said)],
         cwd=MADE.parents[1],
         env=os.environ | {"PYTHONPATH": str(speculators), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert asked.returncode == 0, asked.stderr
-    apart = json.loads(asked.stdout.splitlines()[-1])
-    assert len(apart) == 3
+    assert done.returncode == 0, done.stderr
+    apart = [(step[0], step[1]) for step in json.loads(done.stdout.splitlines()[-1])]
+    assert len(apart) == STEPS
+    return apart
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tool", ["specforge", "speculators"])
+def test_what_is_exported_speculators_own_loader_loads_and_its_forward_says_what_the_tools_said(
+    tool: str, speculators: Path, verifier: Path, tmp_path: Path
+) -> None:
+    assert main(["export", str(MADE / tool), str(tmp_path / "out"), "--target", str(verifier)]) == 0
+    apart = asked(speculators, tmp_path / "out", MADE / f"{tool}.safetensors")
     assert all(difference < 1e-4 < 0.1 < size for difference, size in apart), apart
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling.rope_type)
+@torch.no_grad()
+def test_its_forward_says_what_ours_says_of_a_draft_with_rows_in_another_order_and_positions_scaled(
+    made: drafts.Made, scaling: Scaling, speculators: Path, tmp_path: Path
+) -> None:
+    original, draft = drafts.original_of_kind(made, Kind(modelopt, {"rope_scaling": scaling}))
+    (tmp_path / "published").mkdir()
+    modelopt(original, tmp_path / "published")
+    words = ["export", str(tmp_path / "published"), str(tmp_path / "out"), "--target", str(made.target)]
+    assert main(words) == 0
+    noise = torch.Generator().manual_seed(0)
+    features = torch.randn(TOKENS, len(corpus.LAYERS) * corpus.HIDDEN, generator=noise)
+    embeds = torch.randn(TOKENS + 1, corpus.HIDDEN, generator=noise)
+    whole = torch.cat([features, features[-1:]])
+    said = draft(whole, embeds, [TOKENS + 1], [torch.arange(TOKENS - step) for step in range(STEPS)])
+    rows = [torch.nn.functional.pad(logits, (0, 0, 0, step)) for step, logits in enumerate(said)]
+    save_file({"features": features, "embeds": embeds, "logits": torch.stack(rows)}, tmp_path / "said.safetensors")
+    apart = asked(speculators, tmp_path / "out", tmp_path / "said.safetensors")
+    assert all(difference < 1e-4 < 0.01 < size for difference, size in apart), apart
