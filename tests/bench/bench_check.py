@@ -69,7 +69,7 @@ def main() -> int:
             target,
         ]
         # What is compiled is kept apart, so that the first run has to do it
-        environment = os.environ | {"PYTHONPYCACHEPREFIX": str(root / "compiled")}
+        environment = os.environ | {"PYTHONPYCACHEPREFIX": str(root / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
         os.sync()
         runs = []
         for _ in range(given.rounds + 1):
