@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from eagle3_api.checkpoints import read_folder
+from eagle3_api.jobs import StageName
 from testbed import Draft, Testbed, broken, tiny, traffic
-from testbed.elsewhere import BUCKET, DATASET, DRAFT, KEY, PREFIX, REPOSITORY, TARGET, Elsewhere
+from testbed.elsewhere import BUCKET, DATASET, DRAFT, KEY, PREFIX, REPOSITORY, SCRATCH, TARGET, Elsewhere
 from testbed.loop import Loop, held_out_prompts, host_folder, send_until
 from testbed.sign import tag
 from testcluster.wait import wait_for
@@ -92,6 +93,18 @@ def test_what_was_pushed_is_signed_by_a_hook_that_saw_the_user_s_key(served: Loo
 
 def test_two_pods_shared_the_extraction(served: Loop) -> None:
     assert {name.split("-")[1]: indexes for name, indexes in served.indexes.items()} == {"extract": "0,1"}
+
+
+def test_the_features_lay_in_the_bucket_and_nothing_of_them_is_left_on_any_disk(
+    bed: Testbed, served: Loop, elsewhere: Elsewhere
+) -> None:
+    stages = {stage.name: stage for stage in served.ready.status.stages}
+    extracted, removed = stages[StageName.EXTRACT].result, stages[StageName.CLEAN].result
+    assert extracted is not None
+    assert removed is not None
+    assert removed["bytes"] > extracted["bytes"] > 0, "what Clean found in the bucket: the parts and the whole of them"
+    assert elsewhere.stored(f"s3://{BUCKET}/{SCRATCH}") == {}
+    assert not (bed.folder("features") / bed.namespace / served.name).exists(), "the claim of others' features"
 
 
 def test_the_draft_trained_here_is_accepted_as_training_expected(served: Loop) -> None:

@@ -27,7 +27,7 @@ HUB_IMAGE, REGISTRY_IMAGE, STORE_IMAGE = "kit.local/hub:1", "kit.local/registry:
 HUB_PORT, REGISTRY_PORT, STORE_PORT = 8000, 5000, 7070
 REPOSITORY = "llm/tiny-eagle3"
 SECRET, USER, PASSWORD = "registry-login", "robot", "secret:word"
-BUCKET, PREFIX, BUCKET_LOGIN = "drafts", "tiny", "bucket-login"
+BUCKET, PREFIX, SCRATCH, BUCKET_LOGIN = "drafts", "tiny", "scratch", "bucket-login"
 KEYS = {"AWS_ACCESS_KEY_ID": "eagle3", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
 SIGNER, KEY = "signer", "a key of the user's"
 READY_SECONDS = 60
@@ -48,7 +48,8 @@ class Elsewhere:
         return f"{REGISTRY}.{self.bed.namespace}:{REGISTRY_PORT}"
 
     def sections(self) -> dict[str, Any]:
-        """Of the tiny object's spec: its target and its data come from the hub, its draft goes to the registry, signed, and to the bucket."""
+        """Of the tiny object's spec: its target and its data come from the hub, its features lie in the bucket, and its draft goes to the
+        registry, signed, and to the bucket."""
         spec = tiny.manifest()["spec"]
         data = {name: value for name, value in spec["data"].items() if name != "conversations"}
         oci = {"reference": f"{self.registry}/{REPOSITORY}", "secret": SECRET, "plainHttp": True}
@@ -57,6 +58,7 @@ class Elsewhere:
         hook = {"image": HUB_IMAGE, "command": command, "env": [key]}
         store = f"http://{STORE}.{self.bed.namespace}:{STORE_PORT}"
         bucket = {"url": f"s3://{BUCKET}/{PREFIX}", "endpoint": store, "secret": BUCKET_LOGIN}
+        features = {"objectStore": bucket | {"url": f"s3://{BUCKET}/{SCRATCH}", "cache": "1Gi"}}
         env: list[dict[str, Any]] = [
             {"name": "HF_ENDPOINT", "value": f"http://{HUB}.{self.bed.namespace}:{HUB_PORT}"},
             {"name": "AWS_ENDPOINT_URL", "value": store},
@@ -66,7 +68,7 @@ class Elsewhere:
             "target": {"model": TARGET},
             "data": {**data, "dataset": {"repository": DATASET}},
             "publish": {"oci": oci, "objectStore": bucket, "hook": hook},
-            "storage": {**spec["storage"], "models": {"claim": FETCHED}},
+            "storage": {**spec["storage"], "features": features, "models": {"claim": FETCHED}},
             "placement": {**spec["placement"], "env": env},
         }
 

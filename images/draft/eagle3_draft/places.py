@@ -8,6 +8,7 @@ when its manifest is there.
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -74,7 +75,7 @@ class Place(Protocol):
         """Remove a folder, its manifest and those of its parts first. One that is not there is no fault.
 
         Args:
-            folder: of an artifact, or of working files.
+            folder: of an artifact or of working files, or a working file.
             told: is told now and then how many files are gone.
 
         Returns:
@@ -149,17 +150,18 @@ class Volume:
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
         files, size = 0, 0
         for one in (folder, *self.inside(folder)):
-            (one / MANIFEST).unlink(missing_ok=True)
-        for parent, names, leaves in os.walk(folder, topdown=False):
-            for path in map(Path(parent).joinpath, (*leaves, *names)):
-                with suppress(FileNotFoundError):  # another pod removes the same
-                    if path.is_dir() and not path.is_symlink():
-                        path.rmdir()
-                        continue
-                    used = path.lstat().st_blocks * 512
-                    path.unlink()
-                    files, size = files + 1, size + used
-                    told(files)
-        with suppress(FileNotFoundError):
-            folder.rmdir()
+            with suppress(NotADirectoryError):
+                (one / MANIFEST).unlink(missing_ok=True)
+        below = (
+            Path(parent, name) for parent, names, leaves in os.walk(folder, topdown=False) for name in (*leaves, *names)
+        )
+        for path in chain(below, (folder,)):
+            with suppress(FileNotFoundError):  # another pod removes the same
+                if path.is_dir() and not path.is_symlink():
+                    path.rmdir()
+                    continue
+                used = path.lstat().st_blocks * 512
+                path.unlink()
+                files, size = files + 1, size + used
+                told(files)
         return files, size

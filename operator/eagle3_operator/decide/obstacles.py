@@ -49,7 +49,8 @@ def taken_name(view: View) -> Said | None:
 def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> Said | None:
     """Make the claims that are ours to make, which go with the object or outlive it as ``deletionPolicy`` says now.
 
-    That of features which have gone, and it with them, is made when a stage wants it (``retention``).
+    That of features which have gone, and it with them, is made when a stage wants it (``retention``). A draft that is adopted needs
+    none: no claim for features is made for it, nor missed.
 
     Without a user's claim, with one that is being deleted or that its pods cannot share, or where a stranger's has the name of ours, nothing starts.
     """
@@ -57,6 +58,8 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
     for root in names.roots(view.obj.spec):
         name = names.claim_name(view.obj, root)
         asked = getattr(view.obj.spec.storage, root).claim is None
+        if root == "features" and view.obj.spec.draft.checkpoint is not None and not _is_ours(view, name, asked):
+            continue
         if (found := view.seen.claims.get(name)) is not None:
             if asked and found.owned is None:
                 return _taken(root, found)
@@ -81,6 +84,12 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
     actions.apply += made
     refused = view.refused(*((one["kind"], one["metadata"]["name"]) for one in made))
     return Said("Unknown", *(refused or (Reason.PENDING, "claims are being made"))) if made else None
+
+
+def _is_ours(view: View, name: str, asked: bool) -> bool:
+    """Whether there is a claim of this name that the operator made for the object."""
+    found = view.seen.claims.get(name)
+    return asked and found is not None and found.owned is not None
 
 
 def _taken(root: names.RootName, claim: Claim) -> Said:

@@ -1,6 +1,7 @@
 """Retention: the features go once a draft is trained from them, and come back if another training needs them.
 
-What later stages need of them lies with the drafts. ``retain`` keeps them. A finished chain is known again by its draft.
+What later stages need of them lies with the drafts. ``retain`` keeps them. A finished chain is known again by its draft. Where a
+draft is adopted none are needed: those of former specs go once it is converted.
 
 Where the operator made a claim for the features alone, it goes with them, and is made anew when a stage wants it. On a claim of
 the user's, on one that somebody else uses, or in an object store, a Job removes them.
@@ -61,22 +62,28 @@ def clean(
     view: View,
     actions: Actions,
 ) -> list[Link]:
-    """Clean, one step further, where Train is finished; puts its status into ``chain``. Of a claim of ours it is the deletion.
+    """Clean, one step further, once nobody needs the features; puts its status into ``chain``. Of a claim of ours it is the deletion.
 
     Returns:
         What it wants a Job for. That the features are gone stays known also where nothing more is to be cleaned.
     """
     by_name = {link.stage: link for link in links}
-    trained, before, name = chain.get(StageName.TRAIN), former.get(StageName.CLEAN), _own_claim(view)
-    if StageName.EXTRACT not in by_name:
+    before, name = former.get(StageName.CLEAN), _own_claim(view)
+    if StageName.EXTRACT in by_name:
+        link, last = stages.clean(view.obj, by_name[StageName.EXTRACT], by_name[StageName.TRAIN]), StageName.TRAIN
+    elif _has_left(former, view):
+        known = before or former.get(StageName.EXTRACT)
+        link = stages.clean_for_adopted(view.obj, by_name[StageName.CONVERT], known.artifact if known else None)
+        last = StageName.CONVERT
+        chain[StageName.CLEAN] = before or _remembered(link)
+    else:
         return []
-    link = stages.clean(view.obj, by_name[StageName.EXTRACT], by_name[StageName.TRAIN])
     begun = before if _begun(before, link.artifact) else None
     if begun is not None and begun.state is StageState.SUCCEEDED:
         chain[StageName.CLEAN] = begun
         if name is None:
             return [link]
-    if trained is None or trained.state is not StageState.SUCCEEDED:
+    if last not in chain or chain[last].state is not StageState.SUCCEEDED:
         return []
     if begun is None and (view.obj.spec.extract.retain or (name is not None and view.obj.spec.suspend)):
         return []
@@ -112,6 +119,28 @@ def restored(
     actions.delete += [Delete("Job", name) for name in going if not view.seen.jobs[name].terminating]
     seen = replace(view.seen, jobs={**view.seen.jobs, **going})
     return {name: status for name, status in former.items() if name not in renewed}, replace(view, seen=seen)
+
+
+def _has_left(former: Mapping[StageName, StageStatus], view: View) -> bool:
+    """Where a draft is adopted: whether former specs may have left features, or a claim of ours for them."""
+    extracted, there = former.get(StageName.EXTRACT), names.claim_name(view.obj, "features") in view.seen.claims
+    if StageName.CLEAN in former:
+        return True
+    if extracted is not None and (extracted.job is not None or extracted.state is StageState.SUCCEEDED):
+        return there or "features" not in names.roots(view.obj.spec)
+    return there and _own_claim(view) is not None
+
+
+def _remembered(link: Link) -> StageStatus:
+    """Clean's status where a draft is adopted and not converted yet: Extract, which would tell of the features, is no stage any more."""
+    return StageStatus(
+        name=link.stage,
+        key=link.key,
+        state=StageState.WAITING,
+        reason=Reason.PENDING,
+        message="the features of former specs go once the draft that is adopted is converted",
+        artifact=link.artifact,
+    )
 
 
 def _begun(cleaned: StageStatus | None, features: str | None) -> bool:
@@ -181,7 +210,7 @@ def claim_has_gone(view: View, before: Eagle3DraftStatus) -> bool:
 def awaited_claim(view: View) -> Waiting | None:
     """Why no Job that mounts the features can be started, if so: their claim is going, or has gone with former ones."""
     name = names.claim_name(view.obj, "features")
-    if view.obj.spec.storage.features.size is None:
+    if view.obj.spec.storage.features.size is None or view.obj.spec.draft.checkpoint is not None:
         return None
     if (claim := view.seen.claims.get(name)) is None:
         making = (Reason.PENDING, f"PersistentVolumeClaim {name} is being made")

@@ -239,7 +239,7 @@ def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program
         gpus=stage_gpus(obj.spec, stage),
         requests=_requests(config),
         environment={} if own_image else {"PYTHONPATH": LIBRARY},
-        secrets=bucket_keys(_bucket(obj.spec, stage)),
+        secrets=bucket_keys(_bucket(obj.spec, config)),
         own_image=own_image,
         container={"terminationMessagePolicy": "File", **_ports(stage)},
     )
@@ -270,18 +270,24 @@ def _scraping(stage: StageName) -> dict[str, str]:
 def _mounts(obj: Eagle3Draft, config: JobConfig) -> tuple[Mount, ...]:
     stage = StageName(config.stage)
     placement = stage_placement(obj.spec, stage)
-    features_gone = isinstance(config, InspectConfig) and config.features_gone
     return (
         configuration(),
         *(() if stage in OWN_IMAGE else (library(read_only=True),)),
         # The others must run where a claim of ours has gone with the features, or is about to
-        *((root_mount(obj, "features"),) if stage in FEATURE_STAGES and not features_gone else ()),
+        *((root_mount(obj, "features"),) if _sees_features(config) else ()),
         root_mount(obj, "drafts"),
         *_models(obj, stage),
         *user_mounts(placement, read_only=stage in ONLY_LOOKING),
         *((shared_memory(placement),) if is_large(obj.spec, stage) else ()),
         *(registry_login(obj.spec.publish) if stage is StageName.PUBLISH else ()),
     )
+
+
+def _sees_features(config: JobConfig) -> bool:
+    """Whether a stage makes, reads or removes features, or asks for their space. Where a draft is adopted no inspection does."""
+    if isinstance(config, InspectConfig) and (config.features_gone or config.checkpoint is not None):
+        return False
+    return config.stage in FEATURE_STAGES
 
 
 def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
@@ -291,11 +297,11 @@ def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
     return (root_mount(obj, "models", read_only=stage is not StageName.FETCH),)
 
 
-def _bucket(spec: Eagle3DraftSpec, stage: StageName) -> Bucket | None:
+def _bucket(spec: Eagle3DraftSpec, config: JobConfig) -> Bucket | None:
     """The object store that a stage speaks to, if it does."""
-    if stage is StageName.PUBLISH:
+    if config.stage == StageName.PUBLISH:
         return spec.publish.object_store if spec.publish is not None else None
-    return spec.storage.features.object_store if stage in FEATURE_STAGES else None
+    return spec.storage.features.object_store if _sees_features(config) else None
 
 
 def _failure_rules() -> list[Manifest]:

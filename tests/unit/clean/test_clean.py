@@ -9,9 +9,9 @@ from eagle3_draft.clean import run
 from eagle3_draft.places import Volume
 
 
-def cleaned(root: Path) -> CleanResult:
+def cleaned(root: Path, drafts: Path | None = None) -> CleanResult:
     owner = ObjectReference(namespace="llm", name="tiny", uid="u")
-    return run(CleanConfig(owner=owner, key="c" * 16), features_root=root)
+    return run(CleanConfig(owner=owner, key="c" * 16), features_root=root, drafts_root=drafts or root)
 
 
 def names(folder: Path) -> set[str]:
@@ -72,6 +72,22 @@ def test_a_trained_draft_on_the_claim_of_the_features_stays(tmp_path: Path) -> N
     trained = checkpoint(artifact(tmp_path / "llm" / "tiny" / "train" / "t1"))
     cleaned(tmp_path)
     assert names(trained) == {"manifest.json", "part-00000-of-00001"}
+
+
+def test_of_trainings_that_no_draft_came_of_nothing_is_left_with_the_drafts(tmp_path: Path) -> None:
+    """Where features lie in a bucket their checkpoints are there, and the best weights so far always are."""
+    trainings = tmp_path / "drafts" / "llm" / "tiny" / "train"
+    trained = checkpoint(artifact(trainings / "t1"))
+    abandoned = checkpoint(trainings / "t0" / ".scratch").parent
+    for training in (trained, abandoned):
+        (training / ".best-7.safetensors").write_bytes(bytes(4096))
+    (abandoned / "config.json").write_text("{}")
+    theirs = checkpoint(tmp_path / "drafts" / "llm" / "another" / "train" / "t0")
+    result = cleaned(tmp_path / "features", tmp_path / "drafts")
+    assert names(trainings) == {"t1"}
+    assert names(trained) == {"manifest.json", "part-00000-of-00001"}
+    assert (theirs / ".step-7").exists()
+    assert result.files == 2 + 1 + 2  # checkpoints, the configuration, best weights
 
 
 def test_nothing_to_remove_is_no_fault(tmp_path: Path) -> None:

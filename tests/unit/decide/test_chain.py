@@ -742,6 +742,88 @@ def test_the_claim_of_features_stays_where_they_are_to_stay(kept_by: dict[str, A
     assert "kimi-features" not in world.seen.claims
 
 
+ADOPTED = {"checkpoint": "/data/another", "vocabularySize": None}
+
+
+def test_an_object_that_adopts_a_draft_has_no_volume_made_or_asked_for_features_that_it_does_not_need() -> None:
+    world = on_a_claim_of_the_operators(draft={"checkpoint": "/drafts/mine"})
+    world.finish("inspect").finish("convert")
+    assert world.reason("DraftConverted") == ("True", Reason.ARTIFACT_PUBLISHED)
+    assert "kimi-features" not in world.seen.claims
+    assert "features" not in json.dumps(world.applied_job("inspect")["spec"]["template"]["spec"]["volumes"])
+    assert not world.jobs("clean")
+    without = World().edit(draft={"checkpoint": "/drafts/mine"})
+    without.seen = replace(without.seen, claims={"drafts": without.seen.claims["drafts"]})
+    without.settle().finish("inspect").finish("convert")
+    assert without.reason("DraftConverted") == ("True", Reason.ARTIFACT_PUBLISHED), (
+        "a claim of the user's is not missed"
+    )
+
+
+def test_a_claim_of_former_features_goes_once_the_draft_that_is_adopted_instead_is_converted() -> None:
+    world = on_a_claim_of_the_operators().finish("inspect").finish("extract")
+    world.edit(draft=ADOPTED).settle().finish("inspect")
+    assert "kimi-features" in world.seen.claims, "the edit may be taken back"
+    world.finish("convert")
+    assert "kimi-features" not in world.seen.claims
+    world.later(3600).settle()
+    assert "kimi-features" not in world.seen.claims, "and is not made again for nothing"
+    extract = next(name for name in world.created if "extract" in name)
+    world.edit(draft={"checkpoint": None, "vocabularySize": 32000}).settle().finish("inspect").finish("extract")
+    assert world.created.count(extract) == 2
+    assert "kimi-features" in world.seen.claims
+    world.finish("train").finish("convert")
+    assert world.reason("DraftConverted") == ("True", Reason.ARTIFACT_PUBLISHED)
+
+
+def test_a_claim_that_an_older_version_made_for_an_adopted_draft_goes_too() -> None:
+    world = World().edit(draft=ADOPTED, storage={"features": {"claim": None, "size": "1Ti"}})
+    ours = Claim("kimi-features", 10**13, owned=False, used_by=())
+    world.seen = replace(world.seen, claims={**world.seen.claims, ours.name: ours})
+    world.settle().finish("inspect").finish("convert")
+    assert "kimi-features" not in world.seen.claims
+
+
+def test_features_of_former_specs_on_a_claim_of_the_users_are_removed_once_the_adopted_draft_is_converted() -> None:
+    world = World().settle().finish("inspect").finish("extract")
+    world.edit(draft=ADOPTED).settle().finish("inspect")
+    assert not world.jobs("clean")
+    world.finish("convert")
+    assert not world.job("clean").finished
+    world.finish("clean").later(3600).settle()
+    assert world.reason("DraftConverted") == ("True", Reason.ARTIFACT_PUBLISHED)
+    assert sum("clean" in name for name in world.created) == 1
+    extract = next(name for name in world.created if "extract" in name)
+    world.edit(draft={"checkpoint": None, "vocabularySize": 32000}).settle().finish("inspect").settle()
+    assert world.created.count(extract) == 2, "they are gone"
+
+
+def test_an_edit_to_an_adopted_draft_that_is_taken_back_before_it_is_converted_loses_no_features() -> None:
+    world = World().settle().finish("inspect").finish("extract")
+    world.edit(draft=ADOPTED).settle().finish("inspect")
+    world.edit(draft={"checkpoint": None, "vocabularySize": 32000}).settle().finish("inspect").finish("extract")
+    assert not world.jobs("clean")
+    world.finish("train")
+    assert world.job("clean")
+
+
+@pytest.mark.parametrize("storage", [{}, {"features": {"claim": None, "size": "1Ti"}}])
+def test_an_adopted_draft_leaves_features_that_are_to_be_retained(storage: dict[str, Any]) -> None:
+    world = World().edit(extract={"retain": True}, storage=storage).settle().finish("inspect").finish("extract")
+    claims = set(world.seen.claims)
+    world.edit(draft=ADOPTED).settle().finish("inspect").finish("convert")
+    assert set(world.seen.claims) == claims
+    assert not world.jobs("clean")
+    world.edit(extract={"retain": False}).settle()
+    assert world.jobs("clean") or set(world.seen.claims) < claims, "they are remembered"
+
+
+def test_an_object_that_never_extracted_anything_cleans_nothing_up() -> None:
+    world = World().edit(draft=ADOPTED).settle().finish("inspect").finish("convert")
+    assert not world.jobs("clean")
+    assert "clean" not in {stage.name for stage in world.told.stages}
+
+
 def test_a_claim_on_which_the_drafts_lie_too_is_emptied_of_features_and_not_deleted() -> None:
     storage = {"features": {"claim": None, "size": "1Ti"}, "drafts": {"claim": "kimi-features"}}
     world = World().edit(storage=storage)

@@ -1,44 +1,40 @@
 """The stage Clean."""
 
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from eagle3_api.artifacts import FEATURES_ROOT
+from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT
 from eagle3_api.jobs import CleanConfig, CleanResult, StageName
 from eagle3_draft.places import Volume, place
 from eagle3_draft.progress import Progress
 
 
-def run(config: CleanConfig, *, features_root: Path | None = None) -> CleanResult:
-    """Remove what the object's extractions and trainings left under the features root, whatever their keys.
+def run(config: CleanConfig, *, features_root: Path | None = None, drafts_root: Path | None = None) -> CleanResult:
+    """Remove what the object's extractions and trainings left, whatever their keys.
 
-    Of a training these are its working files alone: where one claim holds features and drafts, the trained draft lies in the same
-    folder. Whatever appears meanwhile, of an edit that the object has seen since, is not looked at.
+    Of a training that is under either root: all, if no draft came of it, and else its working files. Whatever appears meanwhile, of
+    an edit that the object has seen since, is not looked at.
 
     Args:
         config: of the stage.
-        features_root: where the features volume is mounted; elsewhere in tests.
+        features_root, drafts_root: where the volumes are mounted; elsewhere in tests.
 
     Raises:
         StageError: the object store lets us not in, or cannot be reached (StorageUnavailable).
         OSError: a file cannot be removed.
     """
-    root = features_root or Path(FEATURES_ROOT)
-    own = root / config.owner.namespace / config.owner.name
+    root, name = features_root or Path(FEATURES_ROOT), Path(config.owner.namespace, config.owner.name)
     at, volume = place(config.object_store, root), Volume()
-    trainings = volume.inside(own / StageName.TRAIN)
-    checkpoints = [path for training in trainings for path in volume.inside(training) if path.name.startswith(".")]
-    doomed = [(at, path) for path in at.inside(own / StageName.EXTRACT)] + [(volume, path) for path in checkpoints]
+    doomed = [(at, path) for path in at.inside(root / name / StageName.EXTRACT)]
+    for one in dict.fromkeys((root, drafts_root or Path(DRAFTS_ROOT))):
+        for training, finished in volume.inside(one / name / StageName.TRAIN).items():
+            doomed += [(volume, path) for path in (training.glob(".*") if finished else (training,))]
     files, size = 0, 0
-    progress = Progress(len(doomed), "folders")
+    progress = Progress(len(doomed), "folders and working files")
     for number, (where, folder) in enumerate(doomed):
         progress.update(number)
         removed, freed = where.remove(folder, partial(_told, progress, number))
         files, size = files + removed, size + freed
-    for training in trainings:
-        with suppress(OSError):  # it is the trained draft's
-            training.rmdir()
     progress.update(len(doomed))
     return CleanResult(files=files, bytes=size)
 

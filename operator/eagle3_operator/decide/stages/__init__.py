@@ -9,7 +9,7 @@ from functools import partial
 from eagle3_api.jobs import Facts, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.stages.attempts import Attempts
-from eagle3_operator.decide.stages.clean import clean
+from eagle3_operator.decide.stages.clean import clean, clean_for_adopted
 from eagle3_operator.decide.stages.configuration import sglang_version
 from eagle3_operator.decide.stages.convert import CONVERT
 from eagle3_operator.decide.stages.extract import EXTRACT
@@ -20,7 +20,18 @@ from eagle3_operator.decide.stages.publish import publish
 from eagle3_operator.decide.stages.stage import Context, Link
 from eagle3_operator.decide.stages.train import TRAIN
 
-__all__ = ["Attempts", "Link", "after_inspection", "clean", "fetch", "hook", "inspect", "publish", "sglang_version"]
+__all__ = [
+    "Attempts",
+    "Link",
+    "after_inspection",
+    "clean",
+    "clean_for_adopted",
+    "fetch",
+    "hook",
+    "inspect",
+    "publish",
+    "sglang_version",
+]
 
 
 def after_inspection(

@@ -1,5 +1,7 @@
 """Clean: what nobody needs any more."""
 
+from collections.abc import Mapping
+
 from eagle3_api.jobs import CleanConfig, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.keys import key_of
@@ -13,6 +15,22 @@ def clean(obj: Eagle3Draft, extract: Link, train: Link) -> Link:
     Those of former keys too: of the object's extractions and trainings none is under way then. Its ``artifact`` is the
     present one of those that it removes.
     """
-    key = key_of("clean/1", {"features": extract.key, "trained": train.key})
-    config = CleanConfig(owner=owner(obj), key=key, object_store=object_store(obj.spec))
-    return Link(StageName.CLEAN, key, config, extract.artifact)
+    return _clean(obj, {"features": extract.key, "trained": train.key}, extract.artifact)
+
+
+def clean_for_adopted(obj: Eagle3Draft, convert: Link, features: str | None) -> Link:
+    """The same where a draft is adopted, once that is converted: nothing is extracted or trained any more.
+
+    Args:
+        obj: the object.
+        convert: of the draft that is adopted.
+        features: the last of those that it removes, as far as they are known.
+    """
+    return _clean(obj, {"adopted": convert.key}, features)
+
+
+def _clean(obj: Eagle3Draft, instead: Mapping[str, str], features: str | None) -> Link:
+    key = key_of("clean/1", instead)
+    return Link(
+        StageName.CLEAN, key, CleanConfig(owner=owner(obj), key=key, object_store=object_store(obj.spec)), features
+    )
