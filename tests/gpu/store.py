@@ -132,6 +132,8 @@ def _write_target(folder: Path, draft: DraftConfig, target: Target) -> None:
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
     }
+    if draft.latent is not None:
+        config |= draft.latent.model_dump()
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")  # part of a target's digest, and never read
     save_file(

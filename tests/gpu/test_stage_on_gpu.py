@@ -24,7 +24,7 @@ from eagle3_draft.train.plan import Plan
 from eagle3_draft.train.portions import Portions
 from eagle3_draft.train.prefetch import prefetched
 from gpu import store
-from gpu.test_training_on_gpu import GPU, IDS, SIZES, STEPS
+from gpu.test_training_on_gpu import GPU, IDS, KINDS, SIZES, STEPS
 from stages.supervised import PATIENCE, kill, ranks, supervised, wait_for_step
 from unit.train import corpus
 
@@ -39,6 +39,9 @@ SETTINGS: dict[str, Any] = {
     "tokens_per_step": 1024,
     "learning_rate": 3e-3,
 }
+
+#: How far losses on two GPUs may be from those on one. Read on H200s in bf16: 4e-4, which gradients added up in bf16 would exceed.
+APART = {"bf16": 2e-3, "fp8": 2e-2}
 
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
@@ -72,6 +75,19 @@ def test_the_draft_learns(whole: dict[str, Any]) -> None:
     assert losses(whole)[-1] < 0.5 * losses(whole)[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("latent", {"attention": "Latent"}), ("EAGLE-3.1, two layers", {"variant": "EAGLE-3.1", "depth": 2})],
+)
+def test_another_kind_of_draft_learns_too(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    made = store.make(tmp_path / "store", KINDS[name], train=TRAIN, held_out=HELD_OUT, alphabet=64)
+    report = trained(made, tmp_path, **settings)
+    best = report["heldOut"][report["bestEpoch"] - 1]
+    print(f"{name}, losses:", losses(report)[0], losses(report)[-1], "accept length:", best["accept_length"])
+    assert best["accept_length"][STEPS - 2] > 1.5
+    assert losses(report)[-1] < 0.5 * losses(report)[0]
+
+
 def test_the_same_training_gives_the_same_losses(made: corpus.Corpus, whole: dict[str, Any], tmp_path: Path) -> None:
     again = losses(trained(made, tmp_path))
     apart = max(abs(a / b - 1) for a, b in zip(again, losses(whole), strict=True))
@@ -80,12 +96,19 @@ def test_the_same_training_gives_the_same_losses(made: corpus.Corpus, whole: dic
 
 
 @pytest.mark.timeout(500)  # three trainings, of which two are processes of their own
-@pytest.mark.parametrize(("teacher", "precision"), [("LastState", "bf16"), ("TopK", "fp8")])
+@pytest.mark.parametrize(
+    ("teacher", "precision", "processes"),
+    [
+        pytest.param("LastState", "bf16", 1, id="bf16"),
+        pytest.param("TopK", "fp8", 1, id="fp8 and TopK"),
+        pytest.param("LastState", "bf16", 2, id="bf16 on two GPUs", marks=two_gpus),
+    ],
+)
 def test_a_deterministic_training_that_is_killed_goes_on_to_the_same_bits(
-    teacher: Any, precision: str, tmp_path: Path
+    teacher: Any, precision: str, processes: int, tmp_path: Path
 ) -> None:
     made = store.make(tmp_path / "store", SIZES, train=TRAIN, held_out=HELD_OUT, alphabet=64, teacher=teacher)
-    settings = {"deterministic": True, "precision": precision, "epochs": 2}
+    settings = {"deterministic": True, "precision": precision, "epochs": 2, "processes": processes}
     whole = trained(made, tmp_path / "whole", **settings)
     config = corpus.train_config(made, tmp_path / "killed", **(SETTINGS | settings | {"checkpoint_interval": 0.0}))
     with supervised(config, tmp_path / "pod") as process:
@@ -134,7 +157,7 @@ def test_two_gpus_train_as_one(made: corpus.Corpus, tmp_path: Path, precision: s
     for name in ("cut up", "copies"):
         found = losses(reports[name])
         print(f"{precision}, {name}: losses apart", max(abs(a / b - 1) for a, b in zip(found, one, strict=True)))
-        assert found == pytest.approx(one, rel=2e-2)
+        assert found == pytest.approx(one, rel=APART[precision])
         for matrix, weight in weights["one"].items():
             assert torch.cosine_similarity(weights[name][matrix].flatten(), weight.flatten(), 0) > 0.99, matrix
 

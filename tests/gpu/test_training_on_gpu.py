@@ -13,6 +13,7 @@ from eagle3_draft.features import LastState, Sample, TopK, mapped
 from eagle3_draft.features.likeliest_kernel import likeliest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly, first_keys
+from eagle3_draft.model.config import Latent
 from eagle3_draft.model.diagonal import Chain, merge_plainly
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
@@ -41,6 +42,23 @@ SIZES = DraftConfig(
     max_position_embeddings=512,
 )
 
+#: DeepSeek's sizes of a head.
+LATENT = Latent(q_lora_rank=96, kv_lora_rank=128, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+
+
+def latent(**changes: bool) -> DraftConfig:
+    return SIZES.model_copy(update={"kv_heads": 8, "head_dim": 192, "latent": LATENT.model_copy(update=changes)})
+
+
+#: What has a way of its own through the fast unroll.
+KINDS = {
+    "EAGLE-3": SIZES,
+    "EAGLE-3.1, two layers": SIZES.model_copy(update={"fc_norm": True, "norm_output": True, "depth": 2}),
+    "biases, norm before fc": SIZES.model_copy(update={"fc_bias": True, "output_bias": True, "norm_before_fc": True}),
+    "latent": latent(),
+    "latent, halves rotated": latent(rope_interleave=False),
+}
+
 
 def away(found: Tensor, expected: Tensor) -> float:
     """Relative distance."""
@@ -64,7 +82,7 @@ def new_batch() -> Batch:
     return pack(samples, STEPS, multiple=GPU_MULTIPLE).to(GPU)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(8, 2, 64), (6, 2, 80), (3, 3, 128)])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(8, 2, 64), (6, 2, 80), (3, 3, 128), (4, 4, 256)])
 def test_the_merge_kernel_is_its_formula(heads: int, kv_heads: int, head_dim: int) -> None:
     torch.manual_seed(1)
     chain = Chain(3, torch.empty(1, kv_heads, head_dim, device=GPU), 50)
@@ -238,12 +256,12 @@ def test_the_loss_kernel_is_its_formula_for_stored_probabilities(kind: Any) -> N
 
 
 def losses_and_gradients(
-    kind: torch.dtype, *, fast: bool, factor: type[Factor] = Factor
+    kind: torch.dtype, *, fast: bool, sizes: DraftConfig = SIZES, factor: type[Factor] = Factor
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Of one unroll: the steps' losses, what is right, and the gradients."""
     batch = new_batch()
     torch.manual_seed(4)
-    draft = FastDraft(SIZES).to(GPU)
+    draft = FastDraft(sizes).to(GPU)
     with torch.no_grad():
         for parameter in draft.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.05 + (parameter.dim() == 1))
@@ -271,24 +289,26 @@ def losses_and_gradients(
     )
 
 
-def test_in_float32_losses_and_gradients_are_those_of_the_plain_unroll() -> None:
-    losses, right, gradients = losses_and_gradients(torch.float32, fast=True)
-    expected, expected_right, expected_gradients = losses_and_gradients(torch.float32, fast=False)
+@pytest.mark.parametrize("name", KINDS)
+def test_in_float32_losses_and_gradients_are_those_of_the_plain_unroll(name: str) -> None:
+    losses, right, gradients = losses_and_gradients(torch.float32, fast=True, sizes=KINDS[name])
+    expected, expected_right, expected_gradients = losses_and_gradients(torch.float32, fast=False, sizes=KINDS[name])
     assert away(losses, expected) < 1e-5
     assert torch.equal(right, expected_right)
     assert gradients.keys() == expected_gradients.keys()
-    distances = {name: away(gradients[name], expected_gradients[name]) for name in gradients}
-    print(f"float32: losses {away(losses, expected):.1e}, gradients at most {max(distances.values()):.1e}")
+    distances = {matrix: away(gradients[matrix], expected_gradients[matrix]) for matrix in gradients}
+    print(f"float32, {name}: losses {away(losses, expected):.1e}, gradients at most {max(distances.values()):.1e}")
     assert max(distances.values()) < 1e-3
 
 
-def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_unroll_is() -> None:
-    expected, _, exact = losses_and_gradients(torch.float32, fast=False)
-    plain_losses, _, plain = losses_and_gradients(torch.bfloat16, fast=False)
-    fast_losses, _, fast = losses_and_gradients(torch.bfloat16, fast=True)
-    print(f"bfloat16 losses: plain {away(plain_losses, expected):.1e}, fast {away(fast_losses, expected):.1e}")
-    for name, gradient in exact.items():
-        distance, reference = away(fast[name], gradient), away(plain[name], gradient)
-        print(f"bfloat16 gradient of {name}: plain {reference:.1e}, fast {distance:.1e}")
+@pytest.mark.parametrize("name", KINDS)
+def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_unroll_is(name: str) -> None:
+    expected, _, exact = losses_and_gradients(torch.float32, fast=False, sizes=KINDS[name])
+    plain_losses, _, plain = losses_and_gradients(torch.bfloat16, fast=False, sizes=KINDS[name])
+    fast_losses, _, fast = losses_and_gradients(torch.bfloat16, fast=True, sizes=KINDS[name])
+    print(f"bfloat16, {name}, losses: plain {away(plain_losses, expected):.1e}, fast {away(fast_losses, expected):.1e}")
+    for matrix, gradient in exact.items():
+        distance, reference = away(fast[matrix], gradient), away(plain[matrix], gradient)
+        print(f"bfloat16 gradient of {matrix}: plain {reference:.1e}, fast {distance:.1e}")
         assert distance < 1.5 * reference + 1e-3
     assert away(fast_losses, expected) < 2 * away(plain_losses, expected) + 1e-3
