@@ -47,9 +47,12 @@ def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observa
     if not asked or asked in (status.handled.retry, status.handled.beside):
         return Retried(status, seen)
     what, _, token = asked.partition("@")
+    stage = next((s for s in status.stages if s.name == what and what != StageName.INSPECT), None)
+    former = seen.jobs.get(stage.job or "") if stage is not None else None
+    if former is not None and seen.refusal(former.kind, former.name) is not None:
+        return Retried(status, seen)  # it cannot be deleted, which is tried again: the other try is still to come
     handled = status.handled.model_copy(update={"retry" if what in _INSPECTED else "beside": asked})
     status = status.model_copy(update={"handled": handled})
-    stage = next((s for s in status.stages if s.name == what and what != StageName.INSPECT), None)
     if stage is not None:
         return _retry_stage(status, seen, stage, token)
     serving = status.serving_revision

@@ -33,6 +33,18 @@ def test_a_refused_job_is_told_with_the_quotas_words_and_what_to_do() -> None:
     assert reasons(world)[-1] == "ExtractStarted"
 
 
+def test_a_retry_whose_former_job_cannot_be_deleted_is_still_to_come() -> None:
+    world = World().settle().finish("inspect").fail("extract", Reason.NON_FINITE, "the states are not finite")
+    world.refuses = ("Job/kimi-extract-.*",)
+    world.annotations["eagle3.dev/retry"] = "extract@mended"
+    world.settle()
+    assert world.reason("FeaturesReady") == ("False", Reason.NON_FINITE)
+    assert "could not be deleted" in world.condition("Reconciling").message
+    world.refuses = ()
+    world.settle().finish("inspect")
+    assert world.reason("FeaturesReady") == ("Unknown", Reason.EXTRACTING)
+
+
 def test_an_object_that_is_refused_for_hours_is_not_written_again_and_again() -> None:
     world = World(refuses=("Job/.*",)).settle()
     before = world.status

@@ -129,7 +129,8 @@ class World:
         """One reconcile, carried out."""
         decision, former = self.decided(), self.serving
         for deleted in decision.delete:
-            self._delete(deleted.kind, deleted.name)
+            if not self._refuses(deleted.kind, deleted.name):
+                self._delete(deleted.kind, deleted.name)
         applied = [manifest for manifest in decision.apply if not self.is_refused(manifest)]
         for manifest in applied:
             self._apply(manifest)
@@ -157,7 +158,8 @@ class World:
         seen = self.seen
         while True:
             decision = decide(self.obj, seen, self.settings, self.now)
-            asked = [
+            asked = [("deleted", deletion.kind, deletion.name) for deletion in decision.delete]
+            asked += [
                 ("created" if m["kind"] in ("Job", "JobSet") else "applied", m["kind"], m["metadata"]["name"])
                 for m in decision.apply
             ]
