@@ -10,6 +10,7 @@ the annotation.
 from dataclasses import dataclass
 
 from eagle3_api.spec import AutoApply, Eagle3Draft
+from eagle3_operator.decide.commands import annotate
 
 APPROVE_ANNOTATION = "eagle3.dev/approve"
 
@@ -38,5 +39,4 @@ class Approvals:
 
     def command(self, what: str, key: str) -> str:
         """The sentence with which a person is told how to approve this."""
-        word = f"{APPROVE_ANNOTATION}={what}@{key[:KEY_CHARACTERS]}"
-        return f"Approve: kubectl annotate e3d {self.obj.metadata.name} {word} --overwrite"
+        return f"Approve: {annotate(self.obj.metadata, APPROVE_ANNOTATION, f'{what}@{key[:KEY_CHARACTERS]}')}"

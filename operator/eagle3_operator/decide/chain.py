@@ -12,7 +12,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, ProbeConfig, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
-from eagle3_operator.decide import refusals, times
+from eagle3_operator.decide import commands, refusals, times
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
@@ -210,12 +210,11 @@ def _completed(link: Link, status: StageStatus, job: Job) -> Step:
 
 def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
     reason, message = _why_failed(job)
+    finished = times.text(job.finished_at or view.now)
     if status.name is not StageName.PROBE:  # which the revision tries again by itself
-        name = view.obj.metadata.name
-        message += f" Then retry: kubectl annotate e3d {name} eagle3.dev/retry={status.name}@<any new word> --overwrite"
+        message += f" Then retry: {commands.retry(view.obj.metadata, status.name, finished)}"
     said = _say(status, StageState.FAILED, reason, message, job)
-    finished = job.finished_at or view.now
-    return said.model_copy(update={"progress": None, "finished_at": times.text(finished)})
+    return said.model_copy(update={"progress": None, "finished_at": finished})
 
 
 def _why_failed(job: Job) -> tuple[Reason, str]:
@@ -304,9 +303,8 @@ def _podless(job: Job, view: View) -> Waiting | None:
     waited = (view.now - (job.started_at or job.created_at)).total_seconds()
     if job.pods or job.unmade or waited <= view.settings.surge_patience_seconds:
         return None
-    said = (
-        f"no pod of Job {job.name} is made: a quota or an admission refuses it, as kubectl describe job {job.name} says"
-    )
+    told = f"kubectl describe job {job.name} -n {view.obj.metadata.namespace}"
+    said = f"no pod of Job {job.name} is made: a quota or an admission refuses it, as {told} says"
     return Reason.UNSCHEDULABLE, said
 
 

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from eagle3_api.conditions import ORDER, Reason, Status, Type
 from eagle3_api.jobs import PublishResult, StageName
-from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Condition, StageState, StageStatus
-from eagle3_operator.decide import times
+from eagle3_operator.decide import commands, times
 from eagle3_operator.decide.chain import Waiting
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
@@ -32,6 +32,7 @@ class Said:
 class Situation:
     """What the conditions are folded from."""
 
+    metadata: Metadata
     spec: Eagle3DraftSpec
     stages: dict[StageName, StageStatus]
     #: What keeps the object from going on before any Job: storage that is not there, a name that is taken.
@@ -160,12 +161,13 @@ def _aftermath(at: Situation, newest: Revision) -> str:
     serving = f"{at.serving.name} is serving" if at.serving else "nothing is serving"
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
-    retry = f"eagle3.dev/retry={newest.name}@<any new word>"
+    status = newest.status
+    retry = commands.retry(at.metadata, newest.name, status.failed_at or status.started_at)
     if newest.startable:  # it is the probe that did not come to an end: nothing but this annotation forgets that
-        return f"{serving}; {newest.name} is tried again on {retry}."
+        return f"{serving}; {newest.name} is tried again by: {retry}"
     alone = newest.replaces(at.serving.number if at.serving else None)
     soon = "" if alone or newest.status.crashed else "in an hour, "
-    return f"{serving}; {newest.name} is tried again {soon}when the spec changes, or on {retry}."
+    return f"{serving}; {newest.name} is tried again {soon}when the spec changes, or by: {retry}"
 
 
 def server_available(at: Situation) -> Said | None:
@@ -224,25 +226,31 @@ def draft_healthy(at: Situation) -> Said | None:
 
 def ready(at: Situation) -> Said:
     """The whole: the newest desired revision proven and serving; without serve, the draft converted."""
-    chain = (accepted, features_ready, draft_trained, draft_converted)
-    for check in (*chain, revision_proven, server_available, draft_published):
+    checks = (accepted, features_ready, draft_trained, draft_converted, revision_proven, _newest_serves)
+    for check in (*checks, server_available, draft_published):
         said = check(at)
         if said is not None and said.status != "True":
             return Said("False", said.reason, said.message)
-    if at.spec.serve is None:
+    served, health = _newest_serves(at), draft_healthy(at)
+    if served is None:
         return Said("True", Reason.ARTIFACT_PUBLISHED, "the converted draft is published: status.artifact")
-    newest, serving = at.newest, at.serving
-    if newest is None or serving is None or newest.number != serving.number:
-        told = at.rollout.reason if at.rollout is not None else None
-        if at.rollout is not None and told is not None:
-            return Said("False", told, at.rollout.message)
-        return Said("False", Reason.ROLLING_OUT, f"{newest.name if newest else 'the new revision'} is about to serve")
-    health = draft_healthy(at)
     if health is not None and health.status == "False":
         return Said("False", health.reason, health.message)
     if health is not None and health.status == "True":
         return Said("True", Reason.DRAFT_HEALTHY, health.message)
-    return Said("True", Reason.SERVING, f"{serving.name} is proven and serving")
+    return served
+
+
+def _newest_serves(at: Situation) -> Said | None:
+    """Whether the Service has moved to the newest revision, which is proven. Until then what served may have gone for it."""
+    newest, serving, rollout = at.newest, at.serving, at.rollout
+    if at.spec.serve is None or newest is None:
+        return None
+    if serving is not None and serving.number == newest.number:
+        return Said("True", Reason.SERVING, f"{serving.name} is proven and serving")
+    if rollout is not None and rollout.reason is not None:
+        return Said("False", rollout.reason, rollout.message)
+    return Said("False", Reason.ROLLING_OUT, f"{newest.name} is about to serve")
 
 
 def stalled(at: Situation) -> Said:

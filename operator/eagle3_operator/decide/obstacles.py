@@ -79,7 +79,10 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
         if asked:
             made.append(claims.claim(view.obj, root))
             continue
-        text = f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}"
+        text = (
+            f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Make it, or "
+            f"give storage.{root} a size in a new object for the operator to make one"
+        )
         return Said("False", Reason.STORAGE_UNAVAILABLE, text)
     actions.apply += made
     refused = view.refused(*((one["kind"], one["metadata"]["name"]) for one in made))

@@ -167,6 +167,7 @@ class Rollout:
             self.reason, self.message = told
             if self.fleet[self.candidate].standing is Standing.UNTRIED:
                 return
+            self.reason, self.message = None, ""  # it is decided, and what is said of it stands in its judgement
 
     def choose_goal(self) -> None:
         """The best revision that may serve; while a candidate is undecided, what serves and may."""

@@ -52,7 +52,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
     could_not = tuple(refusals.told(refusal, obj.metadata.namespace) for refusal in seen.refused)
-    at = Situation(obj.spec, chain, obstacle, wanted, outcome, could_not)
+    at = Situation(obj.metadata, obj.spec, chain, obstacle, wanted, outcome, could_not)
     status = _status(view, known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec) + (outcome.events if outcome else [])
     return Decision(

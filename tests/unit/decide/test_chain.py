@@ -140,7 +140,8 @@ def test_a_failed_stage_stalls_the_object_with_its_own_words_and_is_left_alone()
     assert world.reason("Stalled") == ("True", Reason.STORAGE_TOO_SMALL)
     assert world.reason("Reconciling")[0] == "False"
     assert "4.58 TiB" in world.condition("Ready").message
-    assert "eagle3.dev/retry=inspect@" in world.condition("Ready").message
+    command = f"kubectl annotate e3d kimi -n llm eagle3.dev/retry=inspect@{stamp(world.now)} --overwrite"
+    assert world.condition("Ready").message.endswith(f"Then retry: {command}")
     world.later(86400).settle()
     assert len(world.created) == 1
 

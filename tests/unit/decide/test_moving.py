@@ -432,7 +432,10 @@ def test_a_draft_that_crashes_again_and_again_under_traffic_is_left_after_the_ti
     said = world.condition("RevisionProven").message
     assert "no pod of it has been ready for long in 20 min" in said
     assert "illegal memory access" in said
-    assert "r0 is serving; r1 is tried again when the spec changes, or on eagle3.dev/retry=r1@" in said
+    assert (
+        "r0 is serving; r1 is tried again when the spec changes, or by: kubectl annotate e3d kimi -n llm eagle3.dev/retry=r1@"
+        in said
+    )
     assert [event.type for event in world.events if event.reason == "RolledBack"] == ["Warning"]
     world.later(86400).settle()
     assert world.replicas == {0: 1, 1: 0}, "it would crash again"

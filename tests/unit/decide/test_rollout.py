@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from eagle3_api.conditions import EventReason, Reason
+from eagle3_api.jobs import Report, StageName
 from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import START, World, serving_draft, serving_plain, stamp, trained
 from unit.samples import FACTS, converted, measured
@@ -58,6 +59,18 @@ def test_the_budget_of_disruptions_follows_the_service() -> None:
     world = serving_draft()
     made = [m["spec"]["selector"]["matchLabels"] for m in world.applied if m["kind"] == "PodDisruptionBudget"]
     assert [labels["eagle3.dev/revision"] for labels in made] == ["r0", "r1"] == [f"r{n}" for n in world.served]
+
+
+def test_what_has_gone_for_a_proven_revision_is_missed_by_nobody() -> None:
+    world = serving_plain(World(room=1).edit(autoApply="Always", serve={"surge": "Never"})).ready(1)
+    job, result = world.job("probe"), measured(accept=2.71, speed=126.9)
+    report = Report(stage=StageName.PROBE, key=job.key, ok=True, result=result.to_json())
+    world._put_job(replace(job, complete=True, finished_at=world.now, report=report))
+    world.step()
+    assert world.serving == 0
+    assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+    assert (world.told.phase, *world.reason()) == ("RollingOut", "False", Reason.ROLLING_OUT)
+    assert world.settle().reason() == ("True", Reason.SERVING)
 
 
 def test_a_baseline_that_cannot_be_measured_again_is_what_a_waiting_draft_speaks_of() -> None:
@@ -394,7 +407,9 @@ def test_a_probe_that_could_not_measure_is_tried_three_times_and_rejects_nothing
         world.fail("probe", Reason.PROBE_ERROR, "the server closed the connection", code=21)
     assert world.reason("RevisionProven") == ("False", Reason.PROBE_ERROR)
     message = world.condition("RevisionProven").message
-    assert "is tried again on eagle3.dev/retry=r" in message, "only the annotation has it tried again"
+    assert "is tried again by: kubectl annotate e3d kimi -n llm eagle3.dev/retry=r" in message, (
+        "only the annotation has it tried again"
+    )
     assert world.told.revisions[1].state == "Stalled"
     assert world.serving == 0
 

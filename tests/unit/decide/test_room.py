@@ -136,7 +136,10 @@ def test_a_new_revision_that_could_not_start_is_not_tried_again_by_itself_at_the
     outages = world.outages
     world.ready(1).later(3700).settle().later(86400).settle()
     assert world.reason() == ("False", Reason.START_FAILED)
-    assert "r2 is tried again when the spec changes, or on eagle3.dev/retry=r2@" in world.condition("Ready").message
+    assert (
+        "r2 is tried again when the spec changes, or by: kubectl annotate e3d kimi -n llm eagle3.dev/retry=r2@"
+        in world.condition("Ready").message
+    )
     assert world.replicas == {0: 0, 1: 1, 2: 0}
     world.annotations["eagle3.dev/retry"] = "r2@again"
     world.settle()
