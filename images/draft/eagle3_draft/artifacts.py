@@ -38,7 +38,7 @@ Numbers = TypeVar("Numbers", bound=Model)
 #: A manifest has a few hundred bytes a file, and what has very many has parts; what is larger is none, and is not read into memory.
 MANIFEST_LIMIT = 64 * 1024 * 1024
 
-#: Manifests of parts that are asked for at a time: they may have to come over the network.
+#: Small files of parts that are asked for at a time: they may have to come over the network.
 READ_TOGETHER = 8
 
 #: Of what is published: readers run as other users.

@@ -7,6 +7,7 @@ shards that are read.
 
 import hashlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,9 @@ from eagle3_draft.shard_cache import ShardCache
 
 #: Of the object, which names the store.
 FIELD = "storage.features.objectStore"
+
+#: Objects that are removed at a time, of a store that may have a hundred thousand.
+REMOVED_TOGETHER = 16
 
 #: Under the root, where the shards that are read lie.
 SHARDS = ".shards"
@@ -93,10 +97,16 @@ class ObjectStore:
         with self._asking(folder):
             found = self._files.find(self._name(folder), detail=True)
             # The whole's manifest, then those of its parts
-            in_order = sorted(found, key=lambda one: (not one.endswith(f"/{MANIFEST}"), one.count("/")))
-            for number, one in enumerate(in_order, 1):
+            manifests = sorted(
+                (name for name in found if name.endswith(f"/{MANIFEST}")), key=lambda name: name.count("/")
+            )
+            for number, one in enumerate(manifests, 1):
                 self._files.rm_file(one)
                 told(number)
+            with ThreadPoolExecutor(REMOVED_TOGETHER, "removal") as threads:
+                gone = threads.map(self._files.rm_file, found.keys() - set(manifests))
+                for number, _ in enumerate(gone, len(manifests) + 1):
+                    told(number)
         return len(found), sum(one["size"] for one in found.values())
 
     def _manifest(self, folder: Path) -> bytes | None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,12 +33,12 @@ from eagle3_api.jobs import (
     Report,
     StageName,
 )
-from eagle3_api.manifest import File
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.tokenizer_files import template_digest, tokenizer_digest
-from eagle3_draft.extract import run
+from eagle3_draft.extract import parts, run, whole
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.extract.handover import folder_on_disk
 from eagle3_draft.extract.space import require_part
@@ -406,6 +407,27 @@ def test_a_pod_whose_files_another_one_cleaned_up_while_it_published_the_same_pu
     assert extract(world, 2, 1, monkeypatch).whole
     assert lost
     assert artifacts.finished(world.folder / "features", KEY) is not None
+
+
+def test_many_parts_are_asked_for_side_by_side(tmp_path: Path) -> None:
+    """One after the other, those of a large store in a slow bucket would take so long that the Job counts as hung."""
+    together = threading.Barrier(artifacts.READ_TOGETHER)
+
+    class Far(Volume):
+        def finished(self, folder: Path, key: str) -> Manifest | None:
+            together.wait(30)
+            return super().finished(folder, key)
+
+    every = parts.cut(artifacts.READ_TOGETHER, 1)
+    for part in every[::2]:
+        (tmp_path / part.name).mkdir()
+        artifacts.publish(
+            tmp_path / part.name, stage="extract", key=KEY, made_from={}, numbers={"of": part.number}, provenance={}
+        )
+    found = whole.finished(tmp_path, Far(), every, KEY)
+    assert {part: manifest.numbers["of"] for part, manifest in found.items()} == {
+        part: part.number for part in every[::2]
+    }
 
 
 def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,8 @@ def run(
     ):
         inputs = Inputs.open(config)
         every = parts.cut(len(inputs.conversations), part_conversations)
-        unfinished = [part for part in every if at.finished(folder / part.name, config.key) is None]
+        there = whole.finished(folder, at, every, config.key)
+        unfinished = [part for part in every if part not in there]
         own = parts.own(every, parts.index(), config.shards)
         to_make = [part for part in own if part in unfinished]
         for part in to_make:  # before the free space is looked at; no other pod writes there

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,9 @@ def publish_store(
             Reason.CORRUPT_ARTIFACT,
             f"the parts in {folder} hold states of different kinds. Delete the folder and set eagle3.dev/retry",
         )
-    tables = [load(at.content(folder / part, manifest.file(LENGTHS))) for part, manifest in manifests.items()]
+    with ThreadPoolExecutor(artifacts.READ_TOGETHER, "lengths") as threads:
+        lengths = [manifest.file(LENGTHS).within(part) for part, manifest in manifests.items()]
+        tables = list(map(load, threads.map(lambda file: at.content(folder, file), lengths)))
     named = set[str].intersection(*map(set, tables))  # a part of an older version has no digests
     joined = {name: torch.cat([table[name] for table in tables]) for name in named}
     artifacts.write_atomic(folder / LENGTHS, save(joined))
