@@ -13,6 +13,9 @@ from torch import Tensor
 
 from eagle3_draft.features import Sample
 from eagle3_draft.model import Draft
+from eagle3_draft.train.batches import pack
+from eagle3_draft.train.loss import Teacher, right_rows
+from eagle3_draft.train.replay import accepted, replay
 
 RECORDER = Path(__file__).with_name("recorder")
 
@@ -69,6 +72,22 @@ def chain(draft: Draft, ids: Tensor, hidden: Tensor, tokens: Sequence[int], embe
         logits = unrolled(draft, hidden, [(len(hidden), [*tokens, *proposed])], embedding)[-1]
         proposed.append(int(ids[logits.argmax()]))
     return proposed
+
+
+@torch.no_grad()
+def replayed(draft: Draft, ids: Tensor, sample: Sample, embedding: Tensor, head: Tensor, steps: int) -> tuple[int, int]:
+    """Tokens that verify steps produce of an answer, and verify steps, by the replay of a training.
+
+    Args:
+        draft, ids, sample, embedding, steps: as in ``expected``.
+        head: the target's, (vocabulary, hidden).
+    """
+    batch = pack([sample], steps)
+    logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
+    said = Teacher(head, ids).labels(batch.teaching)
+    proposed = zip(logits, batch.label_rows, strict=True)
+    right = batch.table([right_rows(of_step, said, rows, ids) for of_step, rows in proposed], missing=False)
+    return replay(accepted(right, steps).tolist(), sample.loss_mask.tolist())
 
 
 def behind(

@@ -19,14 +19,14 @@ from tiny.flags import SERVE_ARGUMENTS
 START_SECONDS = 180.0
 
 
-def speculating(draft: Path, steps: int) -> list[str]:
-    """The flags of a server that drafts a chain."""
+def speculating(draft: Path, steps: int, topk: int = 1, size: int | None = None) -> list[str]:
+    """The flags of a server that drafts a chain; with ``topk`` branches a tree, of which ``size`` tokens are verified at once."""
     words: dict[str, object] = {
         "--speculative-algorithm": "EAGLE3",
         "--speculative-draft-model-path": draft,
         "--speculative-num-steps": steps,
-        "--speculative-eagle-topk": 1,
-        "--speculative-num-draft-tokens": steps + 1,
+        "--speculative-eagle-topk": topk,
+        "--speculative-num-draft-tokens": size or steps + 1,
     }
     return [str(word) for pair in words.items() for word in pair]
 

@@ -20,20 +20,19 @@ from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train import held_out
-from eagle3_draft.train.batches import pack
-from eagle3_draft.train.loss import Teacher, right_rows
-from eagle3_draft.train.replay import accepted, replay
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
 from served import drafts
-from served.proposals import expected, recorded, recording
+from served.proposals import expected, recorded, recording, replayed
 from served.reference import Reference
 from served.server import generate, sglang, speculating
 from served.stage import run_stage
+from served.trees import Shape
+from served.trees import expected as expected_trees
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 from tiny.grammar import conversations
 from tiny.make import cached
-from unit.convert.drafts import accuracy
+from unit.convert.drafts import accuracy, as_transformers
 from unit.train import corpus
 
 pytestmark = pytest.mark.timeout(900)
@@ -42,6 +41,14 @@ LAYERS = list(AUXILIARY_LAYERS)
 STEPS = 3
 #: Long enough for some dozens of verify steps, and for a draft whose cache is wrong to lose its way.
 ANSWER = 48
+
+
+#: A draft of EAGLE-3, which comes as ModelOpt publishes it and drafts chains; and one of EAGLE-3.1 with two layers, which comes from its training
+#: and grows trees.
+CHAIN, TREES = "EAGLE-3", "EAGLE-3.1, two layers"
+TREE = Shape(steps=STEPS, topk=4, size=16)
+#: Prompts, and those that are asked where trees grow: the reference takes ten times as long to grow one.
+PROMPTS_ASKED, FOR_TREES = 8, 4
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def prompts(tiny: Reference) -> list[list[int]]:
     tokenizer: Any = AutoTokenizer.from_pretrained(tiny.folder)
     return [
         tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
-        for messages in conversations(seed=23, count=8)
+        for messages in conversations(seed=23, count=PROMPTS_ASKED)
     ]
 
 
@@ -68,7 +75,7 @@ def deepened(weights: dict[str, torch.Tensor], sizes: DraftConfig) -> dict[str, 
     return state
 
 
-@pytest.fixture(scope="module", params=["EAGLE-3", "EAGLE-3.1, two layers"])
+@pytest.fixture(scope="module", params=[CHAIN, TREES])
 def trained(
     tiny: Reference, prompts: list[list[int]], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -79,7 +86,7 @@ def trained(
     ids = torch.tensor([token for token in range(size) if token % 11])[: (size - size // 8) // 64 * 64]
     weights = {name: tensor for name, tensor in weights.items() if name not in ("d2t", "t2d")}
     weights["lm_head.weight"] = weights["lm_head.weight"][ids].contiguous()
-    newer = request.param != "EAGLE-3"
+    newer = request.param == TREES
     sizes = draft_config(
         tiny.model.config.to_dict(),
         layers=LAYERS,
@@ -119,6 +126,11 @@ def trained(
     return folder
 
 
+def made_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def convert_config(tiny: Reference, folder: Path, **source: Any) -> ConvertConfig:
     return ConvertConfig(
         owner=ObjectReference(namespace="n", name="draft", uid="u"),
@@ -139,49 +151,39 @@ def converted(tiny: Reference, trained: Path, tmp_path_factory: pytest.TempPathF
     return folder, run(convert_config(tiny, folder, trained=str(trained), trained_key="7e" * 32))
 
 
-@pytest.mark.parametrize("trained", ["EAGLE-3"], indirect=True)
+@pytest.fixture(scope="module")
+def original(trained: Path) -> Original:
+    """The draft as others would publish it."""
+    sizes = as_transformers(DraftConfig.model_validate_json((trained / CONFIG).read_bytes()))
+    return Original(load_file(trained / WEIGHTS), Vocabulary.load(trained / VOCABULARY).ids, sizes, tuple(LAYERS))
+
+
+@pytest.mark.parametrize("trained", [CHAIN], indirect=True)
 @pytest.mark.parametrize("layout", ["speculators", "NeMo Automodel", "SpecForge training state"])
-def test_what_is_served_below_is_also_what_a_published_draft_becomes(
-    tiny: Reference, trained: Path, converted: tuple[Path, ConvertResult], tmp_path: Path, layout: str
+def test_a_published_draft_becomes_the_very_folder_that_its_training_would(
+    tiny: Reference, original: Original, converted: tuple[Path, ConvertResult], tmp_path: Path, layout: str
 ) -> None:
-    sizes = DraftConfig.model_validate_json((trained / CONFIG).read_bytes())
-    layer = {
-        "hidden_size": sizes.hidden_size,
-        "intermediate_size": sizes.intermediate_size,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "rms_norm_eps": sizes.rms_norm_eps,
-        "rope_theta": sizes.rope_theta,
-        "max_position_embeddings": sizes.max_position_embeddings,
-        "vocab_size": sizes.vocabulary_size,
-    }
-    original = Original(load_file(trained / WEIGHTS), Vocabulary.load(trained / VOCABULARY).ids, layer, tuple(LAYERS))
-    published = tmp_path / "published"
-    published.mkdir()
-    LAYOUTS[layout](original, published)
-    result = run(convert_config(tiny, tmp_path / "adopted", checkpoint=str(published)), load=None)
+    LAYOUTS[layout](original, made_folder(tmp_path / "published"))
+    result = run(convert_config(tiny, tmp_path / "adopted", checkpoint=str(tmp_path / "published")), load=None)
     assert result.digest == converted[1].digest
 
 
 @pytest.fixture(scope="module")
 def adopted(
-    tiny: Reference,
-    trained: Path,
-    converted: tuple[Path, ConvertResult],
-    tmp_path_factory: pytest.TempPathFactory,
+    tiny: Reference, trained: Path, original: Original, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, ConvertResult] | None:
-    """The same draft, adopted: its conversion runs the target in SGLang to ask the draft about it.
+    """The same draft as ModelOpt publishes it, rows of the head in another order: its conversion runs the target in SGLang to ask it.
 
     Of one layer alone: what is asked is the same forward that the server's proposals are held against, and a start takes long.
     """
     if DraftConfig.model_validate_json((trained / CONFIG).read_bytes()).depth > 1:
         return None
     folder = tmp_path_factory.mktemp("adopted")
+    LAYOUTS["ModelOpt"](original, made_folder(folder / "published"))
     data = DataConfig(
         conversations=str(cached() / "data" / "train.jsonl"), max_samples=200, max_length=128, holdout=0.05
     )
-    config = convert_config(tiny, folder / "draft", checkpoint=str(converted[0]), data=data)
+    config = convert_config(tiny, folder / "draft", checkpoint=str(folder / "published"), data=data)
     report = run_stage(config.model_copy(update={"arguments": list(SERVE_ARGUMENTS)}), folder)
     assert report.ok, f"{report.reason}: {report.message}\n{(folder / 'log').read_text()}"
     return folder / "draft", ConvertResult.model_validate(report.result)
@@ -189,15 +191,15 @@ def adopted(
 
 @dataclass(frozen=True)
 class Served:
-    """What a real server with the converted draft said.
+    """What a real server with the draft said.
 
     Attributes:
-        answers: to the prompts of this module, each as long as it may be.
-        asked: the prompts that came with the adopted draft, if it was, and the answers to them.
+        answers: prompts of this module and the answers to them, each as long as it may be.
+        asked: the same of the prompts that came with the adopted draft, if it was.
         proposals: of each request by its id, those of every verify step.
     """
 
-    answers: list[Any]
+    answers: list[tuple[list[int], Any]]
     asked: list[tuple[list[int], Any]]
     proposals: Mapping[str, list[list[int]]]
 
@@ -214,12 +216,13 @@ def served(
     lines = (adopted[0] / PROMPTS).read_text().splitlines() if adopted is not None else []
     of_adopted = [json.loads(line)["input_ids"] for line in lines]
     record = folder / "proposals.jsonl"
-    with sglang(
-        tiny.folder, folder / "server.log", *speculating(converted[0], STEPS), variables=recording(record)
-    ) as url:
-        answers = [generate(url, prompt, ANSWER, ignore_eos=True) for prompt in prompts]
-        asked = [(prompt, generate(url, prompt, ANSWER_TOKENS)) for prompt in of_adopted]
-    return Served(answers, asked, recorded(record))
+    flags, asked = speculating(converted[0], TREE.steps, TREE.topk, TREE.size), prompts[:FOR_TREES]
+    if adopted is not None:
+        flags, asked = speculating(adopted[0], STEPS), prompts
+    with sglang(tiny.folder, folder / "server.log", *flags, variables=recording(record)) as url:
+        answers = [generate(url, prompt, ANSWER, ignore_eos=True) for prompt in asked]
+        said = [(prompt, generate(url, prompt, ANSWER_TOKENS)) for prompt in of_adopted]
+    return Served(list(zip(asked, answers, strict=True)), said, recorded(record))
 
 
 @pytest.fixture(scope="module")
@@ -232,48 +235,46 @@ def reference(trained: Path) -> tuple[Draft, torch.Tensor]:
 
 
 def test_the_server_proposes_at_every_step_what_the_trained_draft_does(
-    tiny: Reference, reference: tuple[Draft, torch.Tensor], prompts: list[list[int]], served: Served
+    tiny: Reference, reference: tuple[Draft, torch.Tensor], served: Served
 ) -> None:
-    """All proposals of all verify steps, each chain fed on its own; so also the first ones after a prompt."""
-    for prompt, answer in zip(prompts, served.answers, strict=True):
+    """All proposals of all verify steps, each fed on the draft's own; so also the first ones after a prompt."""
+    trees = reference[0].config.depth > 1
+    for prompt, answer in served.answers:
         sample = tiny.sample(prompt, answer["output_ids"])
-        steps = list(expected(*reference, sample, tiny.embedding, len(prompt), STEPS))
+        of_draft = (*reference, sample, tiny.embedding, len(prompt))
+        steps = list(expected_trees(*of_draft, TREE) if trees else expected(*of_draft, STEPS))
         assert served.proposals[answer["meta_info"]["id"]][: len(steps)] == steps
         assert len(steps) == answer["meta_info"]["spec_verify_ct"]
 
 
-@torch.no_grad()
-def test_the_server_takes_as_many_verify_steps_as_the_replay_says(
+def test_the_server_takes_as_many_verify_steps_as_the_replay_says_and_with_trees_fewer(
     tiny: Reference,
     converted: tuple[Path, ConvertResult],
     reference: tuple[Draft, torch.Tensor],
-    prompts: list[list[int]],
     served: Served,
 ) -> None:
     assert converted[1].parity_error == 0.0
-    draft, ids = reference
-    teacher = Teacher(tiny.head, ids)
-    measured, replayed = [], []
-    for prompt, answer in zip(prompts, served.answers, strict=True):
+    assert set(converted[1].equal_proposals or []) == {1.0}
+    measured, by_replay = [], []
+    for prompt, answer in served.answers:
         sample = tiny.sample(prompt, answer["output_ids"])
-        batch = pack([sample], STEPS)
-        logits = draft(batch.features, tiny.embedding[batch.input_ids], batch.documents, batch.wanted)
-        said = teacher.labels(batch.teaching)
-        proposed = zip(logits, batch.label_rows, strict=True)
-        right = batch.table([right_rows(of_step, said, rows, ids) for of_step, rows in proposed], missing=False)
-        replayed.append(replay(accepted(right, STEPS).tolist(), sample.loss_mask.tolist()))
+        by_replay.append(replayed(*reference, sample, tiny.embedding, tiny.head, STEPS))
         measured.append((len(answer["output_ids"]) - 1, answer["meta_info"]["spec_verify_ct"]))
-    assert measured == replayed
     tokens, steps = map(sum, zip(*measured, strict=True))
     assert 1.2 < tokens / steps < STEPS + 0.5  # neither useless nor perfect, or it would show little
+    if reference[0].config.depth == 1:
+        assert measured == by_replay
+    else:
+        assert steps < sum(of_answer for _, of_answer in by_replay)
 
 
-@pytest.mark.parametrize("trained", ["EAGLE-3"], indirect=True)
+@pytest.mark.parametrize("trained", [CHAIN], indirect=True)
 def test_an_adopted_draft_is_accepted_as_its_conversion_expected(
-    adopted: tuple[Path, ConvertResult] | None, served: Served
+    adopted: tuple[Path, ConvertResult] | None, converted: tuple[Path, ConvertResult], served: Served
 ) -> None:
     """The conversion asked SGLang's engine and ran the draft itself; here a server does both, on the same prompts."""
     assert adopted is not None
+    assert adopted[1].digest != converted[1].digest
     result = adopted[1]
     assert result.expected_accept_lengths is not None
     assert result.accuracy is not None

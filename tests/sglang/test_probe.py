@@ -11,22 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from eagle3_api.artifacts import ANSWERS, PROMPTS, REPORT
+from eagle3_api.artifacts import ANSWERS, CONFIG, PROMPTS, REPORT, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ProbeConfig, ProbeResult
 from eagle3_api.spec import Probe
 from eagle3_api.status import PodReading
 from eagle3_draft import probe
+from eagle3_draft.model import Draft
+from eagle3_draft.model.config import draft_config
 from eagle3_draft.probe.server import Counters, Server
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.counters import counted
 from eagle3_operator.judge.probe import judge_probe
+from published.layouts import LAYOUTS, Original
 from served import drafts
+from served.proposals import replayed
+from served.reference import Reference
 from served.server import sglang
 from testbed.broken import permuted
+from tiny.flags import AUXILIARY_LAYERS
 from tiny.make import cached
+from unit.convert import drafts as converting
 
 #: On a CPU a verify step costs nearly as much as its tokens one by one.
 BAR = Probe(min_accept_length=1.5, min_speedup=0)
@@ -34,6 +43,8 @@ BAR = Probe(min_accept_length=1.5, min_speedup=0)
 EXPECTED = 3.5
 
 EAGLE3 = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
+
+SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps")
 
 ASKED = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_num_draft_tokens": 4}
 
@@ -122,8 +133,26 @@ def speculating(draft: Path, algorithm: str = "EAGLE3") -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def good(tiny: Path) -> Path:
-    return drafts.trained(tiny)
+def original(tiny: Path) -> Original:
+    """A draft as it was trained, before anybody published or converted it."""
+    trained = drafts.trained(tiny)
+    config, weights = json.loads((trained / CONFIG).read_text()), load_file(trained / WEIGHTS)
+    sizes = {name: config[name] for name in (*SIZES, "max_position_embeddings", "vocab_size")}
+    sizes["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    ids = torch.arange(config["vocab_size"]) + weights.pop("d2t")
+    del weights["t2d"]
+    return Original(weights, ids, sizes, AUXILIARY_LAYERS)
+
+
+@pytest.fixture(scope="module")
+def good(original: Original, target: Path, folder: Path) -> Path:
+    """The same as EAGLE publishes its drafts, rounded to fp16 and in a pickle, converted."""
+    published = folder / "published"
+    published.mkdir()
+    LAYOUTS["EAGLE official"](original, published)
+    made = converting.Made(target, target)
+    converting.adopt(made, folder / "good", published, layers=list(AUXILIARY_LAYERS), context_length=1024)
+    return folder / "good"
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +181,38 @@ def test_the_server_without_a_draft_passes_and_leaves_answers_that_say_how_close
     assert json.loads((artifact / REPORT).read_text())["templateUnknown"] == ""
 
 
+def accept_length_of(original: Original, target: Reference, prompts: Path, probe: Path) -> float:
+    """Of a draft as it was trained, over the answers of a probe, by replay."""
+    sizes = draft_config(
+        target.model.config.to_dict(), layers=list(AUXILIARY_LAYERS), draft_vocabulary_size=len(original.ids)
+    )
+    draft = Draft(sizes)
+    draft.load_state_dict(dict(original.weights))
+    questions = [json.loads(line)["input_ids"] for line in (prompts / PROMPTS).read_text().splitlines()]
+    tokens = steps = 0
+    for line in (probe / ANSWERS).read_text().splitlines():
+        answer = json.loads(line)
+        sample = target.sample(questions[answer["prompt"]], answer["outputIds"])
+        of_answer = replayed(draft, original.ids, sample, target.embedding, target.head, 3)
+        tokens, steps = tokens + of_answer[0], steps + of_answer[1]
+    return tokens / steps
+
+
 def test_a_good_draft_is_accepted_with_the_plain_servers_answers(
-    probed: Probed, plain: tuple[str, ProbeResult, Path], good_server: str
+    probed: Probed,
+    plain: tuple[str, ProbeResult, Path],
+    good_server: str,
+    original: Original,
+    target: Path,
+    prompts: Path,
 ) -> None:
     _, baseline, artifact = plain
-    result, _ = probed(good_server, baseline=artifact, **ASKED)
+    result, own = probed(good_server, baseline=artifact, **ASKED)
     assert result.accept_length is not None
     assert result.accept_length == pytest.approx(EXPECTED, rel=0.2)
+    assert result.accept_length == pytest.approx(
+        accept_length_of(original, Reference(target, AUXILIARY_LAYERS), prompts, own), rel=0.01
+    )
     assert (result.compared, result.different) == (8, 0)
     assert result.baseline_tokens_per_second == baseline.tokens_per_second
     assert (result.argument_mismatches, result.template_mismatch, result.foreign_requests) == ([], "", 0)

@@ -90,7 +90,7 @@ def test_the_format_of_artifacts_is_specified() -> None:
 
 
 def test_every_rule_for_drafts_is_documented_with_what_it_looks_at_and_how_to_mend_it() -> None:
-    documented = {cells[0].strip("`"): cells[1:] for cells in rows("checkpoints.md")}
+    documented = {cells[0].strip("`"): cells[1:] for cells in rows("checkpoints.md") if len(cells) == 3}
     rules = (*RULES, FINITE, FILLED, DISTINCT, TRAINED, PROPOSALS, ACCURACY, READING, AGREEMENT)
     assert documented == {rule.id: [rule.what, rule.mend] for rule in rules}
     assert list(documented) == [rule.id for rule in rules]

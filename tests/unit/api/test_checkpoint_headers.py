@@ -505,7 +505,9 @@ def test_a_draft_that_does_not_say_its_layers_takes_the_default_of_a_target_that
     (finding,) = look(draft(tmp_path, {"eagle_config": None}), Served(Version(0, 5, 21), LLAMA, None, 4096))
     assert "every family's default are taken: the outputs of [1, 31, 60]" in finding.message
     small = Target("LlamaForCausalLM", num_layers=4, hidden_size=256, vocabulary_size=1024)
-    found = report.refusal(look(tmp_path, Served(Version(0, 5, 21), small, None, 4096)))
+    findings = look(tmp_path, Served(Version(0, 5, 21), small, None, 4096))
+    assert ("features", Level.UNKNOWN) in [(finding.rule.id, finding.level) for finding in findings]
+    found = report.refusal(findings)
     assert found is not None
     assert found[0] == Reason.LAYERS_REQUIRED
     assert "--layers" in found[1]

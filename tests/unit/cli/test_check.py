@@ -65,7 +65,7 @@ def test_programs_get_json_and_shells_the_worst_finding(
     assert said["exitCode"] == ExitCode.REFUSED
     assert said["layers"] == [1, 29, 57]
     (refused,) = (finding for finding in said["findings"] if finding["verdict"] == "refused")
-    assert (refused["rule"], refused["reason"]) == ("layers", "FeatureMismatch")
+    assert (refused["rule"], refused["reason"]) == ("features", "FeatureMismatch")
 
 
 @pytest.mark.parametrize("words", [["--layers", "one"], ["--sglang-version", "new"]])

@@ -10,7 +10,7 @@ Source: SGLang 0.5.16 to 0.5.23, ``models/llama_eagle3.py``, ``models/kimi_k25_e
 from eagle3_api.checkpoints.form import Form
 from eagle3_api.checkpoints.rules.embedding import EMBEDDING
 from eagle3_api.checkpoints.rules.kind import KIND, LAYOUT, MEANING, SIZES, VERSION
-from eagle3_api.checkpoints.rules.layers import LAYERS, resolve_layers
+from eagle3_api.checkpoints.rules.layers import FEATURES, LAYERS, resolve_layers
 from eagle3_api.checkpoints.rules.positions import CONTEXT, ROPE, WINDOW
 from eagle3_api.checkpoints.rules.rule import Finding, HeaderRule, Level, Rule, Served
 from eagle3_api.checkpoints.rules.target import TARGET
@@ -33,6 +33,7 @@ RULES = (
     HEAD,
     EMBEDDING,
     VOCABULARY_MAP,
+    FEATURES,
     LAYERS,
     ROPE,
     CONTEXT,

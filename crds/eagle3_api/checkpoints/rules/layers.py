@@ -33,6 +33,38 @@ def resolve_layers(form: Form, served: Served) -> tuple[int, ...] | None:
     return tuple(default) if default is not None else None
 
 
+def _features(form: Form, served: Served) -> Iterator[Found]:
+    layers = None if form.layers.problem else resolve_layers(form, served)
+    if layers is None:
+        yield Found(Level.UNKNOWN, "it is not known which layers it reads")
+        return
+    fc = form.tensors.get("fc.weight")
+    width = form.target_hidden_size or 0
+    if fc is not None and len(fc.shape) == 2 and width and fc.shape[1] != len(layers) * width:
+        yield refused(
+            Reason.FEATURE_MISMATCH,
+            f"fc reads {fc.shape[1]} numbers, {len(layers)} layers of the target have {len(layers) * width}",
+        )
+    if served.layers is not None and layers != served.layers:
+        named = f"{form.layers.field} {list(form.layers.ids or ())}"
+        if form.layers.notation is Notation.INPUT:
+            named += ", which name inputs"
+        yield refused(
+            Reason.FEATURE_MISMATCH,
+            f"the draft reads the outputs of layers {list(layers)} ({named}), the object's are {list(served.layers)}. Such a "
+            "draft serves at accept length 1.0: set draft.auxiliaryLayers to what it was trained on, or retrain",
+        )
+
+
+FEATURES = HeaderRule(
+    "features",
+    "the states that it reads against those that will be captured",
+    "from the states of other layers, or of as many as fc does not take, it predicts nothing",
+    "Set draft.auxiliaryLayers to what it was trained on, or retrain.",
+    _features,
+)
+
+
 def _layers(form: Form, served: Served) -> Iterator[Found]:
     if form.layers.problem:
         yield refused(Reason.CONFIG_INVALID, f"{form.layers.problem}; SGLang would silently capture its default layers")
@@ -52,7 +84,7 @@ def _layers(form: Form, served: Served) -> Iterator[Found]:
             f"config.json does not say which layers the draft reads; {whose} are taken: the outputs of {list(layers)}. "
             "Other ones serve at accept length 1.0",
         )
-    yield from _layers_fit(form, served, layers)
+    yield from _as_sglang_names(form, served, layers)
 
 
 LAYERS = HeaderRule(
@@ -64,24 +96,8 @@ LAYERS = HeaderRule(
 )
 
 
-def _layers_fit(form: Form, served: Served, layers: tuple[int, ...]) -> Iterator[Found]:
-    """Layers that somebody named: what is wanted, what fc takes, what SGLang can capture."""
-    fc = form.tensors.get("fc.weight")
-    width = form.target_hidden_size or 0
-    if fc is not None and len(fc.shape) == 2 and width and fc.shape[1] != len(layers) * width:
-        yield refused(
-            Reason.FEATURE_MISMATCH,
-            f"fc reads {fc.shape[1]} numbers, {len(layers)} layers of the target have {len(layers) * width}",
-        )
-    if served.layers is not None and layers != served.layers:
-        named = f"{form.layers.field} {list(form.layers.ids or ())}"
-        if form.layers.notation is Notation.INPUT:
-            named += ", which name inputs"
-        yield refused(
-            Reason.FEATURE_MISMATCH,
-            f"the draft reads the outputs of layers {list(layers)} ({named}), the object's are {list(served.layers)}. Such a "
-            "draft serves at accept length 1.0: set draft.auxiliaryLayers to what it was trained on, or retrain",
-        )
+def _as_sglang_names(form: Form, served: Served, layers: tuple[int, ...]) -> Iterator[Found]:
+    """What SGLang calls the layers, and whether it can capture them."""
     if served.target is None:
         return
     target = served.target
