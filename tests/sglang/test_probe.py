@@ -144,15 +144,19 @@ def original(tiny: Path) -> Original:
     return Original(weights, ids, sizes, AUXILIARY_LAYERS)
 
 
+def published(original: Original, layout: str, target: Path, folder: Path) -> Path:
+    """The same as somebody publishes drafts, converted."""
+    (folder / layout).mkdir()
+    LAYOUTS[layout](original, folder / layout)
+    out, changes = folder / f"{layout}, converted", {"layers": list(AUXILIARY_LAYERS), "context_length": 1024}
+    converting.adopt(converting.Made(target, target), out, folder / layout, **changes)
+    return out
+
+
 @pytest.fixture(scope="module")
 def good(original: Original, target: Path, folder: Path) -> Path:
-    """The same as EAGLE publishes its drafts, rounded to fp16 and in a pickle, converted."""
-    published = folder / "published"
-    published.mkdir()
-    LAYOUTS["EAGLE official"](original, published)
-    made = converting.Made(target, target)
-    converting.adopt(made, folder / "good", published, layers=list(AUXILIARY_LAYERS), context_length=1024)
-    return folder / "good"
+    """As EAGLE publishes its own, rounded to fp16 and in a pickle."""
+    return published(original, "EAGLE official", target, folder)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +185,9 @@ def test_the_server_without_a_draft_passes_and_leaves_answers_that_say_how_close
     assert json.loads((artifact / REPORT).read_text())["templateUnknown"] == ""
 
 
-def accept_length_of(original: Original, target: Reference, prompts: Path, probe: Path) -> float:
+def accept_length_of(original: Original, served: Path, prompts: Path, probe: Path) -> float:
     """Of a draft as it was trained, over the answers of a probe, by replay."""
+    target = Reference(served, AUXILIARY_LAYERS)
     sizes = draft_config(
         target.model.config.to_dict(), layers=list(AUXILIARY_LAYERS), draft_vocabulary_size=len(original.ids)
     )
@@ -210,9 +215,7 @@ def test_a_good_draft_is_accepted_with_the_plain_servers_answers(
     result, own = probed(good_server, baseline=artifact, **ASKED)
     assert result.accept_length is not None
     assert result.accept_length == pytest.approx(EXPECTED, rel=0.2)
-    assert result.accept_length == pytest.approx(
-        accept_length_of(original, Reference(target, AUXILIARY_LAYERS), prompts, own), rel=0.01
-    )
+    assert result.accept_length == pytest.approx(accept_length_of(original, target, prompts, own), rel=0.01)
     assert (result.compared, result.different) == (8, 0)
     assert result.baseline_tokens_per_second == baseline.tokens_per_second
     assert (result.argument_mismatches, result.template_mismatch, result.foreign_requests) == ([], "", 0)
@@ -318,16 +321,24 @@ def test_the_servers_counters_count_what_its_answers_say(good_server: str) -> No
     assert read_after.request_seconds > read_before.request_seconds
 
 
-def test_another_chat_template_on_the_server_is_found(
-    probed: Probed, target: Path, folder: Path, plain: tuple[str, ProbeResult, Path], good: Path
+def test_another_chat_template_on_the_server_is_found_whatever_is_accepted(
+    probed: Probed,
+    target: Path,
+    folder: Path,
+    plain: tuple[str, ProbeResult, Path],
+    original: Original,
+    prompts: Path,
 ) -> None:
+    """The draft is one as speculators publishes it; what is asked are tokens, so it is accepted as before."""
+    draft = published(original, "speculators", target, folder)
     template = folder / "other.jinja"
     template.write_text(
         (target / "chat_template.jinja").read_text().replace("'<assistant>' }}", "'<end><assistant>' }}")
     )
-    with sglang(target, folder / "template.log", "--chat-template", str(template), *speculating(good)) as url:
-        result, _ = probed(url, baseline=plain[2], **ASKED)
+    with sglang(target, folder / "template.log", "--chat-template", str(template), *speculating(draft)) as url:
+        result, own = probed(url, baseline=plain[2], **ASKED)
     assert judge(result).reason is Reason.TEMPLATE_MISMATCH
+    assert result.accept_length == pytest.approx(accept_length_of(original, target, prompts, own), rel=0.01)
 
 
 def _post(url: str, body: dict[str, Any]) -> None:

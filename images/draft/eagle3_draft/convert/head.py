@@ -9,8 +9,8 @@ HEAD_ROWS = 4096
 
 
 def logits(states: Tensor, head: Tensor) -> Tensor:
-    """(rows, draft vocabulary) of states, (rows, hidden), and the head, (draft vocabulary, hidden)."""
-    return torch.cat([F.linear(states, rows) for rows in torch.split(head, HEAD_ROWS)], -1)
+    """(rows, draft vocabulary) of states, (rows, hidden), and the head, (draft vocabulary, hidden): in the states' type."""
+    return torch.cat([F.linear(states, rows.to(states.dtype)) for rows in torch.split(head, HEAD_ROWS)], -1)
 
 
 def likeliest(states: Tensor, head: Tensor) -> Tensor:
