@@ -141,6 +141,8 @@ def _converted(result: ConvertResult, folder: str) -> str:
     told = f"draft sha256:{result.digest[:12]}, {readable_count(result.parameters)} parameters, in {folder}"
     if result.accuracy and result.chance is not None:
         told += f"; {result.accuracy[0]:.1%} of its first proposals are the target's, {result.chance:.1%} would be by chance"
+    if result.equal_proposals:
+        told += f"; at each step at least {min(result.equal_proposals):.1%} of its proposals are those of its training"
     return told
 
 

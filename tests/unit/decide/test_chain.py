@@ -270,9 +270,13 @@ def test_what_a_draft_and_its_target_agree_on_is_told_when_it_is_converted() -> 
     world = World().settle()
     for stage in ("inspect", "extract", "train"):
         world.finish(stage)
-    world.finish("convert", converted().model_copy(update={"accuracy": [0.747, 0.7], "chance": 0.011}))
+    world.finish(
+        "convert",
+        converted().model_copy(update={"accuracy": [0.747, 0.7], "chance": 0.011, "equal_proposals": [0.998, 0.985]}),
+    )
     (told,) = [event.message for event in world.events if event.reason == "ConvertSucceeded"]
-    assert told.endswith("74.7% of its first proposals are the target's, 1.1% would be by chance")
+    assert "74.7% of its first proposals are the target's, 1.1% would be by chance" in told
+    assert told.endswith("at each step at least 98.5% of its proposals are those of its training")
 
 
 def test_a_pod_killed_for_its_memory_is_told_so() -> None:
