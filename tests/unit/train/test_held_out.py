@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_api.artifacts import HELD_OUT
@@ -42,6 +42,7 @@ def recorded(samples: Sequence[Sample], batches: Sequence[Sequence[int]], multip
     return recorder.gathered()
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(2, 9), min_size=1, max_size=6).flatmap(
         lambda lengths: st.tuples(st.just(lengths), st.permutations(range(len(lengths))), st.integers(1, 3))
