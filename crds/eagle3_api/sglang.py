@@ -123,7 +123,7 @@ PLUS_ONE = frozenset(
 
 #: Targets of which SGLang captures what a draft must not be trained on, and why.
 UNFIT = {
-    # Models of 0.5.17, 0.5.21 and 0.5.23 hand over ``hidden_states`` of a layer that keeps the residual beside them
+    # The model of 0.5.17, 0.5.21 and 0.5.23 hands over ``hidden_states`` of a layer that keeps the residual beside them
     "Gemma3ForCausalLM": "SGLang gives a draft what the last block of a layer adds to the residual stream and not the stream "
     "itself, which is no layer's output",
 }
@@ -278,15 +278,20 @@ class CapturePoints:
     logits: str = "sglang.srt.layers.logits_processor.LogitsProcessor.forward"
 
 
+#: Those of which a small one can run on a CPU. Of the others there are kernels for GPUs alone, or no code in transformers.
+_RUN_ON_A_CPU = (PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE) - {
+    "Qwen3NextForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "KimiK25ForConditionalGeneration",
+}
+
 #: Releases whose models and capture points were read, each with the architectures whose states were also compared with those
 #: that transformers computes. Capture points are the same in all of them; another release gets a warning, and a hook that is
 #: not found ends the extraction by name.
 CAPTURE_KNOWN: Mapping[Version, frozenset[str]] = {
     Version(0, 5, 17): frozenset({"LlamaForCausalLM"}),
-    # Of these three no small one can run on a CPU: there are kernels for GPUs alone, or no code in transformers
-    Version(0, 5, 21): (PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE)
-    - {"Qwen3NextForCausalLM", "DeepseekV32ForCausalLM", "KimiK25ForConditionalGeneration"},
-    Version(0, 5, 23): frozenset(),
+    Version(0, 5, 21): _RUN_ON_A_CPU,
+    Version(0, 5, 23): _RUN_ON_A_CPU,
 }
 
 
