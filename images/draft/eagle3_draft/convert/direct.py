@@ -1,7 +1,8 @@
 """A large new file, written past the kernel's cache and hashed in passing.
 
-Nobody here reads it again, so the cache's copy would only take the memory of a whole draft: on a virtual machine, whose host has to
-find that memory first, writing takes several times as long as the disk does. Disk and digest work beside whoever makes the next bytes.
+The cache's copy would take the memory of a whole draft, and on a virtual machine, whose host has to find that memory first, several times
+as long as the disk. What is compared with the file later is read from the disk, as a server will. Disk and digest work beside whoever makes
+the next bytes.
 """
 
 import errno
