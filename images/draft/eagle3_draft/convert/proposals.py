@@ -4,9 +4,10 @@ Both are the most likely tokens of one forward, with the same weights, over the 
 decides between tokens that are about as likely, and there it decides as a coin does. So a difference of accuracies that two samples of
 this size would have by chance still shows that what is served is not what was measured.
 
-Measured on the tiny pair, at 5,684 positions and in seven steps: in bfloat16 it proposes something else than in float32 in 0.2 % (first
-step) to 1.5 % (seventh); in at most 0.07 % the other token is more than a tenth of a standard deviation of the logits behind, and accuracies are at
-most 0.2 points apart. With another base of its rotary embedding they are in 2.9 % to 18 %, and accuracies are 1.5 to 2.5 points apart.
+Measured on the tiny pair, at 5,684 positions and in seven steps: in bfloat16 it proposes something else than in float32, or than another
+order of the same sums in bfloat16, in 0.1 % (first step) to 1.5 % (seventh); in at most 0.11 % the other token is more than a tenth of a
+standard deviation of the logits behind, and accuracies are at most 0.2 points apart. With another base of its rotary embedding it is so in 2.9 %
+to 18 %, and accuracies are 1.5 to 2.5 points apart.
 """
 
 import math
