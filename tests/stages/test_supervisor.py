@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +12,8 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Report, StageName
+from stages.supervised import has_ended
+from testcluster import wait_for
 
 KEY = "5e" * 32
 
@@ -85,22 +85,7 @@ class Container:
 
     def wait_for(self, name: str) -> str:
         path = self.folder / name
-        wait(lambda: path.exists() and path.read_text() != "")
-        return path.read_text()
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        return wait_for(f"{name} of the stage", 30, lambda: path.read_text() if path.exists() else "")
 
 
 @pytest.fixture
@@ -248,14 +233,15 @@ def test_a_signal_reaches_every_process_of_the_stage(container: Callable[[str], 
     process.send_signal(signal.SIGTERM)
     code, _, _ = made.finish()
     assert code == ExitCode.INTERRUPTED
-    wait(lambda: not is_running(engine))
+    wait_for("the end of the engine", 30, lambda: has_ended(engine))
 
 
 def test_processes_that_an_engine_left_behind_do_not_outlive_the_stage(container: Callable[[str], Container]) -> None:
     made = container("(folder / 'ready').write_text(str(subprocess.Popen(['sleep', '1000']).pid))\nreturn done")
     code, report, _ = made.finish()
     assert (code, report.ok) == (0, True)
-    wait(lambda: not is_running(int(made.wait_for("ready"))))
+    engine = int(made.wait_for("ready"))
+    wait_for("the end of the engine", 30, lambda: has_ended(engine))
 
 
 def test_orphans_that_end_while_the_stage_runs_are_reaped(container: Callable[[str], Container]) -> None:

@@ -11,6 +11,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, TrainConfig
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import foreign
+from stages.supervised import has_ended
 from testcluster.wait import wait_for
 from unit.train.test_telemetry import config
 
@@ -86,7 +87,7 @@ def test_a_process_that_it_leaves_behind_is_ended_or_no_longer_waited_for(sessio
     if session:
         os.kill(left, signal.SIGKILL)
     else:
-        wait_for("its end", 10, lambda: not is_running(left))
+        wait_for("its end", 10, lambda: has_ended(left))
 
 
 @pytest.mark.timeout(60)
@@ -95,10 +96,3 @@ def test_it_is_told_that_the_pod_is_to_end(tmp_path: Path) -> None:
     with pytest.raises(StageError) as failed:
         ran(tmp_path, tell)
     assert failed.value.code == ExitCode.INTERRUPTED
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
