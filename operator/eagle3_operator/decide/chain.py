@@ -23,6 +23,13 @@ from eagle3_operator.settings import Settings
 PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
+#: What a person can do about a pod that does not run.
+_ADVICE = {
+    Reason.UNSCHEDULABLE: "Free GPUs or quota, or correct placement",
+    Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
+    Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
+}
+
 #: Characters of what a container said last that a message quotes.
 _LAST_WORDS = 300
 
@@ -264,7 +271,7 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
         )
     troubles = (_podless(job, view), *(check(job) for check in _TROUBLES))
     if trouble := next(filter(None, troubles), None):
-        return Step(_say(status, StageState.RUNNING, *trouble, job))
+        return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
     if _stalled(link, job, view):
         return _end_stalled(status, job)
     progress = job.progress
@@ -328,6 +335,13 @@ def _image(job: Job) -> tuple[Reason, str] | None:
 def _container(job: Job) -> tuple[Reason, str] | None:
     waiting = _first(job, lambda pod: pod.waiting_reason in BAD_START)
     return (Reason.INVALID_CONFIGURATION, kubelet_says(waiting)) if waiting else None
+
+
+def advised(trouble: Waiting) -> Waiting:
+    """What keeps a pod from running, and what a person can do about it."""
+    reason, text = trouble
+    advice = _ADVICE.get(reason)
+    return reason, f"{text.rstrip('. ')}. {advice}." if advice else text
 
 
 def kubelet_says(pod: Pod) -> str:

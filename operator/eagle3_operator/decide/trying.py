@@ -10,7 +10,7 @@ from dataclasses import replace
 from eagle3_api.conditions import Reason
 from eagle3_api.status import RevisionStatus
 from eagle3_operator.decide import place
-from eagle3_operator.decide.chain import Actions, View, Waiting
+from eagle3_operator.decide.chain import Actions, View, Waiting, advised
 from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.probing import fits, measure
@@ -53,7 +53,7 @@ def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Wa
         return fleet, refused
     fleet = place.sought(fleet, view, revision)
     if revision.deployment is not None and (trouble := not_begun(revision.deployment)):
-        return fleet, trouble
+        return fleet, advised(trouble)
     pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
     failures = revision.status.start_failures
     again = f"; it failed {failures} times: {revision.status.start_problem}" if failures and pods else ""

@@ -215,7 +215,8 @@ def test_a_corrected_placement_helps_a_pending_job_and_leaves_a_running_one() ->
     world._put_job(replace(job, pods=(pending,)))
     world.settle()
     assert world.reason("FeaturesReady") == ("Unknown", Reason.UNSCHEDULABLE)
-    assert "0/1 nodes match" in world.condition("Ready").message
+    said = "finds no node: 0/1 nodes match. Free GPUs or quota, or correct placement."
+    assert said in world.condition("Ready").message
     world.edit(extract={"placement": {"nodeSelector": {"gpu": "h200"}}}).settle()
     assert world.created.count(job.name) == 2
     world._put_job(replace(world.job("extract"), pods=(Pod("q", world.now, "Running", started_at=world.now),)))
