@@ -16,6 +16,7 @@ from eagle3_api.jobs import (
     JobConfig,
     JobEnvelope,
     ProbeConfig,
+    PublishConfig,
     StageName,
 )
 from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Hook, Placement, Train
@@ -299,7 +300,7 @@ def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
 
 def _bucket(spec: Eagle3DraftSpec, config: JobConfig) -> Bucket | None:
     """The object store that a stage speaks to, if it does."""
-    if config.stage == StageName.PUBLISH:
+    if isinstance(config, PublishConfig):
         return spec.publish.object_store if spec.publish is not None else None
     return spec.storage.features.object_store if _sees_features(config) else None
 
