@@ -11,6 +11,7 @@ A region begins with a page in which each of its entries has a byte: 1 from when
 import errno
 import mmap
 import os
+import shutil
 import sys
 import weakref
 from collections.abc import Mapping
@@ -25,9 +26,6 @@ import torch
 from torch import Tensor
 
 from eagle3_draft.features.pieces import DTYPES, NAMES, PAGE
-
-#: Entries for which there is no room in any region before it is tried again to make another one.
-PASSES = 64
 
 
 class Column(NamedTuple):
@@ -113,7 +111,6 @@ class Regions:
         self._folder = folder
         self._size = PAGE + size + -size % PAGE
         self._left = count
-        self._passes = 0
         self._said = False
         self._regions: list[_Region] = []
 
@@ -146,28 +143,28 @@ class Regions:
         return entry
 
     def _another(self, *, pinned: bool) -> bool:
-        """Make one more, if there may and can be one. Who takes the room now may leave it again."""
+        """Make one more, if there may and can be one."""
         if not self._left:
             return False
-        if self._passes:
-            self._passes -= 1
+        if shutil.disk_usage(self._folder).free < self._size:  # to try would take what others are about to write to
+            self._say(os.strerror(errno.ENOSPC))
             return False
         path = _path(self._folder, len(self._regions))
         try:
             self._regions.append(_Region.made(path, self._size, pinned=pinned))
         except OSError as error:
-            self._passes = PASSES
-            self._say(error)
+            self._say(str(error.strerror))
+            self._left = 0
             return False
         self._left -= 1
         return True
 
-    def _say(self, error: OSError) -> None:
+    def _say(self, why: str) -> None:
         """Say once why it is slower than it could be."""
         if not self._said:
             sys.stderr.write(
-                f"hidden states pass through files, not through memory that is used again, until there are {self._size:,} bytes "
-                f"for it in {self._folder}: {error.strerror}. extract.placement.shmSize says how many a pod has\n"
+                f"hidden states pass through files, not through memory that is used again, for want of {self._size:,} bytes of it in "
+                f"{self._folder}: {why}. extract.placement.shmSize says how many a pod has\n"
             )
         self._said = True
 
