@@ -3,10 +3,8 @@
 The folders were made by ``published/tools.py`` in the tools' own environments; see there.
 """
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +21,9 @@ from eagle3_draft.cli import main
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.parity import read_converted
 from eagle3_draft.model.config import Llama3Scaling, Scaling, YarnScaling
+from published.installed import SPECULATORS, packages
 from published.kinds import Kind
 from published.layouts import modelopt
-from testcluster.build import cache
 from unit.convert import drafts
 from unit.train import corpus
 
@@ -35,32 +33,6 @@ FAMILIES = {
     "specforge": "SpecForge or SGLang",
     "specforge-training": "SpecForge training state",
 }
-#: speculators, and what its import asks for beside what is installed here.
-SPECULATORS = (
-    "speculators==0.9.0",
-    "hs-connectors==0.9.0",
-    "aiohttp==3.14.5",
-    "datasets==5.2.0",
-    "dill==0.4.1",
-    "distro==1.9.0",
-    "fsspec==2026.9.0",
-    "httpx2==2.16.2",
-    "jiter==0.19.0",
-    "loguru==0.7.3",
-    "multiprocess==0.70.19",
-    "openai==3.57.0",
-    "pandas==3.1.1",
-    "pyarrow==26.0.1",
-    "pydantic-settings==2.16.3",
-    "python-dateutil==4.0.0",
-    "python-dotenv==1.2.4",
-    "pytz==2026.6",
-    "six==1.17.0",
-    "sniffio==1.3.1",
-    "tqdm==4.70.1",
-    "typing-inspection==0.4.5",
-    "xxhash==4.1.0",
-)
 LAYERS = [1, 2, 4]
 #: Of the texts that speculators is asked.
 TOKENS, STEPS = 24, 3
@@ -119,15 +91,8 @@ def test_it_says_after_conversion_what_the_tools_own_forward_said(tool: str, tar
 
 @pytest.fixture(scope="module")
 def speculators() -> Path:
-    """A folder with speculators, for PYTHONPATH, without a torch of its own."""
-    folder = cache() / f"speculators-{hashlib.sha256(repr(SPECULATORS).encode()).hexdigest()[:12]}"
-    if not folder.exists():
-        partial = folder.with_suffix(f".{os.getpid()}")
-        uv = shutil.which("uv") or str(Path(__file__).parents[3] / ".uv" / "bin" / "uv")
-        words = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(partial), *SPECULATORS]
-        subprocess.run(words, check=True)
-        partial.rename(folder)
-    return folder
+    """A folder with speculators, for PYTHONPATH."""
+    return packages(SPECULATORS)
 
 
 @pytest.fixture(scope="module")

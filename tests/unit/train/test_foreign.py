@@ -96,3 +96,16 @@ def test_it_is_told_that_the_pod_is_to_end(tmp_path: Path) -> None:
     with pytest.raises(StageError) as failed:
         ran(tmp_path, tell)
     assert failed.value.code == ExitCode.INTERRUPTED
+
+
+@pytest.mark.timeout(60)
+def test_one_that_saves_and_ends_well_when_it_is_told_to_end_is_not_taken_for_finished(tmp_path: Path) -> None:
+    save = "lambda *_: (open(os.environ['EAGLE3_OUTPUT'] + '/model.safetensors', 'w').close(), sys.exit(0))"
+    tell = (
+        f"import signal; signal.signal(signal.SIGTERM, {save}); os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    )
+    with pytest.raises(StageError) as failed:
+        ran(tmp_path, tell)
+    assert failed.value.code == ExitCode.INTERRUPTED
+    with pytest.raises(StageError, match="goes on"):
+        ran(tmp_path, "print('it goes on'); sys.exit(1)")

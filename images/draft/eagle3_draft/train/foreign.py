@@ -75,13 +75,14 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> None:
         relay = _Relay(process)
         with termination.passed_on_to(process.pid):
             code = process.wait()
+        told = termination.received
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what it left running: a logger's service, workers
     last = relay.end()
+    if told:  # also where it ended with 0, as one does that has saved where it is
+        raise interrupted("runs train.trainer again")
     if code == 0:
         return
-    if termination.received:
-        raise interrupted("runs train.trainer again")
     quoted = "\n".join(last)
     message = f"train.trainer ended with code {code}. Its last words:\n{quoted}"
     if code in FATAL_EXIT_CODES:
