@@ -10,13 +10,8 @@ from pathlib import Path
 
 from testcluster.build import cache
 
-#: SpecForge, and what its training asks for beside what is installed here.
-SPECFORGE = ("specforge==0.2.0", "accelerate==1.15.0")
-
-#: speculators, and what its import asks for beside what is installed here.
-SPECULATORS = (
-    "speculators==0.9.0",
-    "hs-connectors==0.9.0",
+#: What both ask for beside what is installed here.
+_BESIDE = (
     "aiohttp==3.14.5",
     "datasets==5.1.0",
     "dill==0.4.1",
@@ -39,6 +34,8 @@ SPECULATORS = (
     "typing-inspection==0.4.5",
     "xxhash==4.1.0",
 )
+SPECULATORS = ("speculators==0.9.0", "hs-connectors==0.9.0", *_BESIDE)
+SPECFORGE = ("specforge==0.2.0", "accelerate==1.15.0", *_BESIDE)
 
 
 def packages(distributions: Sequence[str]) -> Path:

@@ -18,6 +18,7 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE,
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
+from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.stage import StageError
@@ -139,7 +140,14 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     assert len(held_out.read(whole).samples) == 6
     assert_recorded(made, whole)
     assert 0 < report(whole)["heldOut"][0]["vocabulary_mass"] < 1
-    assert report(whole)["result"]["steps"] == len(losses(whole))
+    result = report(whole)["result"]
+    assert result["steps"] == len(losses(whole))
+    words = torch.cat(
+        [text.input_ids[text.loss_mask.bool()].long() for text in Features.open(made.features).train.texts()]
+    )
+    known = torch.isin(words, Vocabulary.load(whole / VOCABULARY).ids)
+    assert result["vocabularyCoverage"] == pytest.approx(known.float().mean().item(), abs=1e-4)
+    assert 0.5 < result["vocabularyCoverage"] < 1
 
 
 def assert_recorded(made: corpus.Corpus, trained: Path) -> None:
@@ -282,10 +290,11 @@ def test_pods_on_several_nodes_end_together_go_on_together_and_make_the_draft_of
     assert losses(tmp_path / "draft") == pytest.approx(losses(whole), abs=1e-3)
 
 
-def test_features_that_are_not_finite_stop_the_training_with_step_and_conversation(tmp_path: Path) -> None:
+def test_features_that_are_not_finite_stop_all_ranks_with_step_conversation_and_shard(tmp_path: Path) -> None:
     made = corpus.make(tmp_path, train=5, held_out=1, spoil=3)
-    with pytest.raises(StageError, match=r"step \d+ of \d+ .*conversation 3 .* are not finite") as stopped:
-        run(short(made, tmp_path, epochs=1))
+    said = r"step \d+ of \d+ .*conversation 3 \(number 3 of .*00000\S*\) are not finite"
+    with pytest.raises(StageError, match=said) as stopped:
+        run(short(made, tmp_path, epochs=1, processes=2))
     assert stopped.value.code == ExitCode.NON_FINITE
     assert stopped.value.reason == Reason.NON_FINITE
 
