@@ -7,15 +7,22 @@ answered, so that a draft takes a twentieth of a second. Every parameter is NaN 
 gets nothing shows.
 
 INPUTS is a safetensors file of one text: ``input_ids`` (tokens + 1,) and ``features`` (tokens, layers x hidden), of which a draft reads
-as many states as it takes. From every position goes a chain of STEPS proposals, each fed on those before it. OUT receives for each folder
-``<number>.safetensors``: the parameters by their names, ``hot_token_id`` where the draft knows a part of the tokens, of each step and chain
-``logits`` (STEPS, tokens, draft vocabulary), and ``fed`` (STEPS - 1, tokens), the proposals that the steps after the first read.
+as many states as it takes. From every position but the last goes a chain of STEPS proposals, each fed on those before it; then, as if the
+target had accepted some of them, a second one from further on. OUT receives for each folder ``<number>.safetensors``: the parameters by
+their names, ``hot_token_id`` where the draft knows a part of the tokens, and of both chains
+
+    known   (2, chains)                             tokens whose states are known when it begins
+    logits  (2, STEPS, chains, draft vocabulary)    of each step
+    fed     (2, STEPS - 1, chains)                  the proposals that the steps after the first read
 """
 
 import socket
 import sys
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -121,27 +128,82 @@ def fill_with_nan() -> None:
 
 
 @torch.no_grad()
-def ask(server: Server, worker: Any, ids: torch.Tensor, features: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The chains from every position: ``logits`` and ``fed``, as the module's text says."""
-    model, said, fed = worker.draft_runner.model, [], []
+def ask(server: Server, worker: Any, steps: int, ids: torch.Tensor, features: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Both chains: ``known``, ``logits`` and ``fed``, as the module's text says."""
+    model = worker.draft_runner.model
     states = len(model.config.eagle_config["eagle_aux_hidden_state_layer_ids"])
     features = features[:, : states * getattr(model.config, "target_hidden_size", model.config.hidden_size)]
-    forward = worker.draft_runner.forward
+    first = torch.arange(1, len(features))
+    accepted = torch.minimum(1 + first % (steps + 1), len(features) - first)
+    with heard(worker.draft_runner) as (said, fed):
+        batch = server.batch([ids[:known].tolist() for known in first])
+        batch.spec_info = worker._draft_extend_for_prefill(
+            batch, torch.cat([features[:known] for known in first]), ids[first]
+        )
+        batch.prepare_for_decode()
+        worker.draft(batch)
 
-    def heard(batch: Any) -> Any:
-        fed.append(batch.input_ids.clone())
+        verified(worker, batch, accepted, ids, features)
+        batch.prepare_for_decode()
+        worker.draft(batch)
+    # Of all rows of the second chain's first step, those of the last accepted proposals
+    last = torch.arange(len(first)) * (steps + 1) + accepted - 1
+    said[steps] = said[steps][last]
+    return {
+        "known": torch.stack([first, first + accepted]),
+        "logits": torch.stack([torch.stack(said[:steps]), torch.stack(said[steps:])]),
+        "fed": torch.stack([torch.stack(fed[1:steps]), torch.stack(fed[steps + 1 :])]),
+    }
+
+
+def verified(worker: Any, batch: Any, accepted: torch.Tensor, ids: torch.Tensor, features: torch.Tensor) -> None:
+    """Let the draft read what the target found of a chain, and the batch go on from there.
+
+    Args:
+        worker, batch: of the chain.
+        accepted: (requests,), tokens of the target's in the chain's place, its own one counted.
+        ids, features: as of ``ask``. In the place of the states of what was not accepted are ones, which nobody may see.
+    """
+    from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+    width = worker.speculative_num_draft_tokens
+    places = batch.seq_lens[:, None] + torch.arange(width)
+    rows = places.clamp(max=len(features) - 1)
+    kept = (places < (batch.seq_lens + accepted)[:, None])[..., None]
+    following = EagleDraftInput(bonus_tokens=ids[batch.seq_lens + accepted])
+    result = SimpleNamespace(
+        logits_output=SimpleNamespace(hidden_states=torch.where(kept, features[rows], 1.0).flatten(0, 1)),
+        accept_lens=accepted,
+        next_token_ids=ids[rows + 1].flatten(),
+        next_draft_input=following,
+    )
+    slots = batch.req_to_token_pool.req_to_token[batch.req_pool_indices[:, None], places]
+    batch.out_cache_loc = slots.flatten().to(torch.int64)
+    worker._draft_extend_for_decode(batch, result)
+    batch.spec_info = following
+    batch.seq_lens = batch.seq_lens + accepted
+    batch.seq_lens_cpu = batch.seq_lens_cpu + accepted
+    batch.seq_lens_sum = int(batch.seq_lens.sum())
+    for request, number in zip(batch.reqs, accepted.tolist(), strict=True):
+        request.kv.kv_committed_len += number
+
+
+@contextmanager
+def heard(runner: Any) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """The logits that a model says meanwhile, and the tokens that it was asked with."""
+    forward = runner.forward
+    said: list[torch.Tensor] = []
+    asked: list[torch.Tensor] = []
+
+    def hearing(batch: Any) -> Any:
+        asked.append(batch.input_ids.clone())
         answer = forward(batch)
         said.append(answer.logits_output.next_token_logits.clone())
         return answer
 
-    worker.draft_runner.forward = heard
-    lengths = range(1, len(features) + 1)
-    batch = server.batch([ids[:length].tolist() for length in lengths])
-    known = torch.cat([features[:length] for length in lengths])
-    batch.spec_info = worker._draft_extend_for_prefill(batch, known, ids[1:])
-    batch.prepare_for_decode()
-    worker.draft(batch)
-    return {"logits": torch.stack(said), "fed": torch.stack(fed[1:])}
+    runner.forward = hearing
+    yield said, asked
+    runner.forward = forward
 
 
 def main(target: str, inputs: str, steps: str, out: str, *folders: str) -> None:
@@ -155,7 +217,7 @@ def main(target: str, inputs: str, steps: str, out: str, *folders: str) -> None:
         found = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         if model.hot_token_id is not None:
             found["hot_token_id"] = model.hot_token_id
-        found |= ask(server, worker, given["input_ids"], given["features"])
+        found |= ask(server, worker, int(steps), given["input_ids"], given["features"])
         save_file(found, Path(out) / f"{number}.safetensors")
 
 

@@ -1,4 +1,5 @@
-"""Converted drafts in SGLang's own draft worker: every parameter gets its value, and chains are what the reference says, step by step."""
+"""Converted drafts in SGLang's own draft worker: every parameter gets its value, and chains are what the reference says, step by step,
+after a prompt and after the target has accepted some of a chain."""
 
 import os
 import re
@@ -188,7 +189,7 @@ def test_every_kind_of_draft_says_in_sglang_at_every_step_what_it_said_in_traini
     sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=VARIANTS[name])
     draft = Draft(sizes)
     draft.load_state_dict(loaded[f"variant {name}"])
-    expected = chains(draft, text, embedding, loaded[name]["fed"])
+    expected = chains(draft, text, embedding, loaded[name])
     torch.testing.assert_close(loaded[name]["logits"], expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -206,7 +207,7 @@ def test_a_published_draft_says_in_sglang_at_every_step_what_it_said_where_it_wa
     tolerance = ROUNDING if name in ROUNDED else TOLERANCE
     torch.testing.assert_close(
         by_target_ids(loaded[name]["logits"], loaded[name]["hot_token_id"]),
-        by_target_ids(chains(draft, text, embedding, loaded[name]["fed"]), original.ids),
+        by_target_ids(chains(draft, text, embedding, loaded[name]), original.ids),
         atol=tolerance,
         rtol=tolerance,
     )
@@ -225,7 +226,7 @@ def test_so_does_one_of_another_kind(
     assert whole == ("hot_token_id" not in loaded[name])
     torch.testing.assert_close(
         by_target_ids(loaded[name]["logits"], loaded[name].get("hot_token_id", original.ids)),
-        by_target_ids(chains(draft, text, original.embedding, loaded[name]["fed"]), original.ids),
+        by_target_ids(chains(draft, text, original.embedding, loaded[name]), original.ids),
         atol=TOLERANCE,
         rtol=TOLERANCE,
     )
@@ -236,18 +237,19 @@ def by_target_ids(logits: Tensor, ids: Tensor) -> Tensor:
     return torch.full((*logits.shape[:-1], corpus.VOCABULARY), float("-inf")).index_copy(-1, ids, logits)
 
 
-def chains(draft: Draft, text: dict[str, Tensor], embedding: Tensor, fed: Tensor) -> Tensor:
-    """What the reference says of the chains from every position, (steps, tokens, draft vocabulary).
+def chains(draft: Draft, text: dict[str, Tensor], embedding: Tensor, drafted: dict[str, Tensor]) -> Tensor:
+    """What the reference says of both chains from every position, (2, steps, chains, draft vocabulary).
 
     Args:
         draft: the reference.
         text: as the fixture says.
         embedding: that the draft reads, (vocabulary, hidden).
-        fed: (steps - 1, tokens), the tokens that each chain reads after its first step.
+        drafted: where SGLang began each chain, and which tokens it fed it.
     """
-    ids, features = (
-        text["input_ids"].tolist(),
-        text["features"][:, : draft.config.target_hidden_size * len(draft.config.layers)],
+    sizes, ids = draft.config, text["input_ids"].tolist()
+    features = text["features"][:, : sizes.target_hidden_size * len(sizes.layers)]
+    both = zip(drafted["known"].flatten().tolist(), drafted["fed"].transpose(1, 2).flatten(0, 1).tolist(), strict=True)
+    logits = torch.stack(
+        unrolled(draft, features, [(known, [*ids[: known + 1], *fed]) for known, fed in both], embedding)
     )
-    begun = [(known, [*ids[: known + 1], *fed[:, known - 1].tolist()]) for known in range(1, len(features) + 1)]
-    return torch.stack(unrolled(draft, features, begun, embedding))
+    return logits.view(len(logits), 2, -1, logits.shape[-1]).transpose(0, 1)
