@@ -47,7 +47,7 @@ class Server:
 
     Args:
         target: a checkpoint.
-        draft: any draft of its; SGLang wants to be told of one when it starts.
+        draft: any draft for it; SGLang wants to be told of one when it starts.
         steps: proposals of a chain.
     """
 
