@@ -18,7 +18,6 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE,
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
-from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.stage import StageError
@@ -140,14 +139,7 @@ def test_the_artifact_holds_all_that_conversion_and_probing_need(made: corpus.Co
     assert len(held_out.read(whole).samples) == 6
     assert_recorded(made, whole)
     assert 0 < report(whole)["heldOut"][0]["vocabulary_mass"] < 1
-    result = report(whole)["result"]
-    assert result["steps"] == len(losses(whole))
-    words = torch.cat(
-        [text.input_ids[text.loss_mask.bool()].long() for text in Features.open(made.features).train.texts()]
-    )
-    known = torch.isin(words, Vocabulary.load(whole / VOCABULARY).ids)
-    assert result["vocabularyCoverage"] == pytest.approx(known.float().mean().item(), abs=1e-4)
-    assert 0.5 < result["vocabularyCoverage"] < 1
+    assert report(whole)["result"]["steps"] == len(losses(whole))
 
 
 def assert_recorded(made: corpus.Corpus, trained: Path) -> None:

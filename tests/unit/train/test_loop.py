@@ -21,7 +21,8 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.loop import Training
-from eagle3_draft.train.vocabulary import choose
+from eagle3_draft.train.publish import publish
+from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, choose
 from unit.train import corpus
 
 # Each goes through a whole stage, which takes seconds
@@ -171,8 +172,17 @@ def test_a_training_that_diverges_names_the_step_and_what_it_was_made_of(made: c
     assert (stopped.value.code, stopped.value.reason) == (ExitCode.NON_FINITE, Reason.NON_FINITE)
 
 
-def test_it_knows_its_speed_its_waiting_and_its_memory(made: corpus.Corpus, tmp_path: Path) -> None:
-    state = trained(prepared(made, tmp_path))
-    assert state.tokens == 2 * int(Features.open(made.features).train.lengths.sum())
+def test_it_tells_its_speed_its_waiting_its_memory_and_how_much_of_the_answers_the_draft_can_say(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    config, train = prepared(made, tmp_path), Features.open(made.features).train
+    state = trained(config)
+    assert state.tokens == 2 * int(train.lengths.sum())
     assert 0 < state.waited < state.seconds
     assert state.peak_bytes > 2**20
+    Usage.of(train.texts(), corpus.VOCABULARY).save(Path(config.folder) / USAGE_FILE)
+    told = publish(config, state)
+    assert (told.tokens, told.peak_memory_bytes) == (state.tokens, state.peak_bytes)
+    words = [token for text in train.texts() for token in text.input_ids[text.loss_mask.bool()].tolist()]
+    assert told.vocabulary_coverage == pytest.approx(sum(word < 64 for word in words) / len(words), abs=1e-4)
+    assert 0 < told.vocabulary_coverage < 1
