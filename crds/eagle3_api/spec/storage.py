@@ -65,7 +65,7 @@ class Storage(Model):
 
     features: FeaturesRoot = Field(
         description="Hidden states and resumable checkpoints. Emptied when training has finished; a claim that the operator "
-        "made is deleted then."
+        "made is deleted then. Where draft.checkpoint adopts a draft none is made or asked for."
     )
     drafts: Root = Field(description="Trained and converted drafts, reports, prompts and measurements.")
     models: Root | None = Field(

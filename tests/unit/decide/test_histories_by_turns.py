@@ -83,6 +83,10 @@ class AnyTraining(RuleBasedStateMachine):
     def the_data_is_edited(self, length: int | None) -> None:
         self.world.edit(data={"maxLength": length}).settle()
 
+    @rule(checkpoint=st.sampled_from(["/data/another", None]))
+    def a_draft_is_adopted_or_trained_again(self, checkpoint: str | None) -> None:
+        self.world.edit(draft={"checkpoint": checkpoint, "vocabularySize": None if checkpoint else 32000}).settle()
+
     @rule(what=st.sampled_from(["inspect", "extract", "train", "convert", "clean", "publish", "the draft before"]))
     def a_person_retries(self, what: str) -> None:
         rejected = [r.number for r in self.world.told.revisions if r.number != self.world.serving]
@@ -202,7 +206,8 @@ class AnyTraining(RuleBasedStateMachine):
     @invariant()
     def a_claim_of_ours_is_there_only_while_features_are_made_or_read(self) -> None:
         states = {stage.name: stage.state for stage in self.world.told.stages}
-        finished = all(states.get(name) is StageState.SUCCEEDED for name in (StageName.INSPECT, StageName.TRAIN))
+        last = StageName.CONVERT if self.world.obj.spec.draft.checkpoint else StageName.TRAIN
+        finished = all(states.get(name) is StageState.SUCCEEDED for name in (StageName.INSPECT, last))
         under_way = any(not job.finished for job in self.world.seen.jobs.values())
         if finished and not under_way and not self.world.spec.get("suspend"):
             assert "kimi-features" not in self.world.seen.claims
