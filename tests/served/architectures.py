@@ -10,13 +10,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from unit.train import corpus
 
-#: Of every one of them.
+#: Of every one of them. SGLang on a CPU shares blocks among ranks in multiples of 32.
 DECODER_LAYERS, VOCABULARY = 5, corpus.VOCABULARY
 
 _COMMON: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "num_hidden_layers": DECODER_LAYERS,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -27,7 +27,7 @@ _COMMON: Mapping[str, Any] = {
 }
 _TOKENS: Mapping[str, Any] = {"bos_token_id": 1, "eos_token_id": corpus.END, "pad_token_id": 0}
 _EXPERTS: Mapping[str, Any] = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
-_SHARED_EXPERT: Mapping[str, Any] = {**_EXPERTS, "shared_expert_intermediate_size": 32}
+_SHARED_EXPERT: Mapping[str, Any] = {**_EXPERTS, "shared_expert_intermediate_size": 64}
 
 #: After a first layer without, as DeepSeek's. What SGLang reads and transformers has forgotten is said, too.
 _GROUPED_EXPERTS: Mapping[str, Any] = {
@@ -57,7 +57,7 @@ _THREEFOLD_POSITIONS: Mapping[str, Any] = {"rope_type": "default", "rope_theta":
 _EYES: Mapping[str, Any] = {
     "depth": 1,
     "hidden_size": 32,
-    "intermediate_size": 32,
+    "intermediate_size": 64,
     "num_heads": 2,
     "out_hidden_size": 64,
 }
