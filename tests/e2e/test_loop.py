@@ -229,7 +229,7 @@ def test_the_trained_draft_serves_again_without_being_trained_again(bed: Testbed
 def test_the_watch_takes_the_service_back_when_live_traffic_is_not_accepted(bed: Testbed, served: Loop) -> None:
     """The draft passes its probe by far; what clients send now it has never seen anything like."""
     watch = tiny.manifest()["spec"]["watch"]
-    bed.edit(served.name, probe={"minAcceptLength": 3.0}, watch=watch)
+    bed.edit(served.name, probe={"minAcceptLength": 2.5}, watch=watch)
     bed.wait(served.name, lambda d: d.ready and d.current, seconds=60, what="the higher bar to be passed")
     url, seeds = bed.service_url(served.name), itertools.count()
 

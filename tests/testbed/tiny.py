@@ -20,7 +20,7 @@ def manifest(name: str = "tiny", **changes: Any) -> dict[str, Any]:
         "extract": {"gpus": 1, "dtype": "fp32", "stallTimeout": "5m"},
         "train": {
             "gpus": 1,
-            "epochs": 3,
+            "epochs": 2,
             "tokensPerStep": 2048,
             "learningRate": 0.002,
             "unrollSteps": 3,
@@ -31,13 +31,13 @@ def manifest(name: str = "tiny", **changes: Any) -> dict[str, Any]:
             "gpus": 1,
             "contextLength": 1024,
             "maxRunningRequests": 4,
-            "bakeTime": "30s",
+            "bakeTime": "10s",
             "startTimeout": "5m",
             "speculative": {"numSteps": 3, "topK": 1, "numDraftTokens": 4},
             "arguments": list(SERVE_ARGUMENTS),
         },
         "probe": {"minAcceptLength": 2.0, "minSpeedup": 0.1, "prompts": 16, "maxTokens": 64},
-        "watch": {"prometheus": {"name": "default"}, "window": "20s", "minTokens": 200},
+        "watch": {"prometheus": {"name": "default"}, "window": "10s", "minTokens": 100},
         "storage": {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}},
         "placement": {
             "volumes": [
