@@ -71,7 +71,7 @@ lint: $(READY) ## Check style, types, the direction of imports and the images' r
 	done
 	exit $$status
 
-test-unit: $(READY) ## Run the unit tests, under a minute
+test-unit: $(READY) ## Run the unit tests, in about a minute
 	$(PYTEST) -n auto --dist worksteal -m "not stages and not long" tests/unit
 
 test-stages: $(READY) ## Run the stages as processes: kill them, starve them, resume them

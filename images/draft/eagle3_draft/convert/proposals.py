@@ -68,9 +68,11 @@ class Step:
     @property
     def differs(self) -> bool:
         """Whether rounding does not explain what is different."""
-        coins = ERRORS * math.sqrt(self.tied * self.positions) / self.positions
-        others = round(self.others * self.positions)
-        return others > max(1, OTHERS * self.positions) or abs(self.accuracy - self.recorded) > max(APART, coins)
+        others, lost, tied = (
+            round(share * self.positions) for share in (self.others, abs(self.accuracy - self.recorded), self.tied)
+        )
+        allowed = max(1, OTHERS * self.positions)
+        return others > allowed or lost > max(allowed, APART * self.positions, ERRORS * math.sqrt(tied))
 
 
 class Comparison:
@@ -141,4 +143,10 @@ def against_the_recorded(steps: Sequence[Step]) -> Iterator[Finding]:
             Level.PASSED,
             f"its first proposals are right in {first.accuracy:.1%} of {first.positions:,} held-out positions, and were in "
             f"{first.recorded:.1%} when it was trained; at each of {len(asked)} steps at least {least.equal:.1%} are the same",
+        )
+    else:
+        yield Finding(
+            PROPOSALS,
+            Level.UNKNOWN,
+            "the trainer recorded proposals at no held-out position that counts, so there is nothing to compare",
         )

@@ -190,7 +190,7 @@ def _publish(
         prompts_digest=artifacts.file_digest(folder / PROMPTS),
         expected_accept_lengths=expected,
         accuracy=asked.accuracy if asked is not None else None,
-        equal_proposals=None if proof.proposals is None else [round(step.equal, 4) for step in proof.proposals],
+        equal_proposals=[round(step.equal, 4) for step in proof.proposals or () if step.positions] or None,
         chance=asked.chance if asked is not None else None,
         parity_error=proof.parity.error if proof.parity is not None else None,
         warnings=report.warnings(findings)[:_WARNINGS],
