@@ -123,7 +123,7 @@ class Comparison:
 
 
 def against_the_recorded(steps: Sequence[Step]) -> Iterator[Finding]:
-    """Whether a draft still proposes what it proposed when it was measured."""
+    """Whether a draft still proposes what it proposed when it was measured; nothing where that was not recorded."""
     asked = [(number, step) for number, step in enumerate(steps, 1) if step.positions]
     for number, step in asked:
         if step.differs:
@@ -144,7 +144,7 @@ def against_the_recorded(steps: Sequence[Step]) -> Iterator[Finding]:
             f"its first proposals are right in {first.accuracy:.1%} of {first.positions:,} held-out positions, and were in "
             f"{first.recorded:.1%} when it was trained; at each of {len(asked)} steps at least {least.equal:.1%} are the same",
         )
-    else:
+    elif steps:
         yield Finding(
             PROPOSALS,
             Level.UNKNOWN,
