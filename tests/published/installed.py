@@ -1,13 +1,13 @@
 """Public trainers themselves, for the tests that take a minute: installed once a machine, beside the torch that is here."""
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import once
 from testcluster.build import cache
 
 #: What both ask for beside what is installed here.
@@ -41,13 +41,12 @@ SPECFORGE = ("specforge==0.2.0", "accelerate==1.15.0", *_BESIDE)
 def packages(distributions: Sequence[str]) -> Path:
     """A folder with them, for PYTHONPATH of the Python that runs this. The first one's name is the folder's."""
     name, digest = distributions[0].partition("==")[0], hashlib.sha256(repr(distributions).encode()).hexdigest()[:12]
-    folder = cache() / f"{name}-{digest}"
     # dill takes a module that lies in no folder of this name for somebody's script, and pickles pyarrow by value
-    found = folder / "site-packages"
-    if not folder.exists():
-        partial = folder.with_suffix(f".{os.getpid()}")
+    inner = "site-packages"
+
+    def make(folder: Path) -> None:
         uv = shutil.which("uv") or str(Path(__file__).parents[2] / ".uv" / "bin" / "uv")
-        words = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(partial / found.name)]
+        words = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(folder / inner)]
         subprocess.run([*words, *distributions], check=True)
-        partial.rename(folder)
-    return found
+
+    return once.made(cache() / f"{name}-{digest}", make) / inner

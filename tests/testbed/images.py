@@ -6,13 +6,14 @@ what they are made of.
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from environment import find_uv
+
+import once
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
@@ -32,30 +33,27 @@ def cache() -> Path:
 
 def packages(*extras: str) -> Path:
     """What our wheel needs, with some of its extras: versions and hashes as locked, compiled."""
-    folder = cache() / f"image-{'+'.join(extras) or 'base'}-{_digest([ROOT / 'uv.lock'])}"
-    if not (folder / ".ready").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        requirements = folder.with_suffix(".txt")
+
+    def make(folder: Path) -> None:
         wanted = [word for extra in extras for word in ("--extra", extra)]
-        run(find_uv(), "export", "--quiet", "--frozen", "--no-emit-project", *wanted, "--output-file", requirements)
-        _install(folder, "--require-hashes", "-r", requirements)
-        (folder / ".ready").touch()
-    return folder
+        with tempfile.TemporaryDirectory() as out:
+            requirements = Path(out) / "requirements.txt"
+            run(find_uv(), "export", "--quiet", "--frozen", "--no-emit-project", *wanted, "--output-file", requirements)
+            _install(folder, "--require-hashes", "-r", requirements)
+
+    return once.made(cache() / f"image-needs-{'+'.join(extras) or 'base'}-{_digest([ROOT / 'uv.lock'])}", make)
 
 
 def wheel() -> Path:
     """Our own packages, from the wheel."""
-    folder = cache() / f"image-wheel-{_digest(_sources())}"
-    if not (folder / ".ready").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+
+    def make(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as out:
             run(find_uv(), "build", "--quiet", "--wheel", "--out-dir", out, ROOT)
             (built,) = Path(out).glob("*.whl")
             _install(folder, "--no-deps", built)
-        (folder / ".ready").touch()
-    return folder
+
+    return once.made(cache() / f"image-wheel-{_digest(_sources())}", make)
 
 
 def ours() -> list[tuple[str, list[tuple[Path, str]]]]:

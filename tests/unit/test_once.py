@@ -1,0 +1,39 @@
+"""What is made once a machine is made by one worker alone, and is whole."""
+
+import os
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+import once
+
+
+def _make(folder: Path) -> None:
+    (folder / "first").write_text(str(os.getpid()))
+    with (folder.parent / "makers").open("a") as makers:
+        makers.write(f"{os.getpid()}\n")
+    (folder / "last").write_text(str(os.getpid()))
+
+
+def _made(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted(once.made(folder, _make).iterdir())]
+
+
+def test_of_workers_that_come_at_the_same_time_one_makes_it_and_all_find_it_whole(tmp_path: Path) -> None:
+    with get_context("fork").Pool(4) as workers:
+        found = workers.map(_made, [tmp_path / "cache" / f"folder-{n // 8}" for n in range(160)], chunksize=1)
+    makers = (tmp_path / "cache" / "makers").read_text().split()
+    assert len(makers) == 20
+    assert all(first == last for first, last in found)
+
+
+def test_what_was_not_made_to_the_end_is_not_there_and_is_made_anew(tmp_path: Path) -> None:
+    def half(folder: Path) -> None:
+        (folder / "half").touch()
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        once.made(tmp_path / "folder", half)
+    assert not (tmp_path / "folder").exists()
+    assert len(_made(tmp_path / "folder")) == 2
