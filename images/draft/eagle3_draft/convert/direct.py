@@ -21,6 +21,9 @@ BUFFER = 8 * 1024 * 1024
 #: Where there is no such flag (macOS), the file goes through the cache.
 _PAST_THE_CACHE = getattr(os, "O_DIRECT", 0)
 
+#: How a file system says that it always wants its cache; some in user space and over a network the second way.
+_REFUSED = (errno.EINVAL, errno.ENOTSUP)
+
 
 class DirectFile:
     """What ``create`` yields."""
@@ -87,7 +90,7 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, flags | _PAST_THE_CACHE, 0o666)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in _REFUSED:
             raise
         return os.open(path, flags, 0o666)
 
@@ -99,6 +102,6 @@ def _put(descriptor: int, data: memoryview) -> None:
             data = data[os.write(descriptor, data) :]
         except OSError as error:
             flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & _PAST_THE_CACHE:
+            if error.errno not in _REFUSED or not flags & _PAST_THE_CACHE:
                 raise
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~_PAST_THE_CACHE)
