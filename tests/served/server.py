@@ -2,13 +2,14 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,8 @@ def _tail(log: Path) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port: int = made.getsockname()[1]
-        return port
+    """A port that nobody uses. Below those that the kernel gives to connections: it must stay free until the server has loaded."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

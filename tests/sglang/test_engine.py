@@ -66,8 +66,8 @@ CODE = {
 
 CACHING = "CAPTURE_FLAGS = tuple(flag for flag in CAPTURE_FLAGS if flag != '--disable-radix-cache')"
 
-#: States pass over a disk, and something of them must come within a second.
-IMPATIENT = "HANDOVER_SECONDS, SHARED_MEMORY = 1.0, Path('/nowhere')"
+#: States pass over a disk, and something of them must come within three seconds.
+IMPATIENT = "HANDOVER_SECONDS, SHARED_MEMORY = 3.0, Path('/nowhere')"
 
 #: A disk that takes the last files piece by piece.
 SLOW = """
@@ -204,7 +204,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world.ask(some, "flag", arguments=[*SERVE_ARGUMENTS, "--no-such-flag"])
     world.ask(some, "version", sglang_version="0.5.19")
     world.ask(some, "cached", {"eagle3_api.sglang": CACHING})
-    world.ask(some, "slow", over_a_disk(pieces=5, seconds=0.4))
+    world.ask(some, "slow", over_a_disk(pieces=5, seconds=1.0))
     world.ask(some, "hangs", over_a_disk(pieces=2, seconds=60))
     world.run()
     return world
