@@ -66,7 +66,7 @@ class ShardCache:
             fetch: gets it, ``size`` bytes. Called where it is not there, once for all who want it meanwhile.
 
         Raises:
-            StageError: the disk has no room for it, and nothing of the cache's own that would go (StorageTooSmall).
+            StageError: the disk has no room for it, and nothing of the cache's own that would go (StorageTooSmall); the next try may find it.
             Exception: what ``fetch`` raised, to all of this process who waited for it; whoever asks later has it fetched again.
         """
         held = self._leased(name, size, fetch)
@@ -111,9 +111,8 @@ class ShardCache:
             return None
         fcntl.flock(found, fcntl.LOCK_SH)
         status = os.fstat(found)
-        if (
-            not status.st_nlink or status.st_size != size
-        ):  # it went since it was opened; its disk lost what was written last
+        # It went since it was opened, or its disk lost what was written last
+        if not status.st_nlink or status.st_size != size:
             os.close(found)
             return None
         os.utime(found, ns=(time.time_ns(), status.st_mtime_ns))
@@ -158,7 +157,7 @@ class ShardCache:
             return taken + size <= self._limit or not taken
         if not taken:
             raise StageError(
-                ExitCode.DOES_NOT_FIT,
+                ExitCode.ENGINE_CRASHED,  # others fill the disk: soon, or on another node, it may have room
                 Reason.STORAGE_TOO_SMALL,
                 f"the pod's disk has {readable_bytes(self._free(self._folder))} free, too little for a shard of "
                 f"{readable_bytes(size)}: the node's disk must have what storage.features.objectStore.cache says",
