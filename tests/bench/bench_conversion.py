@@ -6,8 +6,8 @@ A draft for Kimi-K2.5 (2.6 billion parameters: hidden size 7168, a head for all 
 the whole stage, twice: as a checkpoint from elsewhere in bf16 (which is not asked anything: no target runs here), and as what Train
 leaves, in float32, with held-out features. Each run is a process of its own. Memory is the most of it that the kernel could not
 have back (RssAnon, looked at every few milliseconds) beyond what it had before the stage, torch and Transformers imported. The disk's
-speed is that of copying the checkpoint by dd, through the kernel's cache or past it, whichever is faster; copies and conversion take
-turns, and the best of each counts: a virtual disk is several times faster in one minute than in the next.
+speed is that of copying the checkpoint by dd, through the kernel's cache, as it does by itself and the bar means it, and past the cache;
+copies and conversion take turns, and the best of each counts: a virtual disk is several times faster in one minute than in the next.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def main() -> int:
                 measured.append(_apart(stage, (root, kind)))
     for way, done in copies.items():
         print(json.dumps({f"copy {way}": [round(one, 1) for one in done], "MB/s": round(size / min(done) / 1e6)}))
-    copied = min(min(done) for done in copies.values())
+    fastest = {way: min(done) for way, done in copies.items()}
     good = True
     for kind, measured in runs.items():
         seconds, memory = min(run["seconds"] for run in measured), max(run["memory"] for run in measured)
@@ -84,11 +84,11 @@ def main() -> int:
             "seconds": [round(run["seconds"], 1) for run in measured],
             "seconds of the processor": round(min(run["processor"] for run in measured), 1),
             "memory MiB": round(memory / 2**20),
-            "share of the disk's speed": round(copied / seconds, 2),
+            "share of a copy's speed": {way: round(copied / seconds, 2) for way, copied in fastest.items()},
         }
         print(json.dumps({kind: result}, indent=1))
         good = good and memory < largest + ABOVE_THE_LARGEST
-        good = good and (kind == "trained" or (seconds < SECONDS and copied / seconds > SHARE))
+        good = good and (kind == "trained" or (seconds < SECONDS and fastest[CACHED] / seconds > SHARE))
     return 0 if good else 1
 
 
@@ -221,7 +221,8 @@ MADE: dict[str, Callable[[Path, DraftConfig], None]] = {"published": make_publis
 
 
 #: Flags of dd.
-COPIES: dict[str, list[str]] = {"through the cache": [], "past the cache": ["oflag=direct"]}
+CACHED = "through the cache"
+COPIES: dict[str, list[str]] = {CACHED: [], "past the cache": ["oflag=direct"]}
 
 
 def copy(source: Path, to: Path, flags: Sequence[str]) -> float:
