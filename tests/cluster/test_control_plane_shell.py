@@ -5,7 +5,11 @@ The decision is the test's own, so that each test says what the shell makes of i
 
 import asyncio
 import re
+import socket
+import struct
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -249,6 +253,28 @@ def test_a_child_that_changed_since_it_was_seen_is_not_deleted(shell: Shell) -> 
     assert shell.site.all("services")
 
 
+def test_a_budget_of_disruptions_is_deleted_though_its_status_has_changed_since_it_was_seen(shell: Shell) -> None:
+    name = names.budget_name(NAME)
+
+    def budget(obj: Eagle3Draft) -> Manifest:
+        selector = {"matchLabels": {names.NAME_LABEL: NAME, names.REVISION_LABEL: "r2"}}
+        metadata = names.metadata(obj, name, labels=names.labels(NAME))
+        spec = {"maxUnavailable": 1, "selector": selector}
+        return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
+
+    shell.site.cluster.request(
+        "PATCH", shell.site.path(PLURAL, NAME), {"spec": {"serve": {}}}, "application/merge-patch+json"
+    )
+    shell.decides(apply=lambda obj: (deployment(obj), service(obj), budget(obj))).reconcile()
+    shell.reconcile()
+    assert shell.seen[-1].budget is not None
+    status = {"status": {"conditions": [], "currentHealthy": 7}}
+    path = shell.site.path("poddisruptionbudgets", name) + "/status"
+    shell.site.cluster.request("PATCH", path, status, "application/merge-patch+json")
+    shell.decides(delete=(Delete("PodDisruptionBudget", name),)).reconcile()
+    wait_for("it to be gone", 30, lambda: shell.site.all("poddisruptionbudgets") == [])
+
+
 # ------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -297,6 +323,62 @@ def test_what_is_refused_is_known_to_the_next_decision_and_all_else_is_done(shel
     assert all("denied request: nothing is served in this namespace" in one.message for one in refused)
     assert [one["metadata"]["name"] for one in shell.site.all("jobs")] == [f"{NAME}-train-01234567"]
     assert shell.site.object(NAME)["status"]["phase"] == "Training", "the status is written all the same"
+
+
+@contextmanager
+def hanging_up() -> Iterator[int]:
+    """The port of a server that hangs up on whoever has said something."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # closed
+                while True:
+                    caller, _ = server.accept()
+                    caller.recv(1)
+                    # With unread words, and nothing lingering, it is a reset
+                    caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    caller.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_webhook_whose_errors_name_another_port_each_time_refuses_in_the_same_words(shell: Shell) -> None:
+    name = f"{shell.site.namespace}.policy.example"
+    rule = {"apiGroups": [""], "apiVersions": ["*"], "resources": ["services"], "operations": ["CREATE"]}
+    with hanging_up() as port:
+        hook = {
+            "name": name,
+            "clientConfig": {"url": f"https://127.0.0.1:{port}/"},
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": shell.site.namespace}},
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        group, kind = "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"
+        shell.site.cluster.apply({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "webhooks": [hook]})
+        manifest = service(Eagle3Draft.model_validate(shell.site.object(NAME)))
+
+        def words() -> str:
+            try:
+                shell.site.cluster.request("POST", shell.site.path("services") + "?dryRun=All", manifest)
+            except ApiException as refused:
+                return str(refused.body)
+            return ""
+
+        wait_for("the webhook", 30, lambda: "reset by peer" in words())
+        assert words() != words(), "the port of the API server is another each time"
+        shell.decides(apply=lambda obj: (service(obj),))
+        told = set()
+        for _ in range(2):
+            with pytest.raises(UnfinishedError, match="failed calling webhook") as refused:
+                shell.reconcile()
+            told.add(str(refused.value))
+        assert len(told) == 1
+    shell.site.cluster.request("DELETE", f"/apis/{group}/validatingwebhookconfigurations/{name}")
 
 
 # ------------------------------------------------------------------------------------------------ status and events

@@ -15,6 +15,7 @@ from functools import partial
 
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError
 from eagle3_operator.cluster.convert import controller_uid, is_ours
+from eagle3_operator.decide.refusals import steady
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.observation import Refusal
 
@@ -62,6 +63,7 @@ def act(
     Raises:
         NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job or JobSet of that name.
         ConflictError: a child changed since it was seen.
+        NotFoundError: a child is gone, or the namespace is going.
         ApiError: the API server cannot be asked.
     """
     _refuse_strangers(client, decision, owner, seen)
@@ -74,7 +76,7 @@ def act(
         except ApiError as error:
             if not error.refused:
                 raise
-            return Refusal(deed.kind, deed.name, deed.verb, error.message)
+            return Refusal(deed.kind, deed.name, deed.verb, steady(error.message))
         except NameConflictError as conflict:
             if deed.kind != _BUDGET:
                 raise
@@ -86,9 +88,10 @@ def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen:
     """All that is to be done, in order."""
     for deletion in decision.delete:
         if child := seen.get((deletion.kind, deletion.name)):
-            yield _Deed(
-                "deleted", deletion.kind, deletion.name, partial(client.delete, deletion.kind, namespace, child)
-            )
+            # The cluster writes a budget's status whenever a pod becomes ready, and what is kept of it may be older
+            unchanged = deletion.kind != _BUDGET
+            delete = partial(client.delete, deletion.kind, namespace, child, unchanged=unchanged)
+            yield _Deed("deleted", deletion.kind, deletion.name, delete)
     for manifest in decision.apply:
         if manifest["kind"] not in _CREATED | {_BUDGET}:
             yield _deed("applied", manifest, partial(client.apply, manifest))

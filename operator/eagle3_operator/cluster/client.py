@@ -48,8 +48,11 @@ LOG_TIMEOUT = (2.0, 5.0)
 #: Whose fields are written.
 _MANAGED = {"fieldManager": FIELD_MANAGER}
 
-#: Statuses of an answer to a request that was understood and is not obeyed. A webhook answers with whatever it likes.
+#: Statuses of an answer to a request that was understood and is not obeyed.
 _REFUSED = frozenset({400, 403, 413, 422})
+
+#: What the API server writes before the words of a webhook, which answers with whatever status it likes. No name has a quote.
+_OF_A_WEBHOOK = ('admission webhook "', 'failed calling webhook "')
 
 _PAGE = 500
 _GONE = 410
@@ -74,9 +77,12 @@ class ApiError(Exception):
     def refused(self) -> bool:
         """Whether the request itself is refused: by a quota, an admission, a missing right, or as invalid.
 
-        The same request is refused again until somebody changes something, whatever else the API server is asked.
+        The same request is refused again until somebody changes something, whatever else the API server is asked. What is
+        gone or has changed is no refusal: another look tells what to ask for instead.
         """
-        return self.status in _REFUSED or (self.status > 0 and "webhook" in self.message)
+        if isinstance(self, NotFoundError | ConflictError):
+            return False
+        return self.status in _REFUSED or _of_a_webhook(self.message)
 
 
 class NotFoundError(ApiError):
@@ -220,19 +226,21 @@ class Client:
         path = _path(manifest["kind"], manifest["metadata"]["namespace"])
         return self._json(_Request("POST", path, _MANAGED, manifest))
 
-    def delete(self, kind: str, namespace: str, metadata: Json) -> None:
+    def delete(self, kind: str, namespace: str, metadata: Json, *, unchanged: bool = True) -> None:
         """Delete exactly this object, its pods first; an object that is gone is deleted.
 
         Args:
             kind: of the object.
             namespace: of the object.
-            metadata: as it was seen; ConflictError if it has changed since.
+            metadata: as it was seen.
+            unchanged: ConflictError if it has changed since.
         """
+        seen = {"uid": metadata["uid"]} | ({"resourceVersion": metadata["resourceVersion"]} if unchanged else {})
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Foreground",
-            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+            "preconditions": seen,
         }
         with contextlib.suppress(NotFoundError):
             self._json(_Request("DELETE", _path(kind, namespace, metadata["name"]), body=options))
@@ -334,11 +342,18 @@ def _refusal(request: str, status: int, data: bytes) -> ApiError:
     except (ValueError, TypeError):
         said = {"message": data[:200].decode(errors="replace")}
     kind: type[ApiError] = ApiError
-    details = said.get("details") or {}
-    if status == 404 or any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or ()):
+    message, details = str(said.get("message", "")), said.get("details") or {}
+    if _of_a_webhook(message):
+        pass  # its 404 is no missing object, its 409 no change
+    elif status == 404 or any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or ()):
         kind = NotFoundError
     elif status == 409:
         kind = ConflictError
     elif status == _GONE:
         kind = GoneError
-    return kind(request, status, str(said.get("reason", "")), str(said.get("message", "")))
+    return kind(request, status, str(said.get("reason", "")), message)
+
+
+def _of_a_webhook(message: str) -> bool:
+    """Whether an admission webhook refused, or could not be asked."""
+    return any(words in message for words in _OF_A_WEBHOOK)

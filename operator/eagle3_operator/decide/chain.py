@@ -310,8 +310,9 @@ def _podless(job: Job, view: View) -> Waiting | None:
     waited = (view.now - (job.started_at or job.created_at)).total_seconds()
     if job.pods or job.unmade or waited <= view.settings.surge_patience_seconds:
         return None
-    told = f"kubectl describe job {job.name} -n {view.obj.metadata.namespace}"
-    said = f"no pod of Job {job.name} is made: a quota or an admission refuses it, as {told} says"
+    name = job.name if job.kind == "Job" else group.job_of(job.name)
+    told = f"kubectl describe job {name} -n {view.obj.metadata.namespace}"
+    said = f"no pod of Job {name} is made: a quota or an admission refuses it, as {told} says"
     return Reason.UNSCHEDULABLE, said
 
 

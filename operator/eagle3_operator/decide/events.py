@@ -1,5 +1,7 @@
 """The Events of transitions: what happened between two statuses, in a sentence each for ``kubectl describe``."""
 
+from collections.abc import Iterable
+
 from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.estimate import readable_bytes, readable_count
@@ -20,21 +22,29 @@ from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, 
 from eagle3_operator.decision import Event
 
 
-def between(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:
-    """What happened between two statuses that is worth telling."""
+def between(
+    before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec, refused: Iterable[str] = ()
+) -> list[Event]:
+    """What happened between two statuses that is worth telling.
+
+    Args:
+        before, after: the statuses.
+        spec: of the object.
+        refused: what ``after`` says of each child to which something could not be done.
+    """
     return [
         *_stage_events(before, after, spec),
         *_room_events(before, after),
         *_revision_events(before, after),
-        *_refusals(before, after),
+        *_refusals(before, refused),
     ]
 
 
-def _refusals(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
-    """What is newly refused."""
-    former = {condition.message for condition in before.conditions if condition.reason is Reason.REFUSED}
-    told = (c for c in after.conditions if (c.type, c.reason) == (Type.RECONCILING, Reason.REFUSED))
-    return [Event("Warning", EventReason.REFUSED, one.message) for one in told if one.message not in former]
+def _refusals(before: Eagle3DraftStatus, refused: Iterable[str]) -> list[Event]:
+    """What is newly refused. ``Reconciling`` has told of all that was before, one after the other."""
+    told = (c.message for c in before.conditions if (c.type, c.reason) == (Type.RECONCILING, Reason.REFUSED))
+    former = next(told, "")
+    return [Event("Warning", EventReason.REFUSED, message) for message in refused if message not in former]
 
 
 def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eagle3DraftSpec) -> list[Event]:

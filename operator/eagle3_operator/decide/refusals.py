@@ -4,6 +4,8 @@ A refusal is an observation like any other, only that it comes after a first dec
 more, with the knowledge of it, so that nothing is said to be under way that is not, and nothing goes for what does not come.
 """
 
+import re
+
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Observation, Refusal
 
@@ -16,6 +18,22 @@ _ADVICE = (
     ("does not belong to this object", ""),
 )
 _ELSE = "Correct the field of this object that it stems from."
+
+#: What is another at each try: one's own end of a connection, the time at which a certificate was read, the id of a request.
+_PASSING = re.compile(
+    r"(?i)\S+:\d+->"
+    r"|(?<=current time )\S+ "
+    r"|\b(?:request|trace|correlation)[ _-]?id\W*[:=]\W*[\w-]+"
+    r"|(?<![\w-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+)
+
+
+def steady(words: str) -> str:
+    """A refusal's words without what is another at each try.
+
+    Words that change are a status that is written, an Event, and by the former another look at once: for ever.
+    """
+    return _PASSING.sub("", words)
 
 
 def told(refusal: Refusal, namespace: str) -> tuple[Reason, str]:

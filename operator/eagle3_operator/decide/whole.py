@@ -54,7 +54,9 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     could_not = tuple(refusals.told(refusal, obj.metadata.namespace) for refusal in seen.refused)
     at = Situation(obj.metadata, obj.spec, chain, obstacle, wanted, outcome, could_not)
     status = _status(view, known, facts, attempts.known, at)
-    told = events.between(before, status, obj.spec) + (outcome.events if outcome else [])
+    told = events.between(before, status, obj.spec, (message for _, message in could_not)) + (
+        outcome.events if outcome else []
+    )
     return Decision(
         status=status,
         delete=tuple(actions.delete),

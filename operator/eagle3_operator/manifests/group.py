@@ -14,7 +14,7 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import jobs, names
 from eagle3_operator.settings import Settings
 
-#: What a JobSet calls its one Job, which is ``<jobset>-nodes-0``.
+#: What a JobSet calls the replicas of its one Job.
 REPLICATED_JOB = "nodes"
 
 #: What Kubernetes adds to the host name of a Job's pod for the pod's own, which JobSet wants to be a label of the DNS too.
@@ -32,11 +32,16 @@ def launched(obj: Eagle3Draft, settings: Settings, config: TrainConfig, *, jobse
         jobsets: whether the cluster serves JobSets. An object whose name is too long for a JobSet's pods goes without.
     """
     name, nodes = names.job_name(obj.metadata.name, StageName.TRAIN, config.key), obj.spec.train.nodes
-    by_jobset = _hosts(f"{name}-{REPLICATED_JOB}-0", nodes)
+    by_jobset = _hosts(job_of(name), nodes)
     if jobsets and len(by_jobset[-1] + _SUFFIX) <= _LABEL_CHARACTERS:
         return (_jobset(_job(obj, settings, config, by_jobset, subdomain=name)),)
     service = _service(obj)
     return service, _job(obj, settings, config, _hosts(name, nodes), subdomain=service["metadata"]["name"])
+
+
+def job_of(jobset: str) -> str:
+    """The name of the one Job of a JobSet."""
+    return f"{jobset}-{REPLICATED_JOB}-0"
 
 
 def _hosts(job: str, nodes: int) -> list[str]:

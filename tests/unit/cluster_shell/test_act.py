@@ -7,7 +7,7 @@ from kubernetes.client import Configuration
 
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster.act import Deeds, act
-from eagle3_operator.cluster.client import ApiError, Client
+from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
 from eagle3_operator.decision import Decision, Scale
 from eagle3_operator.observation import Refusal
 
@@ -109,6 +109,7 @@ def test_a_server_that_does_not_answer_refuses_nothing() -> None:
         (422, 'jobs.batch "a" is invalid: spec.template', True),
         (500, 'failed calling webhook "policy.example": connection refused', True),
         (418, 'admission webhook "policy.example" denied the request: no', True),
+        (500, 'deployments.apps "webhook-bot-r1": etcdserver: request timed out', False),
         (401, "Unauthorized", False),
         (429, "too many requests", False),
         (500, "etcdserver: request timed out", False),
@@ -117,3 +118,20 @@ def test_a_server_that_does_not_answer_refuses_nothing() -> None:
 )
 def test_a_refusal_is_told_from_an_api_server_that_is_out_of_order(status: int, message: str, refused: bool) -> None:
     assert ApiError("a request", status, "", message).refused is refused
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NotFoundError("a request", 403, "Forbidden", "is being terminated"), ConflictError("a request", 409, "", "")],
+)
+def test_what_is_gone_or_going_or_has_changed_is_looked_at_again_and_not_called_refused(error: ApiError) -> None:
+    with pytest.raises(type(error)):
+        carried_out(RefusingClient(Service=error), "Service")
+
+
+def test_a_refusal_whose_words_change_at_each_try_is_the_same_refusal() -> None:
+    words = 'failed calling webhook "a": Post "https://a": read tcp 10.0.0.1:{}->10.0.0.2:443: connection reset by peer'
+    errors = [ApiError("a request", 500, "InternalError", words.format(port)) for port in (41234, 53234)]
+    once, again = [carried_out(RefusingClient(Service=error), "Service") for error in errors]
+    assert once is not None
+    assert once == again

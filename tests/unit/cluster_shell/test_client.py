@@ -1,13 +1,17 @@
-"""The client's credentials and errors, without a server. What a server answers is tested in tests/cluster."""
+"""The client's credentials and errors. What an API server answers is tested in tests/cluster, but for what it seldom does."""
 
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
-from eagle3_operator.cluster.client import ApiError, Client
+from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
 
 
 def in_cluster(folder: Path) -> tuple[Configuration, Path]:
@@ -63,3 +67,44 @@ def test_each_request_is_told_by_its_method_and_resource(
     with pytest.raises(ApiError):
         ask(Client(Configuration(host="http://127.0.0.1:1"), asked=lambda *request: asked.append(request)))
     assert asked == [told]
+
+
+@contextmanager
+def answering(status: int, message: str, *causes: str) -> Iterator[Client]:
+    """The client of a server that answers each request with this ``Status``."""
+    said = {"kind": "Status", "message": message, "details": {"causes": [{"reason": cause} for cause in causes]}}
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        yield Client(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "causes", "kind", "refused"),
+    [
+        (403, 'jobs.batch "a" is forbidden: exceeded quota: few', (), ApiError, True),
+        (403, 'jobs.batch "a" is forbidden: llm is being terminated', ("NamespaceTerminating",), NotFoundError, False),
+        (404, 'namespaces "webhook-bot" not found', (), NotFoundError, False),
+        (409, 'Operation cannot be fulfilled on jobs.batch "webhook-bot-r1"', (), ConflictError, False),
+        (404, 'admission webhook "policy.example" denied the request: no such team', (), ApiError, True),
+        (409, 'admission webhook "policy.example" denied the request: too late', (), ApiError, True),
+    ],
+)
+def test_an_answer_is_a_refusal_unless_something_is_gone_or_has_changed(
+    status: int, message: str, causes: tuple[str, ...], kind: type[ApiError], refused: bool
+) -> None:
+    manifest = {"kind": "Job", "metadata": {"namespace": "llm", "name": "a"}}
+    with answering(status, message, *causes) as client, pytest.raises(ApiError) as caught:
+        client.create(manifest)
+    assert (type(caught.value), caught.value.refused) == (kind, refused)

@@ -466,6 +466,13 @@ def test_a_jobset_that_makes_no_job_is_told() -> None:
     assert f"kubectl describe jobset {world.job('train').name}" in world.told.stages[-1].message
 
 
+def test_a_jobset_whose_pods_nobody_lets_be_made_is_told_with_the_job_that_it_made() -> None:
+    world = about_to_train(jobsets=True)
+    world._put_job(replace(world.job("train"), pods=()))
+    world.later(121).settle()
+    assert f"kubectl describe job {world.job('train').name}-nodes-0 -n" in world.told.stages[-1].message
+
+
 def test_a_jobset_whose_pods_are_gone_is_looked_at_until_it_is_gone_itself() -> None:
     world = about_to_train(jobsets=True)
     world._put_job(replace(world.job("train"), terminating=True, pods=()))

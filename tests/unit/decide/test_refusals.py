@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.refusals import told
+from eagle3_operator.decide.refusals import steady, told
 from eagle3_operator.observation import Refusal
 from unit.decide.world import QUOTA, World, serving_draft, serving_plain, trained
 from unit.samples import measured, merged
@@ -144,6 +144,54 @@ def test_a_job_whose_pods_nobody_lets_be_made_is_told_after_two_minutes() -> Non
     world.later(121).settle()
     assert world.reason("Accepted") == ("Unknown", Reason.UNSCHEDULABLE)
     assert f"kubectl describe job {world.job('inspect').name}" in world.condition("Ready").message
+
+
+def test_each_refusal_is_an_event_of_its_own_and_no_news_when_another_is_gone() -> None:
+    world = World()
+    world.spec = merged(world.spec, {"publish": {"oci": {"reference": "registry.example/drafts/kimi"}}})
+    world.refuses = ("Job/kimi-publish-.*", "PodDisruptionBudget/.*")
+    serving_draft(world)
+    told = [event.message.split(" could not")[0] for event in world.events if event.reason == "Refused"]
+    assert len(told) == 2
+    assert told[0].startswith(("Job kimi-publish-", "PodDisruptionBudget kimi-servers"))
+    world.refuses = ("Job/kimi-publish-.*",)
+    world.later(3600).settle()
+    assert "PodDisruptionBudget" not in world.condition("Reconciling").message
+    assert reasons(world).count("Refused") == 2
+
+
+PORTS = 'failed calling webhook "a.example": failed to call webhook: Post "https://a.b.svc:443/?timeout=10s": '
+UUID = "0f2b5c4e-8d61-4f0a-9a53-{:012}"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (PORTS + "dial tcp: lookup a.b.svc on 10.96.0.10:53: read udp 10.244.1.5:{}->10.96.0.10:53: i/o timeout", "10.96.0.10:53: i/o"),
+        (PORTS + "read tcp [fd00::1]:{}->[fd00::2]:443: read: connection reset by peer", "read tcp [fd00::2]:443: read"),
+        ("x509: certificate has expired: current time 2026-11-30T14:12:0{}Z is after 2026-11-30T14:00:00Z", "after 2026-11-30T14:00:00Z"),
+        ('admission webhook "a" denied the request: no (Status Code: 400, Request ID: {}abc)', "denied the request: no (Status Code: 400"),
+        ('admission webhook "a" denied the request: {{"requestId":"{}", "why": "no"}}', '"why": "no"'),
+        (f'admission webhook "a" denied the request: no, {UUID}', "denied the request: no"),
+    ],
+    ids=["own port", "own port of version 6", "time of day", "request id", "request id in JSON", "UUID"],
+)  # fmt: skip
+def test_a_refusal_at_another_time_is_told_in_the_same_words(words: str, told: str) -> None:
+    once, again = steady(words.format(1)), steady(words.format(2))
+    assert once == again
+    assert told in once
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'jobs.batch "a" is forbidden: exceeded quota: few, requested: count/jobs.batch=1, used: count/jobs.batch=1',
+        f'claim "pvc-{UUID.format(1)}" is not allowed',
+        'Job.batch "a" is invalid: spec.template.spec.containers[0].image: the request id is not 10.0.0.1:5000/a',
+    ],
+)
+def test_all_other_words_of_a_refusal_are_told_as_they_are(words: str) -> None:
+    assert steady(words) == words
 
 
 @pytest.mark.parametrize(
