@@ -170,7 +170,7 @@ class AnyTraining(RuleBasedStateMachine):
         for word, decision in self.world.losses:
             what, _, key = word.partition("@")
             status = decision.status
-            if what == "train":
+            if what in ("train", "convert"):
                 covered = any(revision.covered for revision in status.revisions)
                 assert (status.room_for or "").startswith(key) or covered, (word, status.room_for)
             else:
