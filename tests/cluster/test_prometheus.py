@@ -141,13 +141,16 @@ def test_the_token_is_read_anew_for_each_question(url: str, tmp_path: Path) -> N
 
 
 def test_the_window_of_a_serving_revision_is_read_when_it_has_ended(
-    servers: tuple[CountingServer, int], url: str
+    servers: tuple[CountingServer, int], url: str, prometheus: Prometheus
 ) -> None:
     counted, _ = servers
     obj, promoted = watching(), datetime.now(UTC).replace(microsecond=0)
     observer = Observer(Client(Configuration()), {"default": Prometheus(PrometheusServer(url=url))}, poll_seconds=10)
     status = serving_since(promoted)
     assert observer.metrics(obj, status, {}, promoted + WINDOW / 2) is None
+    # What grows before the first scrape of a window is not seen to grow in it
+    scraped = "max(timestamp(sglang:num_running_reqs))"
+    wait_for("a scrape in the window", 4, lambda: (ask(prometheus, scraped) or 0.0) > promoted.timestamp())
     counted.traffic(requests=200)
     seen = wait_for("the end of the window", 30, lambda: observer.metrics(obj, status, {}, datetime.now(UTC)))
     assert seen is not None
