@@ -13,7 +13,8 @@ ROWS, HIDDEN, VOCABULARY = 23, 8, 300
 
 @pytest.mark.parametrize("kind", ["LastState", "TopK"])
 def test_logits_of_all_tokens_are_never_held_at_once(kind: TeacherKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    last, head = torch.randn(ROWS, HIDDEN), torch.randn(VOCABULARY, HIDDEN)
+    whole_numbers = torch.Generator().manual_seed(0)  # their products are exact, in whichever order they are added up
+    last, head = (torch.randint(-3, 4, (rows, HIDDEN), generator=whole_numbers).float() for rows in (ROWS, VOCABULARY))
     held: list[int] = []
 
     def logits(rows: Tensor) -> Tensor:
@@ -26,4 +27,4 @@ def test_logits_of_all_tokens_are_never_held_at_once(kind: TeacherKind, monkeypa
     in_parts = tensors(teach(kind, last, logits, VOCABULARY))
     assert held == [ROWS, 5, 5, 5, 5, 3]
     assert in_parts.keys() == whole.keys()
-    assert all(torch.allclose(in_parts[name].double(), whole[name].double(), atol=1e-5) for name in whole)
+    assert all(torch.allclose(in_parts[name].double(), whole[name].double(), rtol=2e-3) for name in whole)
