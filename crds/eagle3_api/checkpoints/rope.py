@@ -22,7 +22,7 @@ def in_sglangs_terms(rope: Mapping[str, Any]) -> dict[str, Any]:
     """A rotary embedding with its whole stretch, if it says that, as what SGLang multiplies beside the factor's growth."""
     said = dict(rope)
     numbers = [said.get("factor"), *(said[name] for name in (_WHOLE, *_WEIGHTS) if name in said)]
-    if said["rope_type"] != "yarn" or _WHOLE not in said or not all(map(_is_positive, numbers)):
+    if said["rope_type"] != "yarn" or _WHOLE not in said or not all(map(_is_usable, numbers)):
         return said
     whole = said.pop(_WHOLE)
     return said | {_BESIDE: whole / _grown(said)}
@@ -45,5 +45,5 @@ def _grown(rope: Mapping[str, Any]) -> float:
     return magnitude(rope["factor"], weight) / magnitude(rope["factor"], of_all)
 
 
-def _is_positive(value: object) -> bool:
+def _is_usable(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30

@@ -158,8 +158,8 @@ class Observer:
             for anew in (False, True):
                 found = self._budgets.get(namespace, name, anew=anew)
                 made = convert.budget_from(found, owner=obj.metadata.uid) if found else None
-                if made and public and made.revision == public.selected_revision:
-                    break
+                if made is None or (public and made.revision == public.selected_revision):
+                    break  # what is not there is not kept: it was asked for just now
         except ApiError as error:
             if error.status != _FORBIDDEN:
                 raise

@@ -4,7 +4,7 @@
 knows how a Job ends. A stage that has succeeded under its key is never run again; a failed one waits for the user.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -81,6 +81,10 @@ class View:
         """What to say of the first of these children, by kind and name, to which something could not be done."""
         return refusals.of(self.seen, self.obj.metadata.namespace, *children)
 
+    def refused_of(self, made: Iterable[Manifest]) -> Waiting | None:
+        """The same of what is to be made."""
+        return self.refused(*((one["kind"], one["metadata"]["name"]) for one in made))
+
     def holds_place(self, pod: Pod) -> bool:
         """Whether a pod is still to be waited for, until its GPUs are free: not long after it should have ended, on a lost node."""
         overdue = (self.now - pod.gone_by).total_seconds() if pod.gone_by is not None else 0.0
@@ -103,7 +107,7 @@ def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting
         view: the object, its children and the time.
         waiting: what keeps its Job from being started or resumed; a running one is left alone.
     """
-    status = before if before is not None and before.key == link.key else _new(link)
+    status = before if before is not None and before.key == link.key else new_status(link)
     job = view.job(link)
     if status.state is StageState.SUCCEEDED:
         return Step(status, delete=_needless(job))
@@ -155,7 +159,8 @@ def _needless(job: Job | None) -> tuple[Delete, ...]:
     return (Delete(job.kind, job.name),) if job is not None and running else ()
 
 
-def _new(link: Link) -> StageStatus:
+def new_status(link: Link) -> StageStatus:
+    """Of a stage that nothing has been done for yet."""
     return StageStatus(
         name=link.stage,
         key=link.key,
@@ -183,7 +188,7 @@ def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None)
     if waiting is not None:
         return Step(_say(status, StageState.WAITING, *waiting))
     name, made = names.job_name(view.obj.metadata.name, link.stage, link.key), view.manifests(link)
-    if refused := view.refused(*((one["kind"], one["metadata"]["name"]) for one in made)):
+    if refused := view.refused_of(made):
         return Step(_say(status, StageState.WAITING, *refused))
     started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
     said = f"{made[-1]['kind']} {name} is being started"

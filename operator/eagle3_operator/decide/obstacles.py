@@ -85,7 +85,7 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
         )
         return Said("False", Reason.STORAGE_UNAVAILABLE, text)
     actions.apply += made
-    refused = view.refused(*((one["kind"], one["metadata"]["name"]) for one in made))
+    refused = view.refused_of(made)
     return Said("Unknown", *(refused or (Reason.PENDING, "claims are being made"))) if made else None
 
 

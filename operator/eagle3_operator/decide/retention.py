@@ -16,7 +16,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import StageName
 from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import stages, times
-from eagle3_operator.decide.chain import Actions, Step, View, Waiting, advance
+from eagle3_operator.decide.chain import Actions, Step, View, Waiting, advance, new_status
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest
 from eagle3_operator.manifests import claims, names
@@ -45,12 +45,7 @@ def remembered(
     artifact = next((one for one in artifacts if one is not None and one.folder == convert.artifact), None)
     if artifact is None or (status is not None and status.key == convert.key):
         return dict(former)
-    finished = {
-        link.stage: StageStatus(
-            name=link.stage, key=link.key, state=StageState.SUCCEEDED, artifact=link.artifact, attempt=link.attempt
-        )
-        for link in links
-    }
+    finished = {link.stage: new_status(link).model_copy(update={"state": StageState.SUCCEEDED}) for link in links}
     converted = finished[convert.stage].model_copy(update={"result": artifact.result.to_json()})
     return {**former, **finished, convert.stage: converted}
 
@@ -72,8 +67,9 @@ def clean(
     if StageName.EXTRACT in by_name:
         link, last = stages.clean(view.obj, by_name[StageName.EXTRACT], by_name[StageName.TRAIN]), StageName.TRAIN
     elif _has_left(former, view):
-        known = before or former.get(StageName.EXTRACT)
-        link = stages.clean_for_adopted(view.obj, by_name[StageName.CONVERT], known.artifact if known else None)
+        last_told = before or former.get(StageName.EXTRACT)
+        features = last_told.artifact if last_told is not None else None
+        link = stages.clean_for_adopted(view.obj, by_name[StageName.CONVERT], features)
         last = StageName.CONVERT
         chain[StageName.CLEAN] = before or _remembered(link)
     else:
@@ -133,14 +129,8 @@ def _has_left(former: Mapping[StageName, StageStatus], view: View) -> bool:
 
 def _remembered(link: Link) -> StageStatus:
     """Clean's status where a draft is adopted and not converted yet: Extract, which would tell of the features, is no stage any more."""
-    return StageStatus(
-        name=link.stage,
-        key=link.key,
-        state=StageState.WAITING,
-        reason=Reason.PENDING,
-        message="the features of former specs go once the draft that is adopted is converted",
-        artifact=link.artifact,
-    )
+    said = "the features of former specs go once the draft that is adopted is converted"
+    return new_status(link).model_copy(update={"reason": Reason.PENDING, "message": said})
 
 
 def _begun(cleaned: StageStatus | None, features: str | None) -> bool:
@@ -183,14 +173,9 @@ def _without_claim(
 
 
 def _deletion(name: str, link: Link, view: View) -> StageStatus:
-    return StageStatus(
-        name=StageName.CLEAN,
-        key=link.key,
-        state=StageState.RUNNING,
-        message=f"PersistentVolumeClaim {name} is being deleted",
-        started_at=times.text(view.now),
-        artifact=link.artifact,
-    )
+    said = f"PersistentVolumeClaim {name} is being deleted"
+    update = {"state": StageState.RUNNING, "message": said, "started_at": times.text(view.now)}
+    return new_status(link).model_copy(update=update)
 
 
 def _deleted(name: str, begun: StageStatus, view: View) -> StageStatus:

@@ -93,7 +93,7 @@ class Revision:
         return self.status.probe
 
     @property
-    def proof(self) -> ProbeResult | None:
+    def serves_by(self) -> ProbeResult | None:
         """What it serves by: its measurement, or its former one while it is to be measured again."""
         return self.measurement or self.status.proof
 
@@ -118,7 +118,7 @@ class Revision:
             self.comparable,
             watch,
             spec.probe,
-            self.proof,
+            self.serves_by,
             early=status.early_accept_length,
             problem=status.watch_problem,
         )
@@ -169,13 +169,13 @@ class Revision:
             return Standing.STALLED
         return Standing.UNTRIED
 
-    @property
+    @cached_property
     def may_serve(self) -> bool:
         """It is proven; or it was, and is only to be measured again.
 
         It has not become worse by that: it serves on, and must not be missing when a bad draft is to be left.
         """
-        verdict = self._judged(self.proof)
+        verdict = self._judged(self.serves_by)
         return verdict is not None and verdict.passed and not self.dropped
 
     def state(self, *, serving: bool, tried: bool) -> RevisionState:

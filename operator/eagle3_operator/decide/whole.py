@@ -37,8 +37,8 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     known = drift.act_on(obj.spec, retried.status, now)
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
-    refusal = forbidden(obj, settings)
-    obstacle = refusal or taken_name(view) or without_claims(view, known, actions)
+    not_allowed = forbidden(obj, settings)
+    obstacle = not_allowed or taken_name(view) or without_claims(view, known, actions)
     chain = {stage.name: stage for stage in known.stages}
     facts, room = known.resolved, unchanged(known, view, under_way=False)
     attempts = Attempts(chain, known.attempts)
@@ -46,7 +46,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         chain, facts, room = advance_chain(view, known, attempts, actions)
     if obj.spec.suspend:
         halt(view, actions)
-    wanted = _wanted(obj, chain, facts) if refusal is None else None
+    wanted = _wanted(obj, chain, facts) if not_allowed is None else None
     outcome, scale = None, []
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room)
@@ -54,9 +54,8 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     could_not = tuple(refusals.told(refusal, obj.metadata.namespace) for refusal in seen.refused)
     at = Situation(obj.metadata, obj.spec, chain, obstacle, wanted, outcome, could_not)
     status = _status(view, known, facts, attempts.known, at)
-    told = events.between(before, status, obj.spec, (message for _, message in could_not)) + (
-        outcome.events if outcome else []
-    )
+    told = events.between(before, status, obj.spec, [message for _, message in could_not])
+    told += outcome.events if outcome else []
     return Decision(
         status=status,
         delete=tuple(actions.delete),

@@ -29,8 +29,8 @@ def clean_for_adopted(obj: Eagle3Draft, convert: Link, features: str | None) -> 
     return _clean(obj, {"adopted": convert.key}, features)
 
 
-def _clean(obj: Eagle3Draft, instead: Mapping[str, str], features: str | None) -> Link:
-    key = key_of("clean/1", instead)
+def _clean(obj: Eagle3Draft, inputs: Mapping[str, str], features: str | None) -> Link:
+    key = key_of("clean/1", inputs)
     return Link(
         StageName.CLEAN, key, CleanConfig(owner=owner(obj), key=key, object_store=object_store(obj.spec)), features
     )
