@@ -167,7 +167,7 @@ def manifest_text(folder: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MANIFEST_LIMIT + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise unfinished(folder) from None
+        raise never_finished(folder) from None
     except OSError as error:
         raise _unavailable(path, error) from error
 
@@ -413,7 +413,7 @@ def changed(folder: Path, entry: File, digest: str) -> StageError:
     return corrupt(folder, said)
 
 
-def unfinished(folder: Path) -> StageError:
+def never_finished(folder: Path) -> StageError:
     """An artifact that must be finished, and has no manifest."""
     return corrupt(folder, f"it has no {MANIFEST}, so it was never finished or was deleted in part")
 

@@ -60,16 +60,15 @@ class ObjectStore:
 
     def manifest_text(self, folder: Path) -> bytes:
         if (text := self._manifest(folder)) is None:
-            raise artifacts.unfinished(folder)
+            raise artifacts.never_finished(folder)
         return text
 
     def content(self, folder: Path, entry: File) -> bytes:
-        found = self._downloaded(folder, entry)
-        if hashlib.sha256(found).hexdigest() != entry.sha256:  # what came damaged may come whole
+        for _ in range(2):  # what came damaged may come whole
             found = self._downloaded(folder, entry)
-        if (digest := hashlib.sha256(found).hexdigest()) != entry.sha256:
-            raise artifacts.changed(folder, entry, digest)
-        return found
+            if (digest := hashlib.sha256(found).hexdigest()) == entry.sha256:
+                return found
+        raise artifacts.changed(folder, entry, digest)
 
     def lease(self, folder: Path, entry: File) -> AbstractContextManager[Path]:
         return self._shards.lease(entry.sha256, entry.size, partial(self._downloaded, folder, entry))
@@ -80,8 +79,9 @@ class ObjectStore:
 
     def published(self, folder: Path, manifest: Manifest, attend: Callable[[int], None] = lambda done: None) -> None:
         paths = [folder / file.path for file in manifest.files if not file.is_part]  # those of parts are there already
-        for these in (paths, [folder / MANIFEST]):
-            self._bucket.upload({self._below(path): path for path in these}, attend)
+        self._bucket.upload({self._below(path): path for path in paths}, attend)
+        done, last = sum(file.size for file in manifest.files if not file.is_part), folder / MANIFEST
+        self._bucket.upload({self._below(last): last}, lambda more: attend(done + more))
         self._known[folder] = artifacts.manifest_text(folder)
         for path in (*paths, folder / MANIFEST):
             path.unlink(missing_ok=True)

@@ -32,9 +32,8 @@ VERSION = "0.9.0"
 #: Proposals of a step that vLLM makes where it is told nothing.
 DEFAULT_STEPS = 3
 
-
 #: Rotary embeddings that Transformers does not build, or builds otherwise.
-_UNKNOWN_ROPES = frozenset({"deepseek_yarn", "proportional"})
+_UNKNOWN_ROPES = frozenset({"deepseek_yarn", "proportional", "dynamic by alpha"})
 
 
 def write_speculators(
@@ -128,8 +127,10 @@ def _unsayable(form: Form) -> str | None:
     if form.norm_before_fc and form.fc_norm:
         return "it has norm_before_fc and fc_norm, which speculators takes for a contradiction"
     kind = form.rope["rope_type"]
-    if kind in _UNKNOWN_ROPES or (kind == "dynamic" and "factor" not in form.rope):
-        return f"its rotary embedding is of type {kind}{'' if kind in _UNKNOWN_ROPES else ' by alpha'}, which Transformers, and so speculators, does not turn as SGLang does"
+    if kind == "dynamic" and "factor" not in form.rope:
+        kind = "dynamic by alpha"
+    if kind in _UNKNOWN_ROPES:
+        return f"its rotary embedding is of type {kind}, which Transformers, and so speculators, does not turn as SGLang does"
     if form.rope.get("extrapolation_factor", 1) != 1:
         return "its rotary embedding has an extrapolation_factor, which speculators would leave out"
     return None

@@ -198,8 +198,8 @@ class Maker:
             samples = self._samples(begun.states, shard.texts, begun.worth)
             size = shard.tokens * token_bytes
             while self._writing and (len(self._writing) == WRITERS or _bytes(self._writing) + size > WRITING_BYTES):
-                before, written = self._writing.popleft()
-                self._syncing.append((before, written.result().synced))
+                held, written = self._writing.popleft()
+                self._syncing.append((held, written.result().synced))
             while self._syncing and _bytes(self._syncing) + size > SYNCING_BYTES:
                 self._syncing.popleft()[1].result()
             every.append(self._writers.submit(self._write_shard, begun.writer, shard, samples))

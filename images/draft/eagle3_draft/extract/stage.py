@@ -99,7 +99,7 @@ def run(
         there = whole.finished(folder, at, every, config.key)
         unfinished = [part for part in every if part not in there]
         own = parts.own(every, parts.index(), config.shards)
-        to_make = [part for part in own if part in unfinished]
+        to_make = [part for part in own if part not in there]
         for part in to_make:  # before the free space is looked at; no other pod writes there
             artifacts.remove_partials(folder / part.name)
         texts, progress = _texts(inputs, own, to_make, folder, engine, termination)
@@ -154,7 +154,8 @@ def _texts(
     kind = AsTheyStand if asked is None else Regenerated
     progress = Progress(kind.steps * sum(len(part.conversations) for part in own), kind.unit)
     if to_make:
-        progress.update(kind.steps * sum(len(part.conversations) for part in own if part not in to_make), "begins")
+        made = sum(len(part.conversations) for part in own) - sum(len(part.conversations) for part in to_make)
+        progress.update(kind.steps * made, "begins")
     if asked is None:
         return AsTheyStand(inputs, to_make, termination.check, progress), progress
     end = inputs.renderer.end_token

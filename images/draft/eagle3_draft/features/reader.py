@@ -182,10 +182,10 @@ class Samples(Sequence[Sample]):
 
     def expect(self, indices: Sequence[int]) -> None:
         """Say that conversations will be read: they are fetched and verified in the background."""
-        wanted = [index for index in dict.fromkeys(indices) if index not in self._coming]
         together: dict[int, list[int]] = {}
-        for index in wanted:
-            together.setdefault(index if self._at.keeps else self._number(index), []).append(index)
+        for index in dict.fromkeys(indices):
+            if index not in self._coming:
+                together.setdefault(index if self._at.keeps else self._number(index), []).append(index)
         for some in together.values():
             self._coming |= dict.fromkeys(some, self._fetcher.submit(self._fetched, some))
 

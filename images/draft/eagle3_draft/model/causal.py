@@ -220,10 +220,8 @@ def _show_sizes(query: _Layout, keys: _Layout, values: _Layout, learning: bool) 
     The compiler makes a kernel for the first sizes that it meets, and one for all sizes when it meets the second: they may round
     otherwise. A training that goes on meets others first than the one that began, and would be another from there on.
     """
-    for blocks, blocks_of_keys in (
-        (2, 3),
-        (3, 5),
-    ):  # no two alike, and none 1: the compiler takes these for what they are
+    # No two alike, and none 1: the compiler takes these for what they are
+    for blocks, blocks_of_keys in ((2, 3), (3, 5)):
         count, all_keys = blocks * BLOCK, blocks_of_keys * BLOCK
         last = torch.arange(count, device=query.device)
         inputs = query.zeros(count), keys.zeros(all_keys), values.zeros(all_keys)

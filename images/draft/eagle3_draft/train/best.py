@@ -5,7 +5,6 @@ then speaks of the best draft before it, so a few of them are kept: as many as t
 that speaks of weights is written after they are, and they are on the disk before it: it outlives a node that loses power.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from eagle3_api.artifacts import WEIGHTS
-from eagle3_draft.artifacts import sync_folder
+from eagle3_draft.artifacts import sync, sync_folder
 from eagle3_draft.train.checkpoints import KEPT
 
 
@@ -68,6 +67,5 @@ class BestWeights:
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     partial = path.with_suffix(".partial")
     save_file(dict(tensors), partial)
-    with partial.open("rb") as written:
-        os.fsync(written.fileno())
+    sync(partial)
     partial.replace(path)

@@ -79,7 +79,7 @@ def save(path: Path, samples: Sequence[Sample], dtype: torch.dtype, proposals: T
 
     Args:
         path: of the file.
-        samples: conversations, the first of those that are held out; of each its beginning is kept.
+        samples: the held-out conversations; of the first ones the beginnings are kept.
         dtype: in which states are kept.
         proposals: of ``Recorder``; None where nobody recorded them.
     """

@@ -42,7 +42,7 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     artifacts.write_atomic(folder / PROMPTS, prompts)
     held_out.save(
         folder / HELD_OUT,
-        features.held_out[: held_out.CONVERSATIONS],
+        features.held_out,
         features.header.torch_dtype,
         BestWeights(folder).proposals(result.best_step),
     )
