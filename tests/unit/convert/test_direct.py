@@ -3,9 +3,11 @@
 import errno
 import hashlib
 import os
+import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +17,7 @@ from eagle3_draft.convert import direct
 
 #: A fraction of the product's, so that files of several take little.
 BUFFER = 64 * 1024
-NOISE = os.urandom(5 * BUFFER + 1000)
+NOISE = random.Random(0).randbytes(5 * BUFFER + 1000)
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +72,10 @@ def test_where_the_cache_cannot_be_passed_by_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     past = direct._PAST_THE_CACHE
-    monkeypatch.setattr(os, "open", refusing(os.open, number, lambda _, flags, *__: bool(flags & past)))
+    opened = Mock(side_effect=refusing(os.open, number, lambda _, flags, *__: bool(flags & past)))
+    monkeypatch.setattr(os, "open", opened)
     write(tmp_path / "opened", NOISE[:9999])
+    assert opened.call_count == (2 if past else 1), "refused once, and opened otherwise"
     assert (tmp_path / "opened").read_bytes() == NOISE[:9999]
 
 
@@ -84,6 +88,7 @@ def test_where_only_larger_blocks_pass_the_cache_it_is_used(
     first = iter([True])
     monkeypatch.setattr(os, "write", refusing(os.write, number, lambda *_: next(first, False)))
     write(tmp_path / "written", NOISE)
+    assert next(first, None) is None, "nothing was refused"
     assert (tmp_path / "written").read_bytes() == NOISE
 
 

@@ -30,11 +30,6 @@ CONVERSATIONS, ANSWER = 64, 8
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> drafts.Made:
-    return drafts.make(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(scope="module")
 def samples(made: drafts.Made) -> list[Sample]:
     """Conversations, as they lie in the sample, whose states are noise."""
     noise, tokens = torch.Generator().manual_seed(5), 24

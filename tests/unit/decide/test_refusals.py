@@ -151,9 +151,9 @@ def test_each_refusal_is_an_event_of_its_own_and_no_news_when_another_is_gone() 
     world.spec = merged(world.spec, {"publish": {"oci": {"reference": "registry.example/drafts/kimi"}}})
     world.refuses = ("Job/kimi-publish-.*", "PodDisruptionBudget/.*")
     serving_draft(world)
-    told = [event.message.split(" could not")[0] for event in world.events if event.reason == "Refused"]
-    assert len(told) == 2
-    assert told[0].startswith(("Job kimi-publish-", "PodDisruptionBudget kimi-servers"))
+    said = [event.message.split(" could not")[0] for event in world.events if event.reason == "Refused"]
+    assert len(said) == 2
+    assert said[0].startswith(("Job kimi-publish-", "PodDisruptionBudget kimi-servers"))
     world.refuses = ("Job/kimi-publish-.*",)
     world.later(3600).settle()
     assert "PodDisruptionBudget" not in world.condition("Reconciling").message
@@ -165,7 +165,7 @@ UUID = "0f2b5c4e-8d61-4f0a-9a53-{:012}"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "kept"),
     [
         (PORTS + "dial tcp: lookup a.b.svc on 10.96.0.10:53: read udp 10.244.1.5:{}->10.96.0.10:53: i/o timeout", "10.96.0.10:53: i/o"),
         (PORTS + "read tcp [fd00::1]:{}->[fd00::2]:443: read: connection reset by peer", "read tcp [fd00::2]:443: read"),
@@ -176,10 +176,10 @@ UUID = "0f2b5c4e-8d61-4f0a-9a53-{:012}"
     ],
     ids=["own port", "own port of version 6", "time of day", "request id", "request id in JSON", "UUID"],
 )  # fmt: skip
-def test_a_refusal_at_another_time_is_told_in_the_same_words(words: str, told: str) -> None:
+def test_a_refusal_at_another_time_is_told_in_the_same_words(words: str, kept: str) -> None:
     once, again = steady(words.format(1)), steady(words.format(2))
     assert once == again
-    assert told in once
+    assert kept in once
 
 
 @pytest.mark.parametrize(
