@@ -39,6 +39,7 @@ $(READY): pyproject.toml uv.lock
 	@touch $@
 
 prepare: ## Make all that the tests and the demo need: Python, Kubernetes and helm from Go modules, SGLang for the CPU and a target for it
+	@python3 images/sglang-cpu/image.py
 	@$(MAKE) --jobs=2 programs sglang-cpu
 
 programs:

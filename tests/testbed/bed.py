@@ -12,6 +12,7 @@ from typing import Any
 
 import environment as sglang_environment
 from image import recipe as sglang_image
+from image import require_seen_by_pods
 from kubernetes.client import ApiException
 
 from testbed import images
@@ -50,6 +51,7 @@ class Testbed:
     @contextlib.contextmanager
     def up(cls, *, gpus: int = 2) -> Iterator["Testbed"]:
         """Everything from nothing; what was started ends with the context, what was built is kept for the next time."""
+        require_seen_by_pods()
         say("the CPU environment of SGLang")
         python = sglang_environment.ensure() / "bin" / "python3"
         say("the tiny target and its conversations")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from image import refusal
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
@@ -42,3 +43,12 @@ def test_every_change_is_tested_and_what_takes_long_is_tested_every_week() -> No
     when = {target: workflow(path)["on"] for path in WORKFLOWS for target in targets(path)}
     assert {"push", "pull_request"} <= when["test"].keys()
     assert len(when["test-long"]["schedule"]) == 1
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_was_built_is_kept_where_pods_see_it_and_where_the_next_run_finds_it(path: Path) -> None:
+    (cache,) = {found for step in steps(path) for found in re.findall(r'EAGLE3_CACHE="?([^ "]+)', step.get("run", ""))}
+    assert refusal(Path(cache.replace("$HOME", "/home/runner")), Path("/usr")) is None
+    machine = yaml.safe_load((ROOT / ".github" / "actions" / "machine" / "action.yml").read_text())
+    kept = [step["with"]["path"] for step in machine["runs"]["steps"] if "actions/cache" in step["uses"]]
+    assert kept == [cache.replace("$HOME", "~")]
