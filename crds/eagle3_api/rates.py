@@ -63,6 +63,21 @@ def answer_rate(size: Size, gpus: int, gpu: Gpu = H200) -> float:
     return TOGETHER / (reading + TOGETHER / prefill_rate(size, gpus, gpu))
 
 
+def extraction_hours(tokens: float, size: Size, *, gpus: int, pods: int, answers: bool, gpu: Gpu = H200) -> float:
+    """Hours that an extraction takes.
+
+    Args:
+        tokens: of all conversations.
+        size: of the target.
+        gpus: of one pod.
+        pods: that share the work.
+        answers: the target answers itself first: all tokens are taken for its answers', as nobody knows how many of them will be.
+        gpu: of which kind.
+    """
+    seconds = tokens / prefill_rate(size, gpus, gpu) + (tokens / answer_rate(size, gpus, gpu) if answers else 0.0)
+    return seconds / pods / 3600
+
+
 def size_of(config: Mapping[str, Any]) -> Size:
     """The size of a target by its ``config.json``, with its language model's section on top.
 

@@ -184,8 +184,13 @@ class Refusal:
     #: The words of whoever refused it: a quota, an admission webhook or policy, the API server itself.
     message: str
 
+    @property
+    def what(self) -> str:
+        """What could not be done."""
+        return f"{self.kind} {self.name} could not be {self.verb}"
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.name} could not be {self.verb}: {self.message}"
+        return f"{self.what}: {self.message}"
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,10 @@ class Facts(Model):
     vocabulary_size: int
     target_dtype: str
     weight_bytes: int
+    active_parameters: int | None = Field(
+        None,
+        description="That one token meets, the head among them; of a mixture of experts those of the chosen ones.",
+    )
     context_length: int
     target_digest: str
     auxiliary_layers: list[int]

@@ -42,6 +42,9 @@ class Report(Model):
     ok: bool
     reason: Reason | None = Field(None, description="Why it failed.")
     message: str = ""
+    retry: StageName | None = Field(
+        None, description="The stage to retry once what failed is mended, where it is another than this one."
+    )
     result: dict[str, object] | None = None
 
     @property

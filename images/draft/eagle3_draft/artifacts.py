@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -396,15 +396,20 @@ def corrupt(folder: Path, what: str) -> StageError:
 
     What lies on a volume of the user's is not ours to have deleted, and nobody would make it again.
     """
-    ours = any(folder.is_relative_to(root) for root in (DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT))
-    advice = (
-        "Restore it, or delete the folder and set eagle3.dev/retry to have it made again"
-        if ours
-        else "Copy it again from where it came"
-    )
-    return StageError(
-        ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT, f"the artifact in {folder} is corrupt: {what}. {advice}"
-    )
+    made = _made_by(folder)
+    advice = "Restore it, or delete the folder to have it made again" if made else "Copy it again from where it came"
+    message = f"the artifact in {folder} is corrupt: {what}. {advice}"
+    return StageError(ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT, message, retry=made)
+
+
+def _made_by(folder: Path) -> StageName | None:
+    """The stage whose output lies there, in ``<root>/<namespace>/<name>/<stage>``; None outside of our roots."""
+    root = next((root for root in (DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT) if folder.is_relative_to(root)), None)
+    return _stage(folder.relative_to(root).parts[2:3]) if root is not None else None
+
+
+def _stage(named: Sequence[str]) -> StageName | None:
+    return next((stage for stage in StageName if stage in named), None)
 
 
 def changed(folder: Path, entry: File, digest: str) -> StageError:
@@ -423,8 +428,9 @@ def outdated(folder: Path, stage: str, what: str) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.CORRUPT_ARTIFACT,
-        f"the artifact in {folder} was made by another version of this product and cannot be gone on with: {what}. Set "
-        f"eagle3.dev/retry={stage}@<any new word> to have it made anew",
+        f"the artifact in {folder} was made by another version of this product and cannot be gone on with: {what}. It "
+        "is to be made anew",
+        retry=_stage((stage,)),
     )
 
 

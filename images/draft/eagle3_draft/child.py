@@ -82,7 +82,7 @@ def load_config(stage: StageName, path: Path) -> JobConfig:
 def failure(stage: StageName, key: str, error: BaseException) -> Outcome:
     """The outcome of a stage that raised."""
     told = _as_stage_error(error)
-    report = Report(stage=stage, key=key, ok=False, reason=told.reason, message=told.message)
+    report = Report(stage=stage, key=key, ok=False, reason=told.reason, message=told.message, retry=told.retry)
     return Outcome(code=told.code, report=report)
 
 

@@ -110,8 +110,7 @@ class Reconciler:
         except StoppingError:
             logger.info("left as it is, because the operator is stopping")
             raise
-        except UnfinishedError as unfinished:
-            logger.warning("refused, and will be tried again: %s", unfinished)
+        except UnfinishedError:
             self._metrics.reconciled("refused", time.perf_counter() - begin)
             raise
         except Exception as error:
@@ -151,7 +150,10 @@ class Reconciler:
             observation = replace(observation, refused=(*observation.refused, refusal))
         result = self._write(key, seen, now, decision.status.to_json(), decision.events)
         if observation.refused:
-            raise UnfinishedError("; ".join(map(str, observation.refused)), decision.requeue_after)
+            unfinished = UnfinishedError("; ".join(map(str, observation.refused)), decision.requeue_after)
+            news = result == "written" and any(told.reason is EventReason.REFUSED for told in decision.events)
+            logger.log(logging.WARNING if news else logging.DEBUG, "refused, and will be tried again: %s", unfinished)
+            raise unfinished
         return result, decision.requeue_after
 
     def _stall(

@@ -223,8 +223,9 @@ def _completed(link: Link, status: StageStatus, job: Job) -> Step:
 def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
     reason, message = _why_failed(job)
     finished = times.text(job.finished_at or view.now)
-    if status.name is not StageName.PROBE:  # which the revision tries again by itself
-        message += f" Then retry: {commands.retry(view.obj.metadata, status.name, finished)}"
+    again = (job.report.retry if job.report is not None else None) or status.name
+    if again is not StageName.PROBE:  # which the revision tries again by itself
+        message += f" Then retry: {commands.retry(view.obj.metadata, again, finished)}"
     said = _say(status, StageState.FAILED, reason, message, job)
     return said.model_copy(update={"progress": None, "finished_at": finished})
 
@@ -266,7 +267,7 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     if waiting is not None and not suspended and not in_use(job):
         return Step(_say(status, StageState.RUNNING, *waiting, job))
     if job.suspended and job.queue is not None:
-        said = f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads)"
+        said = f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads -n {view.obj.metadata.namespace})"
         return Step(_say(status, StageState.RUNNING, Reason.QUEUED, said, job))
     if job.suspended != suspended:
         word = "suspended" if suspended else "resumed"
@@ -274,7 +275,7 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
             _say(status, StageState.RUNNING, Reason.PENDING, f"{job.kind} {job.name} is being {word}", job),
             suspend=(Suspend(job.kind, job.name, suspended),),
         )
-    troubles = (_podless(job, view), *(check(job) for check in _TROUBLES))
+    troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES))
     if trouble := next(filter(None, troubles), None):
         return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
     if _stalled(link, job, view):
@@ -321,10 +322,9 @@ def _podless(job: Job, view: View) -> Waiting | None:
     return Reason.UNSCHEDULABLE, said
 
 
-def _unmade(job: Job) -> tuple[Reason, str] | None:
-    said = (
-        f"JobSet {job.name} has made no Job yet: kubectl describe jobset {job.name}, and JobSet's controller, say why"
-    )
+def _unmade(job: Job, view: View) -> Waiting | None:
+    told = f"kubectl describe jobset {job.name} -n {view.obj.metadata.namespace}"
+    said = f"JobSet {job.name} has made no Job yet: {told}, and JobSet's controller, say why"
     return (Reason.PENDING, said) if job.unmade else None
 
 
@@ -357,7 +357,6 @@ def kubelet_says(pod: Pod) -> str:
 
 #: What keeps a pod from running, in the order in which it is told.
 _TROUBLES: tuple[Callable[[Job], tuple[Reason, str] | None], ...] = (
-    _unmade,
     _unschedulable,
     _image,
     _container,

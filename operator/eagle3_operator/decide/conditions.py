@@ -12,11 +12,14 @@ from eagle3_api.conditions import ORDER, Reason, Status, Type
 from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Condition, StageState, StageStatus
-from eagle3_operator.decide import commands, times
-from eagle3_operator.decide.chain import Waiting
+from eagle3_operator.decide import commands, refusals, times
+from eagle3_operator.decide.chain import Waiting, advised
+from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.judge.watch import blind
+from eagle3_operator.manifests import names
+from eagle3_operator.observation import Refusal
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,12 @@ class Situation:
     wanted: Wanted | None
     rollout: Outcome | None
     #: What could not be done to the children just now.
-    refused: tuple[Waiting, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def told_of_refusals(self) -> list[Waiting]:
+        """What to say of each."""
+        return [refusals.told(refusal, self.metadata.namespace) for refusal in self.refused]
 
     @property
     def serving(self) -> Revision | None:
@@ -185,7 +193,19 @@ def server_available(at: Situation) -> Said | None:
         text = f"{at.serving.name} has no pods while the next draft is trained (serve.whileTraining: ScaleToZero)"
         return Said("False", Reason.MAKING_ROOM, text)
     text = f"{at.serving.name}: {ready} of {wanted} pods ready"
-    return Said("True", Reason.AVAILABLE, text) if ready >= wanted else Said("False", Reason.UNAVAILABLE, text)
+    if ready >= wanted:
+        return Said("True", Reason.AVAILABLE, text)
+    reason, why = _not_more(at, at.serving)
+    return Said("False", reason, f"{text}; {why}" if why else text)
+
+
+def _not_more(at: Situation, serving: Revision) -> tuple[Reason, str]:
+    """Why what serves has no more ready pods: it is not let have them, or they are to come."""
+    name = names.revision_name(at.metadata.name, serving.number)
+    if refusal := next((one for one in at.refused if (one.kind, one.name) == ("Deployment", name)), None):
+        return refusals.told(refusal, at.metadata.namespace)
+    trouble = not_begun(serving.deployment) if serving.deployment is not None else None
+    return advised(trouble) if trouble else (Reason.UNAVAILABLE, "")
 
 
 def speculation_active(at: Situation) -> Said | None:
@@ -276,8 +296,8 @@ def stalled(at: Situation) -> Said:
 def reconciling(at: Situation) -> Said:
     """Whether something is under way (kstatus): something that is refused, or else not ready, and not stalled."""
     whole = ready(at)
-    if at.refused:
-        return Said("True", at.refused[0][0], " ".join(message for _, message in at.refused))
+    if told := at.told_of_refusals:
+        return Said("True", told[0][0], " ".join(message for _, message in told))
     if whole.status == "True" or stalled(at).status == "True":
         return Said("False", Reason.SETTLED)
     return Said("True", whole.reason, whole.message)

@@ -17,8 +17,10 @@ from eagle3_api.jobs import (
     StageName,
     TrainResult,
 )
+from eagle3_api.rates import Size, extraction_hours
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
+from eagle3_operator.decide import times
 from eagle3_operator.decision import Event
 
 
@@ -77,11 +79,24 @@ def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Ev
 
 def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:
     if stage.name is StageName.EXTRACT and facts is not None and facts.feature_bytes is not None:
-        size = readable_bytes(facts.feature_bytes)
-        return f": {_count(spec.extract.gpus, 'GPU')}, about {size} at {spec.extract.dtype} ({readable_count(facts.expected_tokens or 0)} tokens)"
+        size, tokens = readable_bytes(facts.feature_bytes), readable_count(facts.expected_tokens or 0)
+        each, pods = _count(spec.extract.gpus, "GPU"), spec.extract.shards
+        gpus = each if pods == 1 else f"{pods} pods of {each}"
+        return f": {gpus}, about {size} at {spec.extract.dtype}{_hours(facts, spec)} (estimated from {tokens} tokens)"
     if stage.name is StageName.TRAIN:
         return f": {_count(spec.train.gpus, 'GPU')}, {_count(spec.train.epochs, 'epoch')}"
     return ""
+
+
+def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
+    """How long an extraction takes on GPUs of a kind that is named, because nobody says which ones the nodes have."""
+    extract = spec.extract
+    if facts.active_parameters is None or facts.expected_tokens is None or extract.gpus == 0:
+        return ""
+    answers = spec.data is not None and spec.data.regeneration is not None
+    size = Size(facts.active_parameters, facts.weight_bytes)
+    hours = extraction_hours(facts.expected_tokens, size, gpus=extract.gpus, pods=extract.shards, answers=answers)
+    return f", about {times.duration(hours * 3600)} on H200s"
 
 
 def _outcome(stage: StageStatus) -> str:

@@ -5,8 +5,10 @@ more, with the knowledge of it, so that nothing is said to be under way that is 
 """
 
 import re
+from dataclasses import replace
 
-from eagle3_api.conditions import Reason
+from eagle3_api.conditions import Reason, Type
+from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.observation import Observation, Refusal
 
 #: By words of the refusal, the first match: those of Kubernetes' own quotas, admission and authorization, and ours.
@@ -19,21 +21,35 @@ _ADVICE = (
 )
 _ELSE = "Correct the field of this object that it stems from."
 
-#: What is another at each try: one's own end of a connection, the time at which a certificate was read, the id of a request.
-_PASSING = re.compile(
-    r"(?i)\S+:\d+->"
-    r"|(?<=current time )\S+ "
-    r"|\b(?:request|trace|correlation)[ _-]?id\W*[:=]\W*[\w-]+"
-    r"|(?<![\w-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-)
+#: What is another at each try. That a day is another one too is told, once a day.
+_PASSING = r"""(?xi:
+      \S+:\d+->                                                     # one's own end of a connection
+    | (?<![\d:]) \d{1,2}:\d\d:\d\d (?:[.,]\d+)?                     # the time of day
+    | (?<=\d{8}T) \d{6}
+    | \b 1[6-9]\d{8} (?:\d{3}|\d{6}|\d{9})? (?:\.\d+)? \b            # seconds since 1970, or parts of them
+    | \b (?:\d+[hm])* \d+ (?:\.\d+)? [ ]? (?:[nuµμm]?s|seconds) \b   # how long something took
+    | \b (?:request|trace|correlation) [ _-]? id \W* [:=] \W* [\w-]+
+    | (?<![\w-]) [0-9a-f]{8} (?:-[0-9a-f]{4}){3} - [0-9a-f]{12} \b
+)"""
 
 
-def steady(words: str) -> str:
-    """A refusal's words without what is another at each try.
+def as_before(refused: tuple[Refusal, ...], before: Eagle3DraftStatus) -> tuple[Refusal, ...]:
+    """Refusals in the words in which the status tells them already, where these differ only in what is another at each try.
 
     Words that change are a status that is written, an Event, and by the former another look at once: for ever.
+
+    Args:
+        refused: what could not be done just now.
+        before: the status.
     """
-    return _PASSING.sub("", words)
+    told_before = next((c.message for c in before.conditions if c.type == Type.RECONCILING), "")
+    return tuple(_as_before(refusal, told_before) for refusal in refused)
+
+
+def _as_before(refusal: Refusal, told_before: str) -> Refusal:
+    lasting = map(re.escape, re.split(_PASSING, refusal.message.rstrip(".")))
+    former = re.search(f"{re.escape(refusal.what)}: ({_PASSING.join(lasting)})", told_before)
+    return refusal if former is None else replace(refusal, message=former[1])
 
 
 def told(refusal: Refusal, namespace: str) -> tuple[Reason, str]:

@@ -1,5 +1,6 @@
 """One decision, from one look: the stages, then the revisions, then what to say of both."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
@@ -33,6 +34,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         now: an aware time.
     """
     before = Eagle3DraftStatus.model_validate(obj.status)
+    seen = replace(seen, refused=refusals.as_before(seen.refused, before))
     retried = retries.act_on(obj.metadata.annotations, before, seen)
     known = drift.act_on(obj.spec, retried.status, now)
     view = View(obj, retried.seen, settings, now)
@@ -51,10 +53,9 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
-    could_not = tuple(refusals.told(refusal, obj.metadata.namespace) for refusal in seen.refused)
-    at = Situation(obj.metadata, obj.spec, chain, obstacle, wanted, outcome, could_not)
+    at = Situation(obj.metadata, obj.spec, chain, obstacle, wanted, outcome, seen.refused)
     status = _status(view, known, facts, attempts.known, at)
-    told = events.between(before, status, obj.spec, [message for _, message in could_not])
+    told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
     told += outcome.events if outcome else []
     return Decision(
         status=status,

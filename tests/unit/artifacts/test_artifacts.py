@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MANIFEST, MODELS_ROOT
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
+from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.stage import StageError
@@ -148,11 +148,13 @@ def test_another_keys_artifact_is_not_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("root", [DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT])
 def test_only_what_is_ours_is_to_be_deleted(root: PurePosixPath) -> None:
-    ours = artifacts.corrupt(Path(root, "llm", "kimi", "convert", "c0c0"), "a file is missing").message
-    assert "delete the folder and set eagle3.dev/retry" in ours
-    theirs = artifacts.corrupt(Path("/models/their-own"), "a file is missing").message
-    assert "delete" not in theirs.lower()
-    assert theirs.endswith("Copy it again from where it came")
+    ours = artifacts.corrupt(Path(root, "train", "kimi", "convert", "c0c0"), "a file is missing")
+    assert ours.message.endswith("or delete the folder to have it made again")
+    assert ours.retry is StageName.CONVERT
+    theirs = artifacts.corrupt(Path("/models/their-own"), "a file is missing")
+    assert "delete" not in theirs.message.lower()
+    assert theirs.message.endswith("Copy it again from where it came")
+    assert theirs.retry is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from eagle3_operator.decision import Decision, Delete, Manifest
 from eagle3_operator.observation import Claim, Pod, Service
 from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
-from unit.samples import EXTRACTED, FACTS, converted, measured
+from unit.samples import EXTRACTED, FACTS, KIMI, converted, measured
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:
@@ -105,6 +105,33 @@ def test_the_end_of_a_training_is_told_with_its_measure_its_speed_and_its_report
     )
 
 
+@pytest.mark.parametrize(
+    ("extract", "data", "parameters", "told"),
+    [
+        ({"gpus": 8}, {}, 32 * 10**9, "8 GPUs, about 2.29 TiB at fp8, about 39m on H200s (estimated from 87.8 M tokens)"),
+        ({"gpus": 8, "shards": 2}, {}, 32 * 10**9, "2 pods of 8 GPUs, about 2.29 TiB at fp8, about 20m on H200s"),
+        ({"gpus": 8}, {"regenerate": {"enabled": True}}, 32 * 10**9, "about 2.8h on H200s"),
+        ({"gpus": 8}, {}, None, "8 GPUs, about 2.29 TiB at fp8 (estimated from 87.8 M tokens)"),
+        ({"gpus": 0}, {}, 32 * 10**9, "0 GPUs, about 2.29 TiB at fp8 (estimated from 87.8 M tokens)"),
+    ],
+    ids=["a pod", "two pods", "answers", "a target of unknown size", "no GPU"],
+)  # fmt: skip
+def test_the_start_of_an_extraction_tells_its_gpus_bytes_and_hours(
+    extract: dict[str, Any], data: dict[str, Any], parameters: int | None, told: str
+) -> None:
+    facts = KIMI.model_copy(
+        update={
+            "expected_tokens": 87_800_000,
+            "feature_bytes": round(2.29 * 2**40),
+            "active_parameters": parameters,
+        }
+    )
+    world = World().edit(extract={"dtype": "fp8", **extract}, data=data).settle().finish("inspect", facts)
+    started = next(event.message for event in world.events if event.reason == "ExtractStarted")
+    assert started.startswith(f"Job {world.job('extract').name}: ")
+    assert told in started
+
+
 def test_the_end_of_an_extraction_tells_what_was_dropped_and_what_was_cut() -> None:
     lost = EXTRACTED.model_copy(update={"dropped": {"duplicate": 3}, "cut": 12, "lost_tokens": 3400})
     world = World().settle().finish("inspect").finish("extract", lost)
@@ -144,6 +171,14 @@ def test_a_failed_stage_stalls_the_object_with_its_own_words_and_is_left_alone()
     assert world.condition("Ready").message.endswith(f"Then retry: {command}")
     world.later(86400).settle()
     assert len(world.created) == 1
+
+
+def test_a_stage_that_fails_for_what_another_has_made_has_that_one_retried() -> None:
+    world = World().settle().finish("inspect").finish("extract")
+    message = "the features in /eagle3/features/llm/kimi are corrupt: a byte flipped. Delete their folder"
+    world.fail("train", Reason.CORRUPT_ARTIFACT, message, retry=StageName.EXTRACT)
+    command = f"kubectl annotate e3d kimi -n llm eagle3.dev/retry=extract@{stamp(world.now)} --overwrite"
+    assert world.condition("DraftTrained").message == f"{message}. Then retry: {command}"
 
 
 def test_a_retry_gives_a_failed_stage_another_chance_once() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.refusals import steady, told
+from eagle3_operator.decide.refusals import told
 from eagle3_operator.observation import Refusal
 from unit.decide.world import QUOTA, World, serving_draft, serving_plain, trained
 from unit.samples import measured, merged
@@ -161,37 +161,81 @@ def test_each_refusal_is_an_event_of_its_own_and_no_news_when_another_is_gone() 
 
 
 PORTS = 'failed calling webhook "a.example": failed to call webhook: Post "https://a.b.svc:443/?timeout=10s": '
+DENIED = 'admission webhook "a" denied the request: '
 UUID = "0f2b5c4e-8d61-4f0a-9a53-{:012}"
-
-
-@pytest.mark.parametrize(
-    ("words", "kept"),
-    [
-        (PORTS + "dial tcp: lookup a.b.svc on 10.96.0.10:53: read udp 10.244.1.5:{}->10.96.0.10:53: i/o timeout", "10.96.0.10:53: i/o"),
-        (PORTS + "read tcp [fd00::1]:{}->[fd00::2]:443: read: connection reset by peer", "read tcp [fd00::2]:443: read"),
-        ("x509: certificate has expired: current time 2026-11-30T14:12:0{}Z is after 2026-11-30T14:00:00Z", "after 2026-11-30T14:00:00Z"),
-        ('admission webhook "a" denied the request: no (Status Code: 400, Request ID: {}abc)', "denied the request: no (Status Code: 400"),
-        ('admission webhook "a" denied the request: {{"requestId":"{}", "why": "no"}}', '"why": "no"'),
-        (f'admission webhook "a" denied the request: no, {UUID}', "denied the request: no"),
-    ],
-    ids=["own port", "own port of version 6", "time of day", "request id", "request id in JSON", "UUID"],
-)  # fmt: skip
-def test_a_refusal_at_another_time_is_told_in_the_same_words(words: str, kept: str) -> None:
-    once, again = steady(words.format(1)), steady(words.format(2))
-    assert once == again
-    assert kept in once
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        'jobs.batch "a" is forbidden: exceeded quota: few, requested: count/jobs.batch=1, used: count/jobs.batch=1',
-        f'claim "pvc-{UUID.format(1)}" is not allowed',
-        'Job.batch "a" is invalid: spec.template.spec.containers[0].image: the request id is not 10.0.0.1:5000/a',
+        PORTS + "dial tcp: lookup a.b.svc on 10.96.0.10:53: read udp 10.244.1.5:{}->10.96.0.10:53: i/o timeout",
+        PORTS + "read tcp [fd00::1]:{}->[fd00::2]:443: read: connection reset by peer",
+        "x509: certificate has expired: current time 2026-11-30T14:12:0{}Z is after 2026-11-30T14:00:00Z",
+        DENIED + "no (Status Code: 400, Request ID: {}abc)",
+        DENIED + '{{"requestId":"{}", "why": "no"}}',
+        DENIED + f"no, {UUID}",
+        DENIED + "no GPUs at 2026-11-30T14:12:33.00{}Z...",
+        DENIED + "no GPUs before Tue, 01 Dec 2026 08:00:0{} GMT",
+        DENIED + "(2026-11-30 14:12:0{}.113 +0000 UTC m=+103.5) no",
+        DENIED + "asked at 20261130T14120{}Z, no",
+        DENIED + "no, t=176451234{}.113",
+        DENIED + "no (evaluated in {}.5ms, queued for 1m0{}s)",
     ],
 )
-def test_all_other_words_of_a_refusal_are_told_as_they_are(words: str) -> None:
-    assert steady(words) == words
+def test_a_refusal_that_differs_in_a_time_or_an_id_is_neither_written_nor_told_again(words: str) -> None:
+    world = World(refuses=("Job/.*",), refusal=words.format(1, 1)).settle()
+    assert words.format(1, 1).rstrip(".") in world.condition("Ready").message, "it is told in its own words"
+    before, told = world.status, reasons(world)
+    world.refusal = words.format(2, 2)
+    world.later(3600).step()
+    assert (world.status, reasons(world)) == (before, told)
+
+
+@pytest.mark.parametrize(
+    ("once", "again"),
+    [
+        ("exceeded quota: few, requested: cpu=500m, used: cpu=200m", "exceeded quota: few, requested: cpu=500m, used: cpu=700m"),
+        (f'claim "pvc-{UUID.format(1)}" is not allowed', f'claim "pvc-{UUID.format(2)}" is not allowed'),
+        ("image 10.0.0.1:5000/a is not allowed", "image 10.0.0.1:5001/a is not allowed"),
+        (DENIED + "no GPUs at 14:12:00", DENIED + "no CPUs at 14:12:00"),
+    ],
+)  # fmt: skip
+def test_a_refusal_that_differs_in_anything_else_is_news(once: str, again: str) -> None:
+    world = World(refuses=("Job/.*",), refusal=once).settle()
+    world.refusal = again
+    world.settle()
+    assert again in world.condition("Ready").message
+    assert reasons(world).count("Refused") == 2
+
+
+def test_what_serves_and_may_not_be_scaled_says_so_and_what_still_serves() -> None:
+    world = serving_draft(World(refusal=DENIED + "at most one server a team"))
+    world.refuses = ("Deployment/kimi-r1",)
+    world.edit(serve={"replicas": 3}).settle()
+    for kind in ("ServerAvailable", "Ready"):
+        assert world.reason(kind) == ("False", Reason.REFUSED)
+        said = world.condition(kind).message
+        assert said.startswith("r1: 1 of 3 pods ready; Deployment kimi-r1 could not be scaled: ")
+        assert "at most one server a team" in said
+    assert (world.serving, world.replicas[1]) == (1, 1)
+    world.refuses = ()
+    world.settle().ready(1)
+    assert world.reason("ServerAvailable") == ("True", Reason.AVAILABLE)
+
+
+def test_what_serves_and_whose_further_pods_a_quota_refuses_says_so() -> None:
+    world = serving_draft()
+    (first,) = world.seen.deployments[1].pods
+    world.edit(serve={"replicas": 3}).settle()
+    words = f'pods "kimi-r1-x" is forbidden: {QUOTA}'
+    world._put(
+        replace(world.seen.deployments[1], pods=(first,), ready_replicas=1, refused=words, refused_since=world.now)
+    )
+    world.step()
+    assert world.reason("ServerAvailable") == ("False", Reason.UNSCHEDULABLE)
+    said = world.condition("ServerAvailable").message
+    assert said.startswith("r1: 1 of 3 pods ready; a pod of kimi-r1 cannot be made: ")
+    assert QUOTA in said
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ class World:
     loses_next_move: bool = False
     #: What the API server lets nobody make or scale: patterns of kind/name.
     refuses: tuple[str, ...] = ()
+    #: With which words.
+    refusal: str = QUOTA
     last: Decision | None = None
 
     def __post_init__(self) -> None:
@@ -168,7 +170,7 @@ class World:
             if (first := next(new, None)) is None:
                 return decision
             verb, kind, name = first
-            seen = replace(seen, refused=(*seen.refused, Refusal(kind, name, verb, QUOTA)))
+            seen = replace(seen, refused=(*seen.refused, Refusal(kind, name, verb, self.refusal)))
 
     def is_refused(self, manifest: Manifest) -> bool:
         """Whether the API server lets nobody make this."""
@@ -236,10 +238,10 @@ class World:
         self._put_job(replace(job, failed=True, finished_at=self.now, failure_message=why, pods=(pod,)))
         return self.settle()
 
-    def fail(self, stage: str, reason: Reason, message: str, code: int = 11) -> "World":
+    def fail(self, stage: str, reason: Reason, message: str, code: int = 11, retry: StageName | None = None) -> "World":
         """The stage's Job fails with this report."""
         job = self.job(stage)
-        report = Report(stage=StageName(stage), key=job.key, ok=False, reason=reason, message=message)
+        report = Report(stage=StageName(stage), key=job.key, ok=False, reason=reason, message=message, retry=retry)
         pod = Pod(f"{job.name}-x", self.now, "Failed", started_at=self.now, exit_code=code, finished_at=self.now)
         self._put_job(replace(job, failed=True, finished_at=self.now, report=report, pods=(pod,)))
         return self.settle()

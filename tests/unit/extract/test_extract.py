@@ -668,9 +668,9 @@ def test_what_each_pod_bears_is_borne_no_more_in_their_sum(world: World, monkeyp
 def test_inputs_that_changed_since_the_inspection_are_refused(world: World) -> None:
     config = world.config()
     world.write(talks(61))
-    refused(lambda: run(config), ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, "eagle3.dev/retry")
+    refused(lambda: run(config), ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, "to be inspected anew")
     stale = world.config(target_digest="0" * 64)
-    refused(lambda: run(stale), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "eagle3.dev/retry")
+    refused(lambda: run(stale), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "to be inspected anew")
 
 
 def test_data_without_a_usable_conversation_says_what_was_left_out(world: World) -> None:

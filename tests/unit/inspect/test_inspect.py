@@ -135,6 +135,25 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "parameters"),
+    [
+        ({}, 32 * 4 * 64 * 64 + 32 * 3 * 64 * 128 + 64 * 1000),
+        ({"intermediate_size": None}, None),
+        ({"num_attention_heads": 0}, None),
+        ({"quantization_config": "fp8"}, None),
+    ],
+    ids=["whole", "a size is missing", "no head", "no section"],
+)
+def test_a_configuration_tells_the_size_of_its_target_or_nothing_of_it(
+    world: World, changes: dict[str, Any], parameters: int | None
+) -> None:
+    path = world.target / "config.json"
+    sized = json.loads(path.read_text()) | {"num_attention_heads": 4, "intermediate_size": 128}
+    path.write_text(json.dumps(sized | changes))
+    assert world.inspect().active_parameters == parameters
+
+
 def test_the_facts_of_a_target_and_its_data(world: World) -> None:
     facts = world.inspect()
     assert (facts.architecture, facts.num_layers, facts.hidden_size) == ("LlamaForCausalLM", 32, 64)

@@ -121,7 +121,7 @@ class Inputs:
 
 
 def _unchanged(config: ExtractConfig) -> Conversations:
-    again = "set eagle3.dev/retry to inspect it anew"
+    again = "it is to be inspected anew"
     if target_digest(Path(config.target)) != config.target_digest:
         raise StageError(
             ExitCode.BAD_INPUT,

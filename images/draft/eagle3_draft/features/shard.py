@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
+from eagle3_api.jobs import ExitCode, StageName
 from eagle3_draft import artifacts
 from eagle3_draft.features.format import (
     TEXT_TENSORS,
@@ -200,5 +200,6 @@ def corrupt(path: Path, what: str) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.CORRUPT_ARTIFACT,
-        f"the features in {path} are corrupt: {what}. Delete their folder and set eagle3.dev/retry to have them made again",
+        f"the features in {path} are corrupt: {what}. Delete their folder to have them made again",
+        retry=StageName.EXTRACT,
     )

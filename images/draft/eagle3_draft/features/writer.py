@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode
+from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.features.format import (
@@ -212,7 +212,8 @@ def publish_store(
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.CORRUPT_ARTIFACT,
-            f"the parts in {folder} hold states of different kinds. Delete the folder and set eagle3.dev/retry",
+            f"the parts in {folder} hold states of different kinds. Delete the folder to have them made again",
+            retry=StageName.EXTRACT,
         )
     with ThreadPoolExecutor(artifacts.READ_TOGETHER, "lengths") as threads:
         lengths = [manifest.file(LENGTHS).within(part) for part, manifest in manifests.items()]

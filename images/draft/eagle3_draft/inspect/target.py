@@ -14,6 +14,7 @@ from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
+from eagle3_api.rates import size_of
 from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target, why_unsupported
 from eagle3_draft import artifacts
 from eagle3_draft.artifacts import file_digest
@@ -33,6 +34,7 @@ class TargetFacts:
         num_layers, hidden_size, vocabulary_size: of the language model.
         dtype: of its weights, as torch says it (``bfloat16``).
         weight_bytes: of all its safetensors files.
+        active_parameters: that one token meets; None where the configuration does not tell.
         context_length: what its positions reach, if the configuration says.
         digest: config.json, each weight file's header, size and time, and the tokenizer's files; of what came from a hub,
             all its files.
@@ -45,6 +47,7 @@ class TargetFacts:
     vocabulary_size: int
     dtype: str
     weight_bytes: int
+    active_parameters: int | None
     context_length: int | None
     digest: str
     own_code: bool
@@ -84,6 +87,7 @@ def read_target(folder: Path) -> TargetFacts:
         vocabulary_size=sizes["vocab_size"],
         dtype=_dtype(language, headers),
         weight_bytes=sum(header.size for header in headers),
+        active_parameters=_active_parameters(language),
         context_length=_positions(language),
         digest=_digest(folder, headers),
         own_code="auto_map" in config,
@@ -129,6 +133,13 @@ def hidden_size(folder: Path) -> int:
         StageError: there is no such target, or its configuration does not say (TargetUnreadable).
     """
     return _number(folder, language_config(_config(folder)), "hidden_size")
+
+
+def _active_parameters(language: dict[str, Any]) -> int | None:
+    """Nothing depends on it but an estimate: a configuration that does not tell is a good one."""
+    with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+        return max(0, int(size_of(language).active)) or None
+    return None
 
 
 def _positions(language: dict[str, Any]) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle3_api.artifacts import CONFIG, PROVENANCE, WEIGHTS
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ConvertResult, ExitCode, PublishConfig
+from eagle3_api.jobs import ConvertResult, ExitCode, PublishConfig, StageName
 from eagle3_api.manifest import File
 from eagle3_draft import artifacts
 from eagle3_draft.stage import StageError
@@ -51,8 +51,9 @@ def read_draft(config: PublishConfig) -> Draft:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.CORRUPT_ARTIFACT,
-            f"the draft in {folder} is that of key {manifest.key}, not {config.converted_key}; set eagle3.dev/retry to have it "
+            f"the draft in {folder} is that of key {manifest.key}, not {config.converted_key}; it is to be "
             "converted anew",
+            retry=StageName.CONVERT,
         )
     result = artifacts.numbers(folder, manifest, ConvertResult)
     about = {

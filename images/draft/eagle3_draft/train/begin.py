@@ -148,7 +148,7 @@ def _inspected(config: TrainConfig, folder: Path) -> Form:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.CHECKPOINT_UNREADABLE,
-            f"{FIELD}: {folder} was changed since it was inspected; set eagle3.dev/retry to inspect it anew",
+            f"{FIELD}: {folder} was changed since it was inspected; it is to be inspected anew",
         )
     return form
 

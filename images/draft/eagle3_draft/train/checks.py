@@ -3,7 +3,7 @@
 import torch
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_api.jobs import ExitCode, StageName, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
@@ -70,7 +70,7 @@ def check_features(features: Features, target: Target, config: TrainConfig) -> N
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: {config.target} was changed since it was inspected; set eagle3.dev/retry to inspect it anew",
+            f"target.model: {config.target} was changed since it was inspected; it is to be inspected anew",
         )
     header, text = features.header, language_config(target.config)
     expectations = {
@@ -92,7 +92,8 @@ def check_features(features: Features, target: Target, config: TrainConfig) -> N
             ExitCode.REFUSED,
             Reason.FEATURE_MISMATCH,
             f"the features in {config.features} are not those of this object: {'; '.join(different)}. A draft trained on "
-            "them would serve at accept length 1.0; set eagle3.dev/retry to extract them again",
+            "them would serve at accept length 1.0; they are to be extracted again",
+            retry=StageName.EXTRACT,
         )
     for split, samples in (("train", features.train), ("held-out", features.held_out)):
         if not len(samples):
