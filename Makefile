@@ -11,7 +11,9 @@ export UV_PYTHON_DOWNLOADS ?= never
 # Python keeps what it compiled, whatever the surroundings say: a process that compiles torch anew starts in three times the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
+# Where `make setup` puts uv if there is none
+export PATH := $(PATH):$(CURDIR)/.uv/bin
+
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/pytest --durations=5 -m "not long"
@@ -34,8 +36,8 @@ help: ## List the targets
 setup: $(READY) ## Make the Python environment in .venv, with uv
 
 $(READY): pyproject.toml uv.lock
-	@$(UV) --version >/dev/null 2>&1 || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target .uv uv
-	$(UV) sync --all-extras --locked
+	@uv --version >/dev/null 2>&1 || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target .uv uv
+	uv sync --all-extras --locked
 	@touch $@
 
 prepare: ## Make all that the tests and the demo need: Python, Kubernetes and helm from Go modules, SGLang for the CPU and a target for it
@@ -43,7 +45,7 @@ prepare: ## Make all that the tests and the demo need: Python, Kubernetes and he
 	@$(MAKE) --jobs=2 programs sglang-cpu
 
 programs:
-	@python3 tests/testcluster/build.py
+	@$(TESTS_PATH) python3 tests/testcluster/build.py
 
 sglang-cpu: $(READY)
 	@$(BIN)/python images/sglang-cpu/environment.py

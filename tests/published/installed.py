@@ -1,14 +1,14 @@
 """Public trainers themselves, for the tests that take a minute: installed once a machine, beside the torch that is here."""
 
 import hashlib
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from environment import find_uv
+
 import once
-from testcluster.build import cache
 
 #: What both ask for beside what is installed here.
 _BESIDE = (
@@ -45,8 +45,7 @@ def packages(distributions: Sequence[str]) -> Path:
     inner = "site-packages"
 
     def make(folder: Path) -> None:
-        uv = shutil.which("uv") or str(Path(__file__).parents[2] / ".uv" / "bin" / "uv")
-        words = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(folder / inner)]
+        words = [str(find_uv()), "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(folder / inner)]
         subprocess.run([*words, *distributions], check=True)
 
-    return once.made(cache() / f"{name}-{digest}", make) / inner
+    return once.made(f"{name}-{digest}", make) / inner

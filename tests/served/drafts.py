@@ -5,9 +5,6 @@ The product trains better ones; its own tests see to that. This one is there to 
 
 import hashlib
 import json
-import os
-import shutil
-from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import torch
@@ -15,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import once
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
@@ -29,16 +27,7 @@ UNROLL = 3
 def trained(tiny: Path) -> Path:
     """A draft that the tiny target accepts about three tokens a step of; made once a machine."""
     digest = hashlib.sha256(Path(__file__).read_bytes() + str(tiny.name).encode()).hexdigest()[:12]
-    root = Path(os.environ.get("EAGLE3_CACHE") or Path.home() / ".cache" / "eagle3-operator")
-    folder = root / f"tiny-draft-{digest}"
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        flock(lock, LOCK_EX)
-        if not folder.exists():
-            unfinished = folder.with_name(f"{folder.name}.part")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            _train(tiny, unfinished)
-            unfinished.rename(folder)
-    return folder
+    return once.made(f"tiny-draft-{digest}", lambda folder: _train(tiny, folder))
 
 
 def _train(tiny: Path, folder: Path) -> None:
@@ -63,7 +52,6 @@ def _train(tiny: Path, folder: Path) -> None:
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    folder.mkdir(parents=True)
     weights = {name: value.detach().contiguous() for name, value in draft.state_dict().items()}
     weights |= {"d2t": torch.zeros(vocabulary, dtype=torch.int64), "t2d": torch.ones(vocabulary, dtype=torch.bool)}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})

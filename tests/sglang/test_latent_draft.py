@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from eagle3_api.artifacts import VOCABULARY, WEIGHTS
 from eagle3_draft.convert import run
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.train.vocabulary import Vocabulary
 from served.deepseek import LAYERS, new_target
@@ -36,8 +35,7 @@ def test_the_server_proposes_at_every_step_what_the_trained_latent_draft_does(tm
     with sglang(target.folder, tmp_path / "server.log", *flags, variables=recording(record)) as url:
         answers = [generate(url, prompt, 24, ignore_eos=True) for prompt in prompts]
 
-    draft = Draft(sizes)
-    draft.load_state_dict(load_file(made.trained / WEIGHTS))
+    draft = drafts.draft_of(sizes, load_file(made.trained / WEIGHTS))
     ids = Vocabulary.load(made.trained / VOCABULARY).ids
     for prompt, answer in zip(prompts, answers, strict=True):
         sample = target.sample(prompt, answer["output_ids"])

@@ -21,7 +21,6 @@ from eagle3_api.jobs import ProbeConfig, ProbeResult
 from eagle3_api.spec import Probe
 from eagle3_api.status import PodReading
 from eagle3_draft import probe
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.probe.server import Counters, Server
 from eagle3_operator.decision import Verdict
@@ -191,8 +190,7 @@ def accept_length_of(original: Original, served: Path, prompts: Path, probe: Pat
     sizes = draft_config(
         target.model.config.to_dict(), layers=list(AUXILIARY_LAYERS), draft_vocabulary_size=len(original.ids)
     )
-    draft = Draft(sizes)
-    draft.load_state_dict(dict(original.weights))
+    draft = converting.draft_of(sizes, original.weights)
     questions = [json.loads(line)["input_ids"] for line in (prompts / PROMPTS).read_text().splitlines()]
     tokens = steps = 0
     for line in (probe / ANSWERS).read_text().splitlines():

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagle3_api.artifacts import CONFIG, WEIGHTS
+from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.convert import run
-from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model import Draft
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import held_out
@@ -184,9 +184,7 @@ def test_every_kind_of_draft_says_in_sglang_at_every_step_what_it_said_in_traini
     loaded: dict[str, dict[str, Tensor]],
     name: str,
 ) -> None:
-    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=VARIANTS[name])
-    draft = Draft(sizes)
-    draft.load_state_dict(loaded[f"variant {name}"])
+    draft = drafts.draft_of(made.sizes.model_copy(update=VARIANTS[name]), loaded[f"variant {name}"])
     expected = chains(draft, text, embedding, loaded[name])
     torch.testing.assert_close(loaded[name]["logits"], expected, atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -200,9 +198,8 @@ def test_a_published_draft_says_in_sglang_at_every_step_what_it_said_where_it_wa
     loaded: dict[str, dict[str, Tensor]],
     name: str,
 ) -> None:
-    draft = Draft(DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()))
     published = {key: weight.half().float() if name in ROUNDED else weight for key, weight in original.weights.items()}
-    draft.load_state_dict(published)
+    draft = drafts.draft_of(made.sizes, published)
     torch.testing.assert_close(
         by_target_ids(loaded[name]["logits"], loaded[name]["hot_token_id"]),
         by_target_ids(chains(draft, text, embedding, loaded[name]), original.ids),

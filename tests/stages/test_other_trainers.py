@@ -14,6 +14,7 @@ from eagle3_api.artifacts import REPORT, WEIGHTS
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.convert import run as convert
 from published.installed import SPECFORGE, SPECULATORS, packages
+from served.extraction import python_path
 from stages.supervised import supervised
 from unit.convert import drafts
 from unit.train import corpus
@@ -56,8 +57,8 @@ TRAINERS = {
 def command(name: str) -> list[str]:
     """The example's script as a container would run it, in a Python that has the trainer."""
     trainer = TRAINERS[name]
-    found = [trainer.first, REPOSITORY / "crds", REPOSITORY / "images" / "draft", packages(trainer.distributions)]
-    path = os.pathsep.join(str(folder) for folder in found if folder is not None)
+    first = [trainer.first] if trainer.first is not None else []
+    path = os.pathsep.join([python_path(*first), str(packages(trainer.distributions))])
     variables = {"PYTHONPATH": path, "TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"}
     script = REPOSITORY / "examples" / "trainers" / f"{name}_train.py"
     told = [f"{name}={value}" for name, value in variables.items()]

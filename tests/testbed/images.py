@@ -5,7 +5,6 @@ what they are made of.
 """
 
 import hashlib
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -26,11 +25,6 @@ DRAFT = "kit.local/eagle3-draft:dev"
 EXTRAS = {OPERATOR: ("operator",), DRAFT: ("hub", "s3")}
 
 
-def cache() -> Path:
-    """The folder of everything that is built by content."""
-    return Path(os.environ.get("EAGLE3_CACHE", Path.home() / ".cache" / "eagle3-operator"))
-
-
 def packages(*extras: str) -> Path:
     """What our wheel needs, with some of its extras: versions and hashes as locked, compiled."""
 
@@ -41,7 +35,7 @@ def packages(*extras: str) -> Path:
             run(find_uv(), "export", "--quiet", "--frozen", "--no-emit-project", *wanted, "--output-file", requirements)
             _install(folder, "--require-hashes", "-r", requirements)
 
-    return once.made(cache() / f"image-needs-{'+'.join(extras) or 'base'}-{_digest([ROOT / 'uv.lock'])}", make)
+    return once.made(f"image-needs-{'+'.join(extras) or 'base'}-{_digest([ROOT / 'uv.lock'])}", make)
 
 
 def wheel() -> Path:
@@ -53,7 +47,7 @@ def wheel() -> Path:
             (built,) = Path(out).glob("*.whl")
             _install(folder, "--no-deps", built)
 
-    return once.made(cache() / f"image-wheel-{_digest(_sources())}", make)
+    return once.made(f"image-wheel-{_digest(_sources())}", make)
 
 
 def ours() -> list[tuple[str, list[tuple[Path, str]]]]:

@@ -1,13 +1,10 @@
 """The cluster's programs, built from their Go modules and kept by content.
 
 Each lies in `$EAGLE3_CACHE/NAME-KEY/` (default ~/.cache/eagle3-operator), where KEY hashes whatever decides what comes
-out: sources, flags and Go's version. What is there is never built again; two processes never build the same at once;
-what appears there is whole, because it is built elsewhere and renamed.
+out: sources, flags and Go's version.
 """
 
 import collections
-import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -17,9 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import once
 
 MODULES = Path(__file__).parent / "go"
 HEARTBEAT = 20  # seconds
@@ -101,17 +99,16 @@ class GoMissingError(RuntimeError):
     """There is no Go compiler, or one that is too old."""
 
 
-def cache() -> Path:
-    return Path(os.environ.get("EAGLE3_CACHE") or Path.home() / ".cache" / "eagle3-operator")
-
-
 def binary(name: str) -> Path:
     """The path of a program, which is built first if it is not there."""
     program = PROGRAMS[name]
-    target = cache() / f"{name}-{key(program, go_version())}"
-    if not target.exists():
-        _build(program, target)
-    return target / name
+    version = go_version()
+
+    def make(folder: Path) -> None:
+        require_go(program, version)
+        _build(program, folder)
+
+    return once.made(f"{name}-{key(program, version)}", make) / name
 
 
 def kubectl() -> Path:
@@ -171,30 +168,20 @@ def kubernetes_stamps(go_mod: Path) -> list[str]:
     return [f"-X {package}.{name}={value}" for package in packages for name, value in values.items()]
 
 
-def _build(program: Program, target: Path) -> None:
-    require_go(program, go_version())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_suffix(".lock"), program.name):
-        if target.exists():  # another process has built it meanwhile
-            return
-        partial = target.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-        if program.is_local:
-            command = ["go", "build", "-v", *arguments(program), "-o", str(partial / program.name)]
-            command.append(program.package)
-            folder = MODULES / program.source
-        else:
-            command = ["go", "install", "-v", *arguments(program), program.source]
-            folder = partial
-            environment["GOBIN"] = str(partial)
-        _run_with_heartbeat(program, command, folder, environment)
-        for path in _manifests(program, folder):
-            shutil.copy(path, partial)
-        for link in program.links:
-            (partial / link).symlink_to(program.name)
-        partial.rename(target)
+def _build(program: Program, out: Path) -> None:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+    if program.is_local:
+        command = ["go", "build", "-v", *arguments(program), "-o", str(out / program.name), program.package]
+        folder = MODULES / program.source
+    else:
+        command = ["go", "install", "-v", *arguments(program), program.source]
+        folder = out
+        environment["GOBIN"] = str(out)
+    _run_with_heartbeat(program, command, folder, environment)
+    for path in _manifests(program, folder):
+        shutil.copy(path, out)
+    for link in program.links:
+        (out / link).symlink_to(program.name)
 
 
 def _manifests(program: Program, folder: Path) -> list[Path]:
@@ -204,17 +191,6 @@ def _manifests(program: Program, folder: Path) -> list[Path]:
     command = ["go", "list", "-f", "{{.Module.Dir}}", program.package]
     module = Path(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip())
     return [module / name for name in program.manifests]
-
-
-@contextlib.contextmanager
-def _locked(path: Path, name: str) -> Iterator[None]:
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"{name}: another process builds it; waiting")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _run_with_heartbeat(program: Program, command: list[str], folder: Path, environment: dict[str, str]) -> None:

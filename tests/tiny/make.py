@@ -9,15 +9,14 @@ in one to two minutes of one core.  The same seeds give the same files on the sa
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import once
 from tiny.grammar import conversations
 
 STEPS = 340
@@ -37,18 +36,12 @@ def cached(python: str | Path = sys.executable) -> Path:
     """
     here = Path(__file__).resolve().parent
     digest = hashlib.sha256(b"\0".join((here / name).read_bytes() for name in _SOURCES)).hexdigest()
-    root = Path(os.environ.get("EAGLE3_CACHE") or Path.home() / ".cache" / "eagle3-operator")
-    folder = root / f"tiny-{digest[:12]}"
-    root.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            unfinished = folder.with_name(f"{folder.name}.part")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(here.parent)}
-            subprocess.run([python, "-m", "tiny.make", unfinished], env=environment, stdout=sys.stderr, check=True)
-            unfinished.rename(folder)
-    return folder
+
+    def train(folder: Path) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(here.parent)}
+        subprocess.run([python, "-m", "tiny.make", folder], env=environment, stdout=sys.stderr, check=True)
+
+    return once.made(f"tiny-{digest[:12]}", train)
 
 
 def make(out: Path, steps: int = STEPS) -> dict[str, float]:

@@ -9,6 +9,12 @@ import pytest
 import once
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EAGLE3_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def _make(folder: Path) -> None:
     (folder / "first").write_text(str(os.getpid()))
     with (folder.parent / "makers").open("a") as makers:
@@ -16,24 +22,24 @@ def _make(folder: Path) -> None:
     (folder / "last").write_text(str(os.getpid()))
 
 
-def _made(folder: Path) -> list[str]:
-    return [path.read_text() for path in sorted(once.made(folder, _make).iterdir())]
+def _made(name: str) -> list[str]:
+    return [path.read_text() for path in sorted(once.made(name, _make).iterdir())]
 
 
-def test_of_workers_that_come_at_the_same_time_one_makes_it_and_all_find_it_whole(tmp_path: Path) -> None:
+def test_of_workers_that_come_at_the_same_time_one_makes_it_and_all_find_it_whole(cache: Path) -> None:
     with get_context("fork").Pool(4) as workers:
-        found = workers.map(_made, [tmp_path / "cache" / f"folder-{n // 8}" for n in range(160)], chunksize=1)
-    makers = (tmp_path / "cache" / "makers").read_text().split()
+        found = workers.map(_made, [f"folder-{n // 8}" for n in range(160)], chunksize=1)
+    makers = (cache / "makers").read_text().split()
     assert len(makers) == 20
     assert all(first == last for first, last in found)
 
 
-def test_what_was_not_made_to_the_end_is_not_there_and_is_made_anew(tmp_path: Path) -> None:
+def test_what_was_not_made_to_the_end_is_not_there_and_is_made_anew(cache: Path) -> None:
     def half(folder: Path) -> None:
         (folder / "half").touch()
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        once.made(tmp_path / "folder", half)
-    assert not (tmp_path / "folder").exists()
-    assert len(_made(tmp_path / "folder")) == 2
+        once.made("folder", half)
+    assert not (cache / "folder").exists()
+    assert len(_made("folder")) == 2

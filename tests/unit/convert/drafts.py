@@ -45,6 +45,11 @@ class Made:
     target: Path
     trained: Path
 
+    @property
+    def sizes(self) -> DraftConfig:
+        """The draft's, as the trainer left them."""
+        return DraftConfig.model_validate_json((self.trained / CONFIG).read_bytes())
+
 
 def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
     """Write a target and a draft for it, as the trainer would leave it."""
@@ -64,7 +69,7 @@ def make(folder: Path, dtype: torch.dtype = torch.float32) -> Made:
 
 def with_switches(made: Made, folder: Path, switches: Mapping[str, object]) -> Made:
     """Another draft for the same target, whose configuration differs in these fields."""
-    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(switches))
+    sizes = made.sizes.model_copy(update=dict(switches))
     read = len(sizes.layers) * sizes.target_hidden_size
     samples = [
         replace(sample, hidden=sample.hidden[:, :read].clone()) for sample in held_out.read(made.trained).samples
@@ -204,14 +209,20 @@ def say(trained: Path, **numbers: Any) -> None:
     )
 
 
+def draft_of(sizes: DraftConfig, weights: Mapping[str, Tensor]) -> Draft:
+    """A draft with these weights, and no others."""
+    draft = Draft(sizes)
+    draft.load_state_dict(dict(weights))
+    return draft
+
+
 def original_of(made: Made) -> Original:
     """The trained draft, in neutral terms."""
-    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())
     return Original(
         weights=load_file(made.trained / WEIGHTS),
         ids=Vocabulary.load(made.trained / VOCABULARY).ids,
-        sizes=as_transformers(sizes),
-        layers=tuple(sizes.layers),
+        sizes=as_transformers(made.sizes),
+        layers=tuple(made.sizes.layers),
         embedding=Target(made.target).embedding(),
     )
 
@@ -242,7 +253,7 @@ def as_transformers(sizes: DraftConfig) -> dict[str, Any]:
 def original_of_kind(made: Made, kind: Kind) -> tuple[Original, Draft]:
     """A draft of another kind for the same target, with random weights: in neutral terms, and to be asked."""
     plain = original_of(made)
-    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()).model_copy(update=dict(kind.switches))
+    sizes = made.sizes.model_copy(update=dict(kind.switches))
     draft = Draft(sizes)
     draft.initialise(1)
     ids, embedding = plain.ids, plain.embedding

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eagle3_api.artifacts import CONFIG, PROMPTS, REPORT, WEIGHTS
+from eagle3_api.artifacts import PROMPTS, REPORT, WEIGHTS
 from eagle3_api.checkpoints import Finding, Level
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode, TrainResult
@@ -26,7 +26,7 @@ from eagle3_draft.convert.reading import Reading, neighbours, of_layers
 from eagle3_draft.convert.reading import judge as judge_reading
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.features import LastState, Sample
-from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out
@@ -85,7 +85,7 @@ def learn(made: drafts.Made, answered: list[Sample]) -> Original:
     """A draft that learned what the target says, from these states; published as one that reads the layers."""
     torch.manual_seed(0)
     ids = torch.arange(corpus.VOCABULARY)
-    sizes = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())
+    sizes = made.sizes
     draft = Draft(sizes.model_copy(update={"draft_vocabulary_size": len(ids)}))
     draft.initialise(0)
     target = Target(made.target)
@@ -252,7 +252,7 @@ def test_its_accuracy_is_the_trainers(made: drafts.Made, tmp_path: Path) -> None
 def test_a_draft_that_always_says_the_targets_favourite_word_agrees_by_chance_however_often(
     made: drafts.Made,
 ) -> None:
-    draft = Draft(DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()))
+    draft = Draft(made.sizes)
     with torch.no_grad():
         for parameter in draft.parameters():
             parameter.zero_()

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagle3_api.artifacts import CONFIG, HELD_OUT, REPORT, VOCABULARY, WEIGHTS
+from eagle3_api.artifacts import HELD_OUT, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import Level
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
@@ -17,7 +17,6 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.proposals import Step, against_the_recorded
 from eagle3_draft.features import Sample, sample_of
-from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary
@@ -65,9 +64,7 @@ def faults(made: drafts.Made, samples: list[Sample]) -> dict[str, Tensor]:
 
 
 def proposed(made: drafts.Made, samples: list[Sample], **sizes: object) -> Tensor:
-    said = DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes())
-    draft = Draft(said.model_copy(update=sizes))
-    draft.load_state_dict(load_file(made.trained / WEIGHTS))
+    draft = drafts.draft_of(made.sizes.model_copy(update=sizes), load_file(made.trained / WEIGHTS))
     return corpus.proposed(draft, Vocabulary.load(made.trained / VOCABULARY), samples, made.target, STEPS)
 
 

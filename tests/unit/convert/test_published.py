@@ -1,7 +1,7 @@
 """A draft in any published layout becomes the draft that it was, or is refused with its reason."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from eagle3_api.checkpoints import read_folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ExitCode
 from eagle3_draft.convert import parity, run
-from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model import Draft
 from eagle3_draft.model.config import config_of
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out
@@ -29,8 +29,8 @@ from unit.train import corpus
 def logits(folder: Path, made: drafts.Made) -> Tensor:
     """What a converted draft says to the held-out features, over the target's whole vocabulary."""
     tensors = load_file(folder / WEIGHTS)
-    draft = Draft(config_of(read_form(read_folder(folder)), corpus.LAYERS))
-    draft.load_state_dict({name: tensor.float() for name, tensor in parity._as_sglang_reads(tensors)})
+    weights = {name: tensor.float() for name, tensor in parity._as_sglang_reads(tensors)}
+    draft = drafts.draft_of(config_of(read_form(read_folder(folder)), corpus.LAYERS), weights)
     ids = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
     assert torch.equal(tensors["t2d"].nonzero()[:, 0], ids.sort().values)
     return said(draft, ids, made)
@@ -52,17 +52,11 @@ def trained(made: drafts.Made, tmp_path_factory: pytest.TempPathFactory) -> Conv
 
 @pytest.fixture(scope="module")
 def reference(made: drafts.Made, original: Original) -> Tensor:
-    return said(draft_of(made, original.weights), original.ids, made)
+    return said(drafts.draft_of(made.sizes, original.weights), original.ids, made)
 
 
 def rounded(made: drafts.Made, original: Original) -> Draft:
-    return draft_of(made, {name: weight.half().float() for name, weight in original.weights.items()})
-
-
-def draft_of(made: drafts.Made, weights: Mapping[str, Tensor]) -> Draft:
-    draft = Draft(DraftConfig.model_validate_json((made.trained / CONFIG).read_bytes()))
-    draft.load_state_dict(dict(weights))
-    return draft
+    return drafts.draft_of(made.sizes, {name: weight.half().float() for name, weight in original.weights.items()})
 
 
 def convert(made: drafts.Made, checkpoint: Path, out: Path, **changes: Any) -> ConvertResult:

@@ -87,7 +87,7 @@ def test_a_program_is_built_once_even_by_two_processes_and_then_kept(
     printed, said = capfd.readouterr()
     assert printed == f"{built}\n"
     assert said.count("built pause in") == 1
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_build_that_fails_tells_what_the_compiler_said_and_publishes_nothing(
