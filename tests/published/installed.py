@@ -45,7 +45,7 @@ def packages(distributions: Sequence[str]) -> Path:
     inner = "site-packages"
 
     def make(folder: Path) -> None:
-        words = [str(find_uv()), "pip", "install", "--python", sys.executable, "--no-deps", "--target", str(folder / inner)]
-        subprocess.run([*words, *distributions], check=True)
+        words = ["pip", "install", "--python", sys.executable, "--no-deps", "--target", str(folder / inner)]
+        subprocess.run([find_uv(), *words, *distributions], check=True)
 
     return once.made(f"{name}-{digest}", make) / inner

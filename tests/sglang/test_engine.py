@@ -66,23 +66,10 @@ CODE = {
 
 CACHING = "CAPTURE_FLAGS = tuple(flag for flag in CAPTURE_FLAGS if flag != '--disable-radix-cache')"
 
-#: States pass over a disk, and something of them must come within three seconds.
-IMPATIENT = "HANDOVER_SECONDS, SHARED_MEMORY = 3.0, Path('/nowhere')"
-
-#: A disk that takes the last files piece by piece.
-SLOW = """
-import time
-
-class Slow(type(Path())):
-    def write_bytes(self, data):
-        with self.open("wb") as file:
-            size = -(-len(data) // {pieces})
-            for begin in range(0, len(data), size):
-                file.write(data[begin : begin + size])
-                file.flush()
-                time.sleep({seconds} if int(self.stem) >= 3 else 0)
-
-_file = lambda note: Slow(note.with_suffix(".rows"))
+#: States pass over a disk, and something of them must come within three seconds of its clock.
+IMPATIENT = """
+from disk import CLOCK as time
+HANDOVER_SECONDS, SHARED_MEMORY = 3.0, Path("/nowhere")
 """
 
 
@@ -90,7 +77,7 @@ def over_a_disk(pieces: int, seconds: float) -> dict[str, str]:
     """Code for a disk that takes so many pieces of a file, and so long for each."""
     return {
         "eagle3_draft.extract.sglang_engine": IMPATIENT,
-        "eagle3_draft.extract.handover": SLOW.format(pieces=pieces, seconds=seconds),
+        "eagle3_draft.extract.handover": f"from disk import taking; _file = taking(pieces={pieces}, seconds={seconds})",
     }
 
 
