@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from testcluster import build, volumes
+from testcluster import build, images, volumes
 from testcluster.api import MERGE_PATCH, Api
 from testcluster.guard import require_test_cluster
 from testcluster.processes import run
@@ -28,20 +28,8 @@ class AnyCluster(ABC):
         """The kubeconfig of an administrator."""
 
     @abstractmethod
-    def image(
-        self,
-        name: str,
-        add: Sequence[tuple[str | Path, str]] = (),
-        entrypoint: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        path: Sequence[str] = (),
-    ) -> None:
-        """Makes an image of files of this machine, and puts it on the node.
-
-        `add` has (source, place in the image) pairs; `path` stands before the usual folders in PATH. A container sees
-        the machine's /usr and the shared paths besides. No image is ever pulled: `name` must have a registry and a
-        tag other than `latest`.
-        """
+    def load_image(self, archive: Path) -> None:
+        """Puts an image on the node."""
 
     @abstractmethod
     def down(self) -> None:
@@ -113,6 +101,24 @@ class AnyCluster(ABC):
         offer = {GPU: str(count)}
         self.request("PATCH", f"{path}/status", {"status": {"capacity": offer, "allocatable": offer}}, MERGE_PATCH)
 
+    def image(
+        self,
+        name: str,
+        add: Sequence[tuple[str | Path, str]] = (),
+        entrypoint: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        path: Sequence[str] = (),
+    ) -> None:
+        """Makes an image of files of this machine, and puts it on the node.
+
+        `add` has (source, place in the image) pairs; `path` stands before the usual folders in PATH. A container sees
+        the machine's /usr and the shared paths besides. No image is ever pulled: `name` must have a registry and a
+        tag other than `latest`.
+        """
+        images.check_name(name)
+        with images.archive(name, add, entrypoint, env or {}, path) as archive:
+            self.load_image(archive)
+
     # Volumes
 
     def add_volume(
@@ -173,15 +179,8 @@ class ExternalCluster(AnyCluster):
     def kubeconfig(self) -> Path:
         return self._kubeconfig
 
-    def image(
-        self,
-        name: str,
-        add: Sequence[tuple[str | Path, str]] = (),
-        entrypoint: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        path: Sequence[str] = (),
-    ) -> None:
-        raise RuntimeError(f"image {name} cannot be put on the nodes of {self.api.server}: only where they can pull it")
+    def load_image(self, archive: Path) -> None:
+        raise RuntimeError(f"no image can be put on the nodes of {self.api.server}: only where they can pull it")
 
     def down(self) -> None:
         pass

@@ -198,17 +198,8 @@ class Cluster(AnyCluster):
 
     # The node
 
-    def image(
-        self,
-        name: str,
-        add: Sequence[tuple[str | Path, str]] = (),
-        entrypoint: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        path: Sequence[str] = (),
-    ) -> None:
-        images.check_name(name)
-        with images.archive(name, add, entrypoint, env or {}, path) as archive:
-            images.import_into(self._layout.containerd_socket, archive)
+    def load_image(self, archive: Path) -> None:
+        images.import_into(self._layout.containerd_socket, archive)
 
     def volume_folder(self, name: str) -> Path:
         folder = self._layout.volumes / name

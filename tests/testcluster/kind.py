@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from testcluster import guard, images
+from testcluster import guard
 from testcluster.any_cluster import AnyCluster
 from testcluster.processes import run
 from testcluster.volumes import DEFAULT_VOLUMES, Volume
@@ -65,17 +65,8 @@ class KindCluster(AnyCluster):
         run("kind", "delete", "cluster", "--name", self._name)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def image(
-        self,
-        name: str,
-        add: Sequence[tuple[str | Path, str]] = (),
-        entrypoint: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        path: Sequence[str] = (),
-    ) -> None:
-        images.check_name(name)
-        with images.archive(name, add, entrypoint, env or {}, path) as archive:
-            run("kind", "load", "image-archive", "--name", self._name, archive)
+    def load_image(self, archive: Path) -> None:
+        run("kind", "load", "image-archive", "--name", self._name, archive)
 
     def volume_folder(self, name: str) -> Path:
         folder = f"{FOLDERS}/{name}"
