@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle3_api.jobs import DataConfig, ExtractConfig, ObjectReference, Report
 from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.extract.engine import States
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample
 from eagle3_draft.inspect.target import target_digest
@@ -84,7 +85,7 @@ def every(features: Features) -> list[Sample]:
     return [*features.train, *features.held_out]
 
 
-def stored(samples: Sequence[Sample]) -> Tensor:
+def stored(samples: Iterable[Sample | States]) -> Tensor:
     """Their states, the last one's among them, and the normaliser of the vocabulary: (tokens, (layers + 1) x hidden + 1)."""
     return torch.cat([_states(sample) for sample in samples])
 
@@ -92,9 +93,9 @@ def stored(samples: Sequence[Sample]) -> Tensor:
 def computed(target: Path, samples: Sequence[Sample], layers: Sequence[int], dtype: str) -> Tensor:
     """The same by transformers, in a dtype as ``--dtype`` names it."""
     engine = TransformersEngine.load(target, layers, arguments=["--dtype", dtype])
-    return torch.cat([_states(states) for states in engine.states([sample.input_ids.tolist() for sample in samples])])
+    return stored(engine.states([sample.input_ids.tolist() for sample in samples]))
 
 
-def _states(of: Any) -> Tensor:
+def _states(of: Sample | States) -> Tensor:
     assert isinstance(of.teaching, LastState)
     return torch.cat([of.hidden, of.teaching.last, of.teaching.log_normaliser[:, None]], -1).float().cpu()

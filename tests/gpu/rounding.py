@@ -19,6 +19,9 @@ SPARED = 20
 #: channel with its neighbour's numbers is 50 and more.
 ROUNDING = 3.0
 
+#: Stands for an error of zero: where others make none, as in an embedding, no other is small.
+_NOTHING = torch.finfo(torch.float32).tiny
+
 
 @dataclass(frozen=True)
 class Distance:
@@ -53,11 +56,11 @@ def distances(states: Tensor, others: Tensor, exact: Tensor, widths: Sequence[in
 
 def _distance(mine: Tensor, other: Tensor) -> Distance:
     channels = _usual(mine) / _usual(other)
-    rows = mine.norm(dim=-1).max() / other.norm(dim=-1).max()
+    rows = mine.norm(dim=-1).max() / other.norm(dim=-1).max().clamp(min=_NOTHING)
     return Distance(float(channels.max()), float(rows))
 
 
 def _usual(errors: Tensor) -> Tensor:
     """Of each channel, an error that few rows exceed; above zero."""
     rows = errors.shape[0]
-    return errors.abs().kthvalue(rows - rows // SPARED, dim=0).values.clamp(min=torch.finfo(torch.float32).tiny)
+    return errors.abs().kthvalue(rows - rows // SPARED, dim=0).values.clamp(min=_NOTHING)

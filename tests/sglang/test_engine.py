@@ -15,15 +15,13 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import (
     CAPTURE_KNOWN,
-    EMBEDDING_SINCE,
-    RAW_UNLESS_FIRST_IS_ONE,
     UNFIT,
     Version,
     capture_points,
 )
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import LastState
-from served.architectures import DECODER_LAYERS, VOCABULARY, new_target
+from served.architectures import EVERY, VOCABULARY, new_target, sets_of_layers
 from served.extraction import OF_TWO_RANKS, TOLERANCE, Extraction, conversations, in_sglang
 from tiny.flags import SERVE_ARGUMENTS
 
@@ -41,9 +39,6 @@ LAYERS = [0, 1, 2, 3]
 
 #: SGLang keeps the two numbers of Apertus's activation in bf16.
 TOLERANCES = {"ApertusForCausalLM": 2e-2}
-
-#: The last layer's output is the final norm's input, which SGLang captures nowhere.
-EVERY = range(-1, DECODER_LAYERS - 1)
 
 #: Instead of two kernels that are written for a GPU.
 OF_MINIMAX = """
@@ -79,13 +74,6 @@ def over_a_disk(pieces: int, seconds: float) -> dict[str, str]:
         "eagle3_draft.extract.sglang_engine": IMPATIENT,
         "eagle3_draft.extract.handover": f"from disk import taking; _file = taking(pieces={pieces}, seconds={seconds})",
     }
-
-
-def sets_of_layers(architecture: str) -> list[list[int]]:
-    """All layers that can be named, in each notation that SGLang has for them."""
-    if architecture in RAW_UNLESS_FIRST_IS_ONE:
-        return [list(EVERY), list(EVERY)[2:]]
-    return [list(EVERY) if HERE >= EMBEDDING_SINCE else list(EVERY)[1:]]
 
 
 @dataclass(frozen=True)
@@ -128,7 +116,7 @@ class World:
             hidden = torch.cat([states.hidden for states in every]).chunk(len(EVERY), -1)
             last = torch.cat([states.teaching.last for states in every if isinstance(states.teaching, LastState)])
             self.targets[architecture] = Target(folder, {**dict(zip(EVERY, hidden, strict=True)), None: last})
-            for layers in sets_of_layers(architecture):
+            for layers in sets_of_layers(architecture, HERE):
                 self.ask(architecture, f"{architecture} {layers}", CODE.get(architecture), layers=layers)
 
     def ask(self, architecture: str, name: str, code: Mapping[str, str] | None = None, **changes: Any) -> None:
@@ -173,7 +161,7 @@ class World:
         found = {}
         for architecture, target in self.targets.items():
             tolerance = TOLERANCES.get(architecture, TOLERANCE)
-            for layers in sets_of_layers(architecture):
+            for layers in sets_of_layers(architecture, HERE):
                 name = f"{architecture} {layers}"
                 for layer, states in self.captured(name, layers).items():
                     like = [target.those_like(states, bound) for bound in (tolerance, 100 * tolerance)]
@@ -220,7 +208,7 @@ def test_what_a_target_is_refused_for_is_still_so(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.compare(UNFIT)
     world.run()
-    asked = [(name, layers) for name in UNFIT for layers in sets_of_layers(name)]
+    asked = [(name, layers) for name in UNFIT for layers in sets_of_layers(name, HERE)]
     wrong = {f"{name} {layers}: {layer}" for name, layers in asked for layer in layers if layer != -1}
     assert world.mistaken().keys() == wrong
 
