@@ -37,15 +37,29 @@ LITTLE = ("--max-total-tokens", "8192", "--max-running-requests", "16")
 
 CONVERSATIONS, WORDS = 40, 60
 
-#: Leaves the sum of what the ranks computed to the next layer's norm, as SGLang does with flashinfer's kernel on Hopper and
-#: Blackwell: this is the decision, and the kernel in torch.
-LEFT_TO_THE_NEXT_NORM = {
-    "sglang.srt.layers.communicator": """
+#: Those of which SGLang, on Hopper and Blackwell and with several GPUs, leaves the sum of what the ranks computed to the next
+#: layer's norm, where a kernel of flashinfer's does both.
+SUMMED_LATER = (
+    "Qwen3MoeForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "DeepseekV3ForCausalLM",
+)
+
+#: Where it decides so.
+DECIDING = "communicator" if Version(0, 5, 21) > HERE else "layer_boundary.residual.add_norm"
+
+#: Has it do so wherever it runs, by a kernel in torch that leaves a file.
+SUMMING_LATER = {
+    f"sglang.srt.layers.{DECIDING}": """
 def apply_flashinfer_allreduce_fusion(batch_size):
-    return 0 < batch_size <= FUSE_ALLREDUCE_MAX_BATCH_SIZE and get_parallel().tp_size > 1
+    return 0 < batch_size <= FUSE_ALLREDUCE_MAX_BATCH_SIZE
 """,
     "sglang.srt.layers.flashinfer_comm_fusion": """
 def flashinfer_allreduce_residual_rmsnorm(input_tensor, residual, weight, eps=1e-6, **_):
+    import os
+    from sglang.srt.distributed import get_tp_group
+    open(os.environ["EAGLE3_SUMMED"], "w").close()
     stream = residual.float() + get_tp_group().all_reduce(input_tensor.clone()).float()
     normed = stream * torch.rsqrt(stream.square().mean(-1, keepdim=True) + eps) * weight.float()
     return normed.to(input_tensor.dtype), stream.to(residual.dtype)
@@ -63,7 +77,7 @@ class Case:
     Attributes:
         architecture: of its target.
         layers: that it is asked for.
-        gpus: that share the target; where there are more than one, sums are left to the next layer's norm.
+        gpus: that share the target. Two leave sums to the next layer's norm.
     """
 
     architecture: str
@@ -81,10 +95,8 @@ class Case:
 
 
 CASES = [
-    Case(architecture, tuple(layers), gpus)
-    for gpus in (1, 2)
-    for architecture in architectures()
-    for layers in sets_of_layers(architecture, HERE)
+    *(Case(name, tuple(layers), 1) for name in architectures() for layers in sets_of_layers(name, HERE)),
+    *(Case(name, tuple(sets_of_layers(name, HERE)[0]), 2) for name in SUMMED_LATER),
 ]
 
 
@@ -125,17 +137,19 @@ def samples_of(
 
     def begin(case: Case) -> list[Sample]:
         folder = tmp_path_factory.mktemp(str(case))
-        code = LET_THROUGH | (LEFT_TO_THE_NEXT_NORM if case.gpus > 1 else {})
+        code = LET_THROUGH | (SUMMING_LATER if case.gpus > 1 else {})
         path = [str(injected(folder / "code", code)), os.environ.get("PYTHONPATH", "")]
+        summed = folder / "summed"
         features = extract(
             targets[case.architecture].folder,
             folder,
             conversations(),
             arguments=[*CHUNKED, *LITTLE],
-            variables={"PYTHONPATH": os.pathsep.join(path)},
+            variables={"PYTHONPATH": os.pathsep.join(path), "EAGLE3_SUMMED": str(summed)},
             layers=list(case.layers),
             tensor_parallel_size=case.gpus,
         )
+        assert summed.exists() == (case.gpus > 1)
         return every(features)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
