@@ -5,15 +5,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import StageName
 from eagle3_api.status import StageState
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision, Manifest
+from unit.decide.happenings import Happenings
 from unit.decide.world import World, serving_draft
-from unit.samples import converted, measured
+from unit.samples import converted
 
 pytestmark = pytest.mark.stages  # a search through histories takes seconds
 
@@ -47,14 +48,11 @@ class Node(World):
             assert pods == overdue, "servers still hold the GPUs"
 
 
-class AnyTraining(RuleBasedStateMachine):
+class AnyTraining(Happenings):
     """One object from its first proven draft on."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = Node()
-        self.drafts = 0
-        self.retries = 0
+    world: Node
+    drafts = 0
 
     @initialize(
         policy=st.sampled_from(["WhenNoOutage", "Never"]),
@@ -90,30 +88,11 @@ class AnyTraining(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["inspect", "extract", "train", "convert", "clean", "publish", "the draft before"]))
     def a_person_retries(self, what: str) -> None:
         rejected = [r.number for r in self.world.told.revisions if r.number != self.world.serving]
-        self.retries += 1
-        what = f"r{max(rejected, default=0)}" if what == "the draft before" else what
-        self.world.annotations["eagle3.dev/retry"] = f"{what}@{self.retries}"
-        self.world.settle()
-
-    @rule()
-    def a_server_that_was_sent_away_hangs(self) -> None:
-        self.world.hang_a_server().settle()
-
-    @rule(steps=st.integers(1, 4))
-    def the_speculation_is_edited(self, steps: int) -> None:
-        self.world.edit(serve={"speculative": {"numSteps": steps, "numDraftTokens": steps + 1}}).settle()
+        self.retry(f"r{max(rejected, default=0)}" if what == "the draft before" else what)
 
     @rule(suspended=st.booleans())
     def it_is_suspended_or_resumed(self, suspended: bool) -> None:
         self.world.edit(suspend=suspended).settle()
-
-    def _asks(self) -> bool:
-        return self.world.reason()[1] is Reason.AWAITING_APPROVAL
-
-    @precondition(_asks)
-    @rule()
-    def a_person_approves(self) -> None:
-        self.world.approve().settle()
 
     @rule()
     def the_annotation_is_removed(self) -> None:
@@ -137,25 +116,6 @@ class AnyTraining(RuleBasedStateMachine):
             self.world.finish(stage, converted(f"{self.drafts:064x}"))
         else:
             self.world.finish(stage)
-
-    @rule()
-    def servers_get_ready(self) -> None:
-        deployments = self.world.seen.deployments
-        starting = [n for n, d in deployments.items() if d.replicas and not d.ready_replicas]
-        placed = [n for n in starting if all(p.unschedulable is None for p in deployments[n].pods)]
-        if placed:
-            self.world.ready(*placed)
-
-    @precondition(lambda self: any(j.stage == "probe" and not j.finished for j in self.world.seen.jobs.values()))
-    @rule(accept=st.floats(1.0, 4.0), speed=st.floats(20.0, 300.0))
-    def a_probe_ends(self, accept: float, speed: float) -> None:
-        number = self.world.job("probe").revision
-        plain = next(r for r in self.world.told.revisions if r.number == number).draft is None
-        self.world.finish("probe", measured() if plain else measured(accept=accept, speed=speed))
-
-    @rule(seconds=st.sampled_from([1, 130, 601, 3601]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.later(seconds).settle()
 
     @rule()
     def finished_jobs_are_cleared_away(self) -> None:
@@ -211,16 +171,6 @@ class AnyTraining(RuleBasedStateMachine):
         under_way = any(not job.finished for job in self.world.seen.jobs.values())
         if finished and not under_way and not self.world.spec.get("suspend"):
             assert "kimi-features" not in self.world.seen.claims
-
-    @invariant()
-    def a_settled_object_is_left_alone(self) -> None:
-        if self.world.last is None:
-            return
-        self.world.settle()
-        before = self.world.status
-        decision = self.world.step()
-        assert self.world.status == before
-        assert not (decision.apply or decision.delete or decision.scale or decision.suspend or decision.events)
 
 
 AnyTraining.TestCase.settings = hypothesis_settings(max_examples=20, stateful_step_count=20, deadline=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import seconds
@@ -16,6 +16,7 @@ from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision
 from eagle3_operator.observation import Pod
+from unit.decide.happenings import Happenings
 from unit.decide.world import World, trained
 from unit.samples import FACTS, measured
 
@@ -56,16 +57,10 @@ class Guarded(World):
         return {number: revision.standing for number, revision in self.fleet(self.told.revisions).revisions.items()}
 
 
-class AnyHistory(RuleBasedStateMachine):
+class AnyHistory(Happenings):
     """One object from its converted draft on."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = Guarded()
-        #: Revisions that were rejected by a measurement, with the bar of that time.
-        self.rejected: dict[int, float] = {}
-        self.draft_digest = "d" * 64
-        self.retries = 0
+    world: Guarded
 
     @initialize(
         room=st.integers(1, 3),
@@ -98,25 +93,6 @@ class AnyHistory(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------ histories
 
-    @rule()
-    def servers_get_ready(self) -> None:
-        starting = [n for n, d in self.world.seen.deployments.items() if d.replicas and not d.ready_replicas]
-        placed = [n for n in starting if all(p.unschedulable is None for p in self.world.seen.deployments[n].pods)]
-        if placed:
-            self.world.ready(*placed)
-
-    def _probing(self) -> bool:
-        return any(job.stage == "probe" and not job.finished for job in self.world.seen.jobs.values())
-
-    @precondition(_probing)
-    @rule(accept=st.floats(1.0, 4.0), speed=st.floats(20.0, 300.0))
-    def a_probe_ends(self, accept: float, speed: float) -> None:
-        number = self.world.job("probe").revision
-        plain = next(r for r in self.world.told.revisions if r.number == number).draft is None
-        load = self.world.obj.spec.probe.concurrency
-        result = measured() if plain else measured(accept=accept, speed=speed)
-        self.world.finish("probe", result.model_copy(update={"concurrency": load}))
-
     def _watched(self) -> bool:
         serving = [r for r in self.world.told.revisions if r.number == self.world.serving]
         return bool(serving) and serving[0].draft is not None
@@ -125,10 +101,6 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(verify=st.floats(0.0, 3000.0), tokens=st.sampled_from([0.0, 50.0, 3000.0]))
     def a_window_passes(self, verify: float, tokens: float) -> None:
         self.world.window(tokens=tokens, requests=tokens / 30, verify=min(verify, tokens))
-
-    @rule(seconds=st.sampled_from([1, 130, 601, 3601]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.later(seconds).settle()
 
     @precondition(_watched)
     @rule()
@@ -154,9 +126,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 5))
     def a_person_retries_a_revision(self, number: int) -> None:
-        self.retries += 1
-        self.world.annotations["eagle3.dev/retry"] = f"r{number}@{self.retries}"
-        self.world.settle()
+        self.retry(f"r{number}")
 
     @rule()
     def status_write_lost_after_act(self) -> None:
@@ -167,31 +137,13 @@ class AnyHistory(RuleBasedStateMachine):
         self.world.refuses = (f"{kind}/.*",)
         self.world.settle()
 
-    @rule()
-    def a_server_that_was_sent_away_hangs(self) -> None:
-        self.world.hang_a_server().settle()
-
-    @rule(steps=st.integers(1, 5))
-    def the_speculation_is_edited(self, steps: int) -> None:
-        self.world.edit(serve={"speculative": {"numSteps": steps, "numDraftTokens": steps + 1}}).settle()
-
     @rule(speedup=st.sampled_from([0.5, 1.0, 1.5]))
     def the_bar_is_moved(self, speedup: float) -> None:
-        self.world.edit(probe={"minSpeedup": speedup})
-        self.rejected.clear()
-        self.world.settle()
+        self.world.edit(probe={"minSpeedup": speedup}).settle()
 
     @rule(concurrency=st.sampled_from([1, 8]))
     def the_load_of_the_probe_is_edited(self, concurrency: int) -> None:
         self.world.edit(probe={"concurrency": concurrency}).settle()
-
-    def _asks(self) -> bool:
-        return self.world.reason()[1] is Reason.AWAITING_APPROVAL
-
-    @precondition(_asks)
-    @rule()
-    def a_person_approves(self) -> None:
-        self.world.approve().settle()
 
     @rule(number=st.integers(0, 3))
     def a_deployment_is_deleted(self, number: int) -> None:
@@ -242,7 +194,7 @@ class AnyHistory(RuleBasedStateMachine):
         for stage in ("inspect", "extract", "train", "convert"):
             if any(job.stage == stage and not job.finished for job in world.seen.jobs.values()):
                 world.finish(stage)
-        if self._asks():
+        if self.asks():
             self.a_person_approves()
         for number, deployment in list(world.seen.deployments.items()):
             pods = [
@@ -259,7 +211,7 @@ class AnyHistory(RuleBasedStateMachine):
             ]
             if number in world.seen.deployments and pods:
                 world.pods(number, *pods)
-        if self._probing():
+        if self.probing():
             self.a_probe_ends(accept=2.71, speed=126.9)
 
     # ------------------------------------------------------------------------------------------------ invariants
@@ -304,18 +256,6 @@ class AnyHistory(RuleBasedStateMachine):
             self.world.settle()
             serving = next(r for r in self.world.told.revisions if r.number == self.world.serving)
             assert serving.promoted_at is not None
-
-    @invariant()
-    def a_settled_object_is_left_alone(self) -> None:
-        if self.world.last is None:
-            return
-        self.world.settle()
-        before = self.world.status
-        decision = self.world.step()
-        assert self.world.status == before
-        assert not [made for made in decision.apply if not self.world.is_refused(made)]
-        assert not decision.events
-        assert not (decision.delete or decision.scale) or self.world.refuses
 
     @invariant()
     def no_job_runs_twice_to_completion(self) -> None:
