@@ -128,8 +128,9 @@ def test_a_server_that_was_started_again_counts_from_zero(after: PodReading) -> 
     assert (made.tokens, made.requests, made.verify_calls) == (after.tokens, after.requests, after.verify_calls)
 
 
-def test_a_pod_that_replaced_another_counts_from_its_beginning() -> None:
-    made = between(reading(0, pod(1000, 10, 500)), reading(5, pod(300, 3, 100, name="b")), born=2)
+@pytest.mark.parametrize("born", [0, 2])
+def test_a_pod_that_replaced_another_counts_from_its_beginning(born: float) -> None:
+    made = between(reading(0, pod(1000, 10, 500)), reading(5, pod(300, 3, 100, name="b")), born=born)
     assert made is not None
     assert (made.tokens, made.requests, made.verify_calls) == (300, 3, 100)
 
@@ -180,6 +181,7 @@ def test_a_server_without_a_draft_is_not_read() -> None:
 def test_a_reading_from_before_the_promotion_begins_no_window() -> None:
     again = serving(reading(5, pod(0, 0, 0)), promoted=42)
     assert last(again) is None
+    assert last(again.model_copy(update={"promoted_at": None})) is None
     assert due(again, WATCH, at(42))
 
 

@@ -80,6 +80,17 @@ def test_a_speedup_below_the_bar_says_both_numbers() -> None:
     assert "1.03x, below minSpeedup 1.1" in verdict.message
 
 
+def test_a_draft_that_just_reaches_a_bar_passes_it() -> None:
+    assert judge(measured(tokens_per_second=99.0)).passed  # 1.1 x 90
+    assert judge(measured(accept_length=1.8), expected=2.4).passed  # 0.75 x 2.4, and minAcceptLength
+
+
+def test_a_draft_as_fast_as_the_server_without_it_is_told_the_speedup_that_was_asked_for() -> None:
+    verdict = judge(measured(tokens_per_second=90.0, break_even=None))
+    assert verdict.failed
+    assert ": 1.00x, below minSpeedup 1.1. At concurrency 1" in verdict.message
+
+
 def test_where_speed_is_no_bar_a_broken_promise_comes_before_a_low_accept_length() -> None:
     anything_goes = BAR.model_copy(update={"min_speedup": 0})
     verdict = judge(measured(**USELESS), policy=anything_goes)
@@ -178,6 +189,11 @@ def test_a_server_that_differs_from_itself_as_often_is_not_blamed_on_the_draft()
     verdict = judge(measured(different=2, baseline_different=2))
     assert verdict.passed
     assert "greedy outputs differ on 2 of 64 prompts" in verdict.message
+
+
+def test_what_is_proven_says_how_far_its_answers_were_compared() -> None:
+    assert judge(measured(ties=2)).message.endswith("greedy outputs identical on 64 prompts up to 2 ties")
+    assert judge(measured(compared=0)).message.endswith("at concurrency 1 (1.41x)")
 
 
 def test_losslessness_is_not_asked_for_where_the_policy_says_so() -> None:

@@ -15,6 +15,7 @@ from eagle3_api.status import WINDOWS_KEPT, RevisionStatus, Window
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.promql import due, queries, window
 from eagle3_operator.judge.watch import blind, early_accept_length, judge_watch, kept
+from eagle3_operator.judge.windows import REQUESTS, TOKENS
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 POLICY = Probe(min_accept_length=1.5, min_speedup=1.1)
@@ -68,7 +69,7 @@ def idle(at: int) -> Window:
 
 
 def judge(*windows: Window, watch: Watch = WATCH, **changes: Any) -> Verdict:
-    return judge_watch(windows, watch, POLICY, changes.pop("probe", proven()), **changes)
+    return judge_watch(windows, watch, changes.pop("policy", POLICY), changes.pop("probe", proven()), **changes)
 
 
 # ------------------------------------------------------------------------------------------------------------ verdict
@@ -79,6 +80,7 @@ def test_good_windows_are_a_healthy_draft() -> None:
     assert (verdict.outcome, verdict.reason) == ("Pass", Reason.DRAFT_HEALTHY)
     assert verdict.message == ("accept length 2.70 over 40,000 tokens in 2026-11-29T12:05:00Z/2026-11-29T12:10:00Z")
     assert verdict.numbers["accept_length"] == pytest.approx(2.7, abs=0.001)
+    assert verdict.numbers["bar"] == pytest.approx(2.09)
 
 
 def test_two_bad_windows_of_two_fail_and_one_does_not() -> None:
@@ -118,7 +120,15 @@ def test_a_draft_above_break_even_but_below_the_bar_has_a_low_accept_length() ->
 def test_without_a_stored_break_even_only_the_bar_judges() -> None:
     for probe in (None, proven(break_even=None)):
         assert judge(good(5), good(10), probe=probe).passed
-        assert judge(bad(5), bad(10), probe=probe).reason is Reason.LOW_ACCEPT_LENGTH
+        verdict = judge(bad(5), bad(10), probe=probe)
+        assert verdict.reason is Reason.LOW_ACCEPT_LENGTH
+        assert "bar" not in verdict.numbers
+
+
+def test_windows_that_just_reach_the_bar_pass() -> None:
+    windows = [read(at, tokens=4200, requests=200, verify_calls=2000) for at in (5, 10)]  # 2.0
+    assert judge(*windows, probe=proven(break_even=2.0), policy=POLICY.model_copy(update={"min_speedup": 1})).passed
+    assert judge(*windows, probe=None, policy=POLICY.model_copy(update={"min_accept_length": 2.0})).passed
 
 
 def test_a_useless_draft_with_answers_of_two_tokens_reads_one_and_fails() -> None:
@@ -173,6 +183,12 @@ def test_unreadable_metrics_are_an_error_that_names_the_last_good_window() -> No
     )
 
 
+def test_unreadable_metrics_from_the_beginning_name_no_window() -> None:
+    for windows in ([], [quiet(5)], [read(5, verify_calls=0)]):
+        verdict = judge(*windows, problem="timeout.")
+        assert verdict.message == "timeout. Nothing is rolled back on missing metrics"
+
+
 def test_unreadable_metrics_after_one_bad_window_roll_nothing_back() -> None:
     assert judge(good(5), bad(10), problem="timeout").outcome == "Error"
 
@@ -212,6 +228,28 @@ def test_drift_is_never_a_failure_and_unreadable_metrics_are_no_drift() -> None:
     verdict = judge(slower(5), slower(10), early=2.8)
     assert (verdict.failed, verdict.passed, verdict.reason) == (False, False, Reason.DRIFTING)
     assert judge(slower(5), slower(10), early=2.8, problem="down").outcome == "Error"
+
+
+def test_drift_that_is_over_is_none() -> None:
+    watch = WATCH.model_copy(update={"failures": Failures(of=2, within=3)})
+    assert judge(slower(5), slower(10), good(15), early=2.8, watch=watch).passed
+    assert judge(slower(5), good(10), slower(15), early=2.8, watch=watch).reason is Reason.DRIFTING
+
+
+@pytest.mark.parametrize(
+    ("on_drift", "what"),
+    [
+        ("Report", "Train on newer data: replace it under its path, and retry inspect or set watch.onDrift to Retrain"),
+        ("Retrain", "The data is looked at again, and trained on if it has changed, once per cooldown (1h)"),
+    ],
+)
+def test_drift_says_what_becomes_of_it(on_drift: str, what: str) -> None:
+    watch = WATCH.model_copy(update={"on_drift": on_drift, "cooldown": "1h"})
+    message = judge(slower(5), slower(10), early=2.8, watch=watch).message
+    assert message.startswith(
+        "accept length 2.21 in 2026-11-29T12:05:00Z/2026-11-29T12:10:00Z, more than 20% below the 2.80 of"
+    )
+    assert message.endswith(what)
 
 
 def test_the_first_windows_are_those_with_enough_traffic_weighted_by_it() -> None:
@@ -301,6 +339,12 @@ def test_what_is_kept_of_any_number_of_windows_leaves_the_verdict_as_it_is(
         assert judge(*remembered, watch=watch) == judge(*every, watch=watch)
 
 
+def test_windows_are_forgotten_only_once_there_are_too_many_the_oldest_first() -> None:
+    windows = [good(5 * (number + 1)) for number in range(WINDOWS_KEPT + 1)]
+    assert kept(windows[1:], windows[1:], WATCH) == windows[1:]
+    assert kept(windows, windows, WATCH) == windows[1:]
+
+
 # ------------------------------------------------------------------------------------------------------------ window
 
 
@@ -317,6 +361,7 @@ def test_a_window_corrects_for_the_token_that_prefill_makes() -> None:
     assert isinstance(made, Window)
     assert made.accept_length == pytest.approx(3900 / 1500)
     assert (made.start, made.end) == ("2026-11-29T12:00:00Z", "2026-11-29T12:05:00Z")
+    assert made.running == 2
 
 
 @pytest.mark.parametrize("name", ["tokens", "requests", "verify_calls", "running"])
@@ -325,11 +370,11 @@ def test_an_answer_that_is_no_count_is_a_problem_and_not_a_zero(name: str, value
     assert read_answers(**{name: value}) == f"Prometheus answered {value} for {name}"
 
 
-@pytest.mark.parametrize("name", ["tokens", "requests"])
-def test_an_empty_answer_is_a_problem_that_asks_whether_the_pods_are_scraped(name: str) -> None:
+@pytest.mark.parametrize(("name", "counter"), [("tokens", TOKENS), ("requests", REQUESTS)])
+def test_an_empty_answer_is_a_problem_that_asks_whether_the_pods_are_scraped(name: str, counter: str) -> None:
     problem = read_answers(**{name: None})
     assert isinstance(problem, str)
-    assert "does it scrape the revision's pods?" in problem
+    assert f"has no {counter} of this revision in the window: does it scrape the revision's pods?" in problem
 
 
 def test_tokens_without_the_counter_of_verify_calls_are_a_problem_and_not_inactive_speculation() -> None:
@@ -384,6 +429,10 @@ def test_windows_follow_each_other_from_the_promotion_on(
 ) -> None:
     revision = serving(*(good(at) for at in windows))
     assert minutes(due(revision, WATCH, NOON + timedelta(minutes=now))) == expected
+
+
+def test_a_revision_without_a_draft_has_no_window_to_read() -> None:
+    assert due(serving().model_copy(update={"draft": None}), WATCH, NOON + timedelta(hours=1)) is None
 
 
 def test_a_revision_that_was_never_promoted_is_not_watched() -> None:
