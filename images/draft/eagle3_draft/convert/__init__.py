@@ -4,7 +4,8 @@ SGLang's loader verifies nothing: it drops keys that it does not know, leaves pa
 and serves the result at accept length 1.0. So everything is checked here, before a server is started. Whatever family a draft
 is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by its rules; here it is written:
 
-    stage         what is converted, and in which order
+    stage         what is done, and in which order
+    source        where the draft comes from: Train, or somebody else
     trained       Train's artifact in the one form
     sglang_config config.json, written and read
     weights       tensors, streamed and hashed in passing
@@ -21,6 +22,7 @@ is of, ``eagle3_api.checkpoints`` brings it into one form and looks at that by i
     reading       whether it reads the layers that it is taken to read
     proof         these five, judged
     provenance    where the draft comes from, as others read it
+    publish       what is said of it, and its manifest
 """
 
 from eagle3_draft.convert.stage import run
