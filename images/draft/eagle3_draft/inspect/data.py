@@ -1,0 +1,67 @@
+"""The data that a draft learns from: counted and hashed, before it is rendered."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import DataConfig, ExitCode
+from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.data.tokenizer_files import chat_template, template_digest
+from eagle3_draft.inspect.target import end_tokens
+from eagle3_draft.stage import StageError
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of the data.
+
+    Attributes:
+        config: what was looked at.
+        conversations: distinct ones.
+        held_out: how many of them measure the draft.
+        digest: of the file.
+        template_digest: of the chat template that it is rendered by.
+        expected_tokens: of all conversations, as said or as estimated.
+        end_tokens: by which the target ends an answer, where it answers itself.
+    """
+
+    config: DataConfig
+    conversations: int
+    held_out: int
+    digest: str
+    template_digest: str
+    expected_tokens: int
+    end_tokens: list[int] | None
+
+
+def read_data(config: DataConfig, target: Path) -> DataFacts:
+    """Read all conversations.
+
+    Args:
+        config: what the object says of them.
+        target: its folder, whose chat template renders them if nothing else does.
+
+    Raises:
+        StageError: they cannot be read, or nothing is left to learn from (NoUsableData).
+    """
+    override = Path(config.chat_template) if config.chat_template else None
+    template = template_digest(chat_template(target, override))
+    found = Conversations.of(config)
+    held_out = sum(found.held_out(config.holdout))
+    if held_out == len(found):
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.NO_USABLE_DATA,
+            f"{found.reading.field}: {found.path} has {len(found)} distinct conversations, of which {held_out} are held out; "
+            "nothing is left to learn from",
+        )
+    answering = config.regenerate
+    return DataFacts(
+        config,
+        len(found),
+        held_out,
+        found.sha256,
+        template,
+        config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
+        end_tokens(target) if answering else None,
+    )

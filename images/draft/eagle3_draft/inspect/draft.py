@@ -1,0 +1,127 @@
+"""The draft that is wanted: what the object says of it, what one that it brings along says, and what holds otherwise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eagle3_api.checkpoints import Served, report, resolve_layers
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, InspectConfig
+from eagle3_api.sglang import LATENT_ATTENTION, UnsupportedLayersError, Version, capture_ids, default_layers
+from eagle3_api.spec.draft import Attention
+from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
+from eagle3_draft.inspect.target import TargetFacts
+from eagle3_draft.stage import StageError
+
+#: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
+DEFAULT_VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class DraftFacts:
+    """What is known of the draft before there is one.
+
+    Attributes:
+        layers: whose outputs it reads.
+        capture_ids: the same, as the serving SGLang calls them.
+        vocabulary_size: tokens that it proposes.
+        attention: its kind.
+        checkpoint_digest: of a draft that is adopted.
+        init_digest: of a draft from whose weights the training begins.
+        warnings: of a draft that the object brings along.
+    """
+
+    layers: list[int]
+    capture_ids: list[int]
+    vocabulary_size: int | None
+    attention: Attention
+    checkpoint_digest: str | None = None
+    init_digest: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_draft(config: InspectConfig, target: TargetFacts, version: Version, context_length: int) -> DraftFacts:
+    """Look at what the object says of its draft, and at the one that it brings along.
+
+    Args:
+        config: of the stage.
+        target: that it is for.
+        version: of the SGLang that serves.
+        context_length: that is served.
+
+    Raises:
+        StageError: the first thing that is wrong.
+    """
+    for name, path in (("draft.initFrom", config.init_from), ("draft.checkpoint", config.checkpoint)):
+        if path:
+            return _brought(config, name, Path(path), target, version, context_length)
+    layers = _required(config.auxiliary_layers or default_layers(target.num_layers), target)
+    attention = _attention(config, target)
+    vocabulary_size = _vocabulary(config, target)
+    return DraftFacts(layers, _capture_ids(layers, target, version), vocabulary_size, attention)
+
+
+def _brought(
+    config: InspectConfig, name: str, folder: Path, target: TargetFacts, version: Version, context_length: int
+) -> DraftFacts:
+    """A draft in a folder, which this field of the object names."""
+    form = read_checkpoint(folder, name)
+    layers = _required(config.auxiliary_layers or resolve_layers(form, Served(version, target.of_draft)), target)
+    findings = check_checkpoint(form, Served(version, target.of_draft, tuple(layers), context_length), name)
+    if config.init_from is not None:
+        check_trainable(form, name)
+    ids = _capture_ids(layers, target, version)
+    digest = checkpoint_digest(folder, name)
+    return DraftFacts(
+        layers,
+        ids,
+        form.draft_vocabulary_size,
+        "Latent" if form.latent is not None else "Heads",
+        checkpoint_digest=digest if config.checkpoint is not None else None,
+        init_digest=digest if config.init_from is not None else None,
+        warnings=report.warnings(findings),
+    )
+
+
+def _required(layers: Sequence[int] | None, target: TargetFacts) -> list[int]:
+    if not layers:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.LAYERS_REQUIRED,
+            f"draft.auxiliaryLayers: a target of {target.num_layers} layers has no default ones; name three of 0 to "
+            f"{target.num_layers - 2}, whose outputs the draft reads",
+        )
+    return list(layers)
+
+
+def _attention(config: InspectConfig, target: TargetFacts) -> Attention:
+    if config.attention == "Latent" and target.architecture not in LATENT_ATTENTION:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"draft.attention: Latent is for targets with latent attention ({', '.join(sorted(LATENT_ATTENTION))}), and "
+            f"{target.architecture} has none; set it to Heads",
+        )
+    return config.attention
+
+
+def _vocabulary(config: InspectConfig, target: TargetFacts) -> int:
+    if config.vocabulary_size is None:
+        most = min(DEFAULT_VOCABULARY, target.vocabulary_size)
+        return most // 64 * 64 or most
+    if config.vocabulary_size > target.vocabulary_size:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"draft.vocabularySize: {config.vocabulary_size} is more than the target's {target.vocabulary_size}",
+        )
+    return config.vocabulary_size
+
+
+def _capture_ids(layers: list[int], target: TargetFacts, version: Version) -> list[int]:
+    try:
+        return capture_ids(layers, target.architecture, target.num_layers, version)
+    except UnsupportedLayersError as error:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION, Reason.LAYER_CONVENTION, f"draft.auxiliaryLayers: {error}"
+        ) from None
