@@ -139,8 +139,8 @@ class Adopted(Source):
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.CHECKPOINT_UNREADABLE,
-                f"draft.checkpoint: {self._folder} was changed since it was inspected (digest {digest[:12]}…); set "
-                "eagle3.dev/retry to inspect it anew",
+                f"draft.checkpoint: {self._folder} was changed since it was inspected (digest {digest[:12]}…); it "
+                "is to be inspected anew",
             )
 
     def prove(self, facts: TargetFacts, load: Load | None) -> Proof:

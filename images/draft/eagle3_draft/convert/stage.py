@@ -43,7 +43,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: {config.target} was changed since it was inspected; set eagle3.dev/retry to inspect it anew",
+            f"target.model: {config.target} was changed since it was inspected; it is to be inspected anew",
         )
     ids = _capture_ids(config, facts)
     served = Served(Version.parse(config.sglang_version), facts.of_draft, tuple(config.layers), config.context_length)

@@ -44,6 +44,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         vocabulary_size=target.vocabulary_size,
         target_dtype=target.dtype,
         weight_bytes=target.weight_bytes,
+        active_parameters=target.active_parameters,
         context_length=context_length,
         target_digest=target.digest,
         auxiliary_layers=draft.layers,
