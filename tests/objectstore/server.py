@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -38,8 +39,14 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """A server with one empty bucket, until the block ends."""
+def serving(folder: Path, *arguments: str | Path, scheme: str = "http") -> Iterator[Server]:
+    """A server with one empty bucket, until the block ends.
+
+    Args:
+        folder: in which it keeps everything.
+        arguments: of the server, besides where it listens.
+        scheme: that it speaks by these.
+    """
     bucket = folder / "objects" / BUCKET
     bucket.mkdir(parents=True)
     keys = {"AWS_ACCESS_KEY_ID": "eagle3", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
@@ -48,14 +55,14 @@ def serving(folder: Path) -> Iterator[Server]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [binary("versitygw"), "--port", address, "posix", bucket.parent],
+            [binary("versitygw"), "--port", address, *arguments, "posix", bucket.parent],
             env=os.environ | own,
             stdout=log,
             stderr=log,
         )
         try:
-            wait_for("the object store", START_SECONDS, lambda: _answers(f"http://{address}"))
-            yield Server(f"http://{address}", bucket, keys)
+            wait_for("the object store", START_SECONDS, lambda: _answers(f"{scheme}://{address}"))
+            yield Server(f"{scheme}://{address}", bucket, keys)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(START_SECONDS)
@@ -66,6 +73,8 @@ def _answers(url: str) -> bool:
         urllib.request.urlopen(url, timeout=1).close()  # noqa: S310  its address is ours
     except urllib.error.HTTPError:
         return True  # it wants a signature
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)  # somebody must trust it
     except OSError:
         return False
     return True

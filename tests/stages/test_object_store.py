@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
@@ -21,8 +23,18 @@ from safetensors.torch import load
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import CleanConfig, DataConfig, ExitCode, ExtractConfig, ObjectReference, ObjectStoreConfig
+from eagle3_api.jobs import (
+    BUCKET_AUTHORITY,
+    CleanConfig,
+    DataConfig,
+    ExitCode,
+    ExtractConfig,
+    ObjectReference,
+    ObjectStoreConfig,
+)
+from eagle3_api.manifest import File
 from eagle3_draft import artifacts, clean
+from eagle3_draft.bucket import Patience
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run as run_extract
 from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, publish_store
@@ -32,7 +44,7 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupted
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
-from objectstore import BUCKET, Server, serving, stuck
+from objectstore import BUCKET, Server, dripping, serving, stuck
 from stages.reading_rank import Counting
 from testcluster.wait import wait_for
 from unit.train import corpus
@@ -49,6 +61,7 @@ HEADER = Header(
     tokenizer_digest="t" * 64,
     chat_template_digest="c" * 64,
 )
+FILE = File(path="prompts.jsonl", size=1, sha256="0" * 64)
 PARTS = ["part-00000-of-00002", "part-00001-of-00002"]
 
 
@@ -285,11 +298,62 @@ def test_a_store_tells_what_is_finished_from_what_was_begun(server: Server, tmp_
     assert at.inside(folder.parent.with_name("nothing")) == {}
 
 
+# ---------------------------------------------------------------------------------------------- what does not answer
+
+
+#: So short that tests need not wait for it.
+IMPATIENT = Patience(silence=0.3, trying=0.4, pause=0.05)
+
+
 @pytest.mark.parametrize(
-    ("changes", "environment", "code", "words"),
+    ("ask", "about"),
     [
-        ({"url": "s3://nowhere/team"}, {}, ExitCode.BAD_INPUT, "no such bucket"),
-        ({}, {"AWS_SECRET_ACCESS_KEY": "another"}, ExitCode.BAD_INPUT, "see the Secret"),
+        (lambda at, folder: at.check(folder.parent), "extract"),
+        (lambda at, folder: at.finished(folder, KEY), "k1/manifest.json"),
+        (lambda at, folder: at.content(folder, FILE), "k1/prompts.jsonl"),
+        (lambda at, folder: at.inside(folder.parent), "extract"),
+        (lambda at, folder: at.remove(folder), "k1"),
+    ],
+)
+def test_a_bucket_that_takes_a_question_up_and_never_answers_is_told_of_in_bounded_time(
+    server: Server, tmp_path: Path, ask: Callable[[ObjectStore, Path], object], about: str
+) -> None:
+    with stuck(server.url, f"/{BUCKET}") as way:
+        at, began = ObjectStore(config(server, endpoint=way.url), tmp_path, IMPATIENT), time.monotonic()
+        with pytest.raises(StageError) as raised:
+            ask(at, tmp_path / "llm" / "tiny" / "extract" / "k1")
+        took = time.monotonic() - began
+    assert (raised.value.code, raised.value.reason) == (ExitCode.INTERRUPTED, Reason.STORAGE_UNAVAILABLE)
+    told = f"s3://{BUCKET}/team at {way.url}: it does not answer about llm/tiny/extract"
+    assert told in raised.value.message
+    assert about in raised.value.message
+    assert re.search(r"; \d+ tries in \d+ s", raised.value.message)
+    assert took < IMPATIENT.trying + IMPATIENT.silence + 1, "a second for a busy machine"
+
+
+def test_the_bounds_that_a_pod_has_end_a_question_within_the_grace_of_its_end() -> None:
+    assert Patience().trying + Patience().silence <= 120
+
+
+def test_what_comes_slowly_comes_though_it_takes_longer_than_silence_is_borne(server: Server, tmp_path: Path) -> None:
+    folder = extract(tmp_path / "one", server)
+    shard = server.folder / "team" / folder.relative_to(tmp_path / "one") / PARTS[0] / "train-00000.safetensors"
+    with dripping(server.url, shard.stat().st_size // 20) as way:
+        at = ObjectStore(config(server, endpoint=way.url), tmp_path / "one", IMPATIENT)
+        part = artifacts.parsed(folder, at.manifest_text(folder / PARTS[0]))
+        assert at.content(folder / PARTS[0], part.file(shard.name)) == shard.read_bytes()
+
+
+# --------------------------------------------------------------------------------------------- what lets us not in
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment", "words"),
+    [
+        ({"url": "s3://nowhere/team"}, {}, "no such bucket"),
+        ({}, {"AWS_SECRET_ACCESS_KEY": "another"}, "see the Secret"),
+        ({"region": "eu-west-1"}, {}, "not in the region eu-west-1; set storage.features.objectStore.region"),
+        ({"region": "eu-west-1"}, {}, "AuthorizationHeaderMalformed"),  # and what the store itself says
     ],
 )
 def test_a_store_that_lets_us_not_in_is_named(
@@ -298,7 +362,6 @@ def test_a_store_that_lets_us_not_in_is_named(
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
     environment: dict[str, str],
-    code: ExitCode,
     words: str,
 ) -> None:
     for name, value in environment.items():
@@ -306,7 +369,65 @@ def test_a_store_that_lets_us_not_in_is_named(
     at = ObjectStore(config(server, **changes), tmp_path)
     with pytest.raises(StageError, match=words) as raised:
         at.check(tmp_path / "llm" / "tiny" / "extract")
-    assert (raised.value.code, raised.value.reason) == (code, Reason.STORAGE_UNAVAILABLE)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE)
+
+
+def test_inspect_leaves_nothing_in_a_bucket_that_it_may_write_to(server: Server, tmp_path: Path) -> None:
+    ObjectStore(config(server), tmp_path).check(tmp_path / "llm" / "tiny" / "extract")
+    assert server.objects() == set()
+
+
+def test_a_bucket_that_we_may_only_read_is_told_before_anything_is_extracted(tmp_path: Path) -> None:
+    with serving(tmp_path / "s3", "--readonly") as server:
+        at = ObjectStore(config(server), tmp_path)
+        assert at.inside(tmp_path / "llm") == {}
+        with pytest.raises(StageError, match=r"it does not let us at llm/tiny/extract/.* [(]PUT: 403") as raised:
+            at.check(tmp_path / "llm" / "tiny" / "extract")
+    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE)
+
+
+def test_a_store_whose_certificate_an_authority_of_the_user_s_signed_is_trusted_by_what_the_secret_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, certificate, key = certificates(tmp_path)
+    with serving(tmp_path / "s3", "--cert", certificate, "--key", key, scheme="https") as server:
+        at = ObjectStore(config(server), tmp_path, IMPATIENT)
+        with pytest.raises(StageError, match=r"put the authority's into the Secret .* as ca[.]crt") as raised:
+            at.check(tmp_path / "llm")
+        assert raised.value.code == ExitCode.BAD_INPUT
+        monkeypatch.setenv(BUCKET_AUTHORITY, authority.read_text())
+        ObjectStore(config(server), tmp_path).check(tmp_path / "llm")
+    monkeypatch.setenv(BUCKET_AUTHORITY, "no certificate")
+    with pytest.raises(StageError, match=r"ca[.]crt .* is no certificate"):
+        ObjectStore(config(server), tmp_path)
+
+
+def certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """An authority's certificate, and one that it signed for this machine, with its key."""
+    authority, own, certificate, key = (folder / name for name in ("ca.pem", "ca.key", "s3.pem", "s3.key"))
+    signed: tuple[str | Path, ...] = (
+        *("-keyout", key, "-out", certificate, "-subj", "/CN=127.0.0.1", "-CA", authority, "-CAkey", own),
+        *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"),
+    )
+    for arguments in (("-keyout", own, "-out", authority, "-subj", "/CN=authority"), signed):
+        command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *arguments)
+        subprocess.run(command, check=True, capture_output=True)
+    return authority, certificate, key
+
+
+def test_a_store_that_wants_the_bucket_in_the_host_s_name_gets_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path / "s3", "--virtual-domain", "s3.test") as server:
+        monkeypatch.setenv("http_proxy", server.url)  # which stands for a resolver that knows all names below s3.test
+        monkeypatch.delenv("no_proxy", raising=False)
+        store = config(server, endpoint="http://s3.test", addressing="VirtualHost")
+        folder = tmp_path / "llm" / "tiny" / "extract"
+        at = ObjectStore(store, tmp_path, IMPATIENT)
+        at.check(folder)
+        (server.folder / "team" / "llm" / "tiny" / "extract" / "k1").mkdir(parents=True)
+        (server.folder / "team" / "llm" / "tiny" / "extract" / "k1" / MANIFEST).write_text("{}")
+        assert at.inside(folder) == {folder / "k1": True}
 
 
 def test_an_image_that_cannot_speak_to_a_store_says_how_it_would_learn_to(

@@ -1,25 +1,35 @@
 """A bucket, wherever the object names one."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from eagle3_api.base import Model
 from eagle3_api.spec.strings import Name, Text
 
+#: Between two slashes of a prefix: neither empty nor a step to a folder above.
+_SEGMENT = r"\.{0,2}[-A-Za-z0-9_][-A-Za-z0-9._]*"
+
 
 class Bucket(Model):
     """A bucket of an S3-compatible object store."""
 
     url: Annotated[
-        str, StringConstraints(pattern=r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[-A-Za-z0-9._/]*)?$", max_length=512)
+        str,
+        StringConstraints(pattern=rf"^s3://[a-z0-9][-a-z0-9.]{{1,61}}[a-z0-9](/{_SEGMENT})*/?$", max_length=512),
     ] = Field(description="s3://BUCKET/PREFIX; the object's folders lie under it.")
     endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[-A-Za-z0-9.:_/]+$", max_length=512)] | None = Field(
         None, description="The service's address. Default Amazon's."
     )
     region: Text = Field("us-east-1", description="Of the bucket.")
+    addressing: Literal["Path", "VirtualHost"] | None = Field(
+        None,
+        description="Where requests name the bucket: in their path (the default), which nearly all stores take, or before the "
+        "endpoint's host (BUCKET.s3.example.com), which some insist on.",
+    )
     secret: Name | None = Field(
         None,
-        description="A Secret of the object's namespace with the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the "
-        "kubelet reads it, the operator never does. Without one the pods have what placement.env gives them.",
+        description="A Secret of the object's namespace with the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and, where there "
+        "are such, AWS_SESSION_TOKEN and ca.crt (PEM, the authority that signed the store's certificate); the kubelet reads it, the "
+        "operator never does. Without one the pods have what placement.env and their service account give them.",
     )

@@ -1,18 +1,24 @@
-"""A bucket of an S3-compatible object store, and what its answers mean for a stage.
+"""A bucket of an S3-compatible object store.
 
-It is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python.
+It is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python. How long it is waited for
+stands in ``Patience``; what its answers mean for a stage, in ``bucket_answers``.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import BucketConfig, ExitCode
+from eagle3_api.jobs import BUCKET_AUTHORITY, BucketConfig, ExitCode
+from eagle3_draft.bucket_answers import meaning, said
 from eagle3_draft.stage import StageError
 
 #: Files that are uploaded at a time, each in one request and from memory.
@@ -21,58 +27,163 @@ UPLOADS = 4
 #: A larger file is uploaded in pieces. Of one that is given up these stay in the bucket, unseen, until its own rules remove them.
 ONE_REQUEST_BYTES = 256 * 1024 * 1024
 
+#: Of a piece, at least; and pieces of a file that are on their way at a time, from memory.
+PIECE_BYTES = 16 * 1024 * 1024
+PIECES = 4
+
+#: Amazon's limit, and everybody's.
+MOST_PIECES = 10_000
+
+#: Of a file that is read piece by piece.
+BLOCK_BYTES = 8 * 1024 * 1024
+
 #: Between two looks at whether an upload is to go on.
 LOOK_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a bucket is waited for. What it has not answered is told after ``trying`` and one ``silence``: two minutes.
+
+    Attributes:
+        connecting: seconds in which somebody must take up the connection.
+        silence: seconds after which a request is given up to which nothing has come, or nothing more. Of an upload nothing comes
+            before all of it has gone.
+        trying: seconds after which what was given up, or refused for the moment, is not tried again.
+        transfer: seconds in which a file, or a piece of it, must have got there.
+        pause: seconds before the second try, the longer the more there were before; ``pauses`` at most.
+    """
+
+    connecting: float = 10
+    silence: float = 30
+    trying: float = 90
+    transfer: float = 600
+    pause: float = 0.2
+    pauses: float = 15
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object that was listed.
+
+    Attributes:
+        path: below the prefix.
+        size: in bytes.
+    """
+
+    path: str
+    size: int
+
+
 class Bucket:
-    """What lies under a prefix of a bucket.
+    """What lies under a prefix of a bucket. Paths are those of objects below it.
+
+    Where methods raise ``StageError`` the store lets us not in, or is full, or something in the object is wrong; or it cannot
+    be reached or is out of order, after many tries, which another pod may find otherwise (StorageUnavailable, StorageTooSmall).
 
     Args:
         config: where it is; credentials are in the environment.
         field: of the object that says so, as messages name it.
         credentials: where a user named them; the Secret in that field where left out.
+        patience: how long it is waited for.
 
     Attributes:
         url: ``s3://BUCKET/PREFIX``, without a slash at its end.
-        files: fsspec's file system; its names begin with the bucket's (``name``).
 
     Raises:
-        StageError: nothing here speaks to an object store (InvalidConfiguration).
+        StageError: nothing here speaks to an object store, or the authority's certificate is none (InvalidConfiguration).
     """
 
-    def __init__(self, config: BucketConfig, field: str, credentials: str | None = None) -> None:
+    def __init__(
+        self,
+        config: BucketConfig,
+        field: str,
+        credentials: str | None = None,
+        patience: Patience = Patience(),
+    ) -> None:
         self.url = config.url.rstrip("/")
-        self.files, self._store = _opened(config, field)
+        self._config = config
         self._field = field
-        self._credentials = credentials or f"the Secret in {field}"
+        self._credentials = credentials or f"the Secret in {field}.secret"
+        self._files, self._listing, self._sending = self._opened(patience)
 
-    def name(self, path: str) -> str:
-        """Of an object, as fsspec wants it."""
-        return f"{self.url.removeprefix('s3://')}/{path}"
+    def read(self, path: str) -> bytes:
+        """An object's bytes, all in memory.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with self._asking(path):
+            content: bytes = self._files.cat_file(self._name(path))
+        return content
+
+    def size(self, path: str) -> int:
+        """Bytes of an object.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with self._asking(path):
+            return int(self._waited(lambda: self._listing.head_async(self._key(path)))["size"])
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """An object's bytes, block by block.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with self._asking(path):
+            found = self._waited(lambda: self._listing.get_async(self._key(path))).stream(min_chunk_size=BLOCK_BYTES)
+        while True:
+            with self._asking(path):
+                block = self._waited(lambda: anext(found, None))
+            if block is None:
+                return
+            yield bytes(block)
+
+    def folders(self, path: str) -> list[str]:
+        """Of a folder the names of those in it."""
+        with self._asking(path):
+            found = self._waited(lambda: self._listing.list_with_delimiter_async(self._key(path)))
+        return [folder.rpartition("/")[2] for folder in found["common_prefixes"]]
+
+    def objects(self, path: str) -> list[Object]:
+        """All objects below a folder."""
+        prefix = self._key("")
+        with self._asking(path):
+            found = self._waited(lambda: self._listing.list(self._key(path)).collect_async())
+        return [Object(one["path"].removeprefix(prefix), one["size"]) for one in found]
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a small object."""
+        with self._asking(path):
+            self._files.pipe_file(self._name(path), data)
+
+    def remove(self, path: str) -> None:
+        """Remove an object. One that is not there is no fault."""
+        with self._asking(path):
+            self._files.rm_file(self._name(path))
 
     def upload(self, files: Mapping[str, Path], attend: Callable[[int], None]) -> None:
         """Put files, each of which appears whole or not at all.
 
         Args:
-            files: by the objects' names below the prefix.
+            files: by the objects' paths.
             attend: called at least every ``LOOK_SECONDS`` with the bytes that are there. What it raises ends the requests that are
                 under way.
-
-        Raises:
-            StageError: as of ``asking``.
         """
         waiting, done = deque(files.items()), 0
         under_way: dict[Future[None], tuple[str, int]] = {}
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < UPLOADS:
-                    name, path = waiting.popleft()
-                    size = path.stat().st_size
-                    under_way[self._begun(name, path, size)] = name, size
+                    path, file = waiting.popleft()
+                    size = file.stat().st_size
+                    begun = asyncio.run_coroutine_threadsafe(self._put(path, file, size), self._files.loop)
+                    under_way[begun] = path, size
                 for one in wait(under_way, LOOK_SECONDS, FIRST_COMPLETED).done:
-                    name, size = under_way.pop(one)
-                    with self.asking(name):
+                    path, size = under_way.pop(one)
+                    with self._asking(path):
                         one.result()
                     done += size
                 attend(done)
@@ -80,65 +191,119 @@ class Bucket:
             for one in under_way:
                 one.cancel()
 
-    def _begun(self, name: str, path: Path, size: int) -> Future[None]:
-        from obstore import put_async
+    async def _put(self, path: str, file: Path, size: int) -> None:
+        await self._sending.put_async(
+            self._key(path),
+            file,
+            use_multipart=size > ONE_REQUEST_BYTES,
+            chunk_size=piece_bytes(size),
+            max_concurrency=PIECES,
+        )
 
-        async def put() -> None:
-            whole = size <= ONE_REQUEST_BYTES
-            await put_async(self._store, self.name(name).partition("/")[2], path, use_multipart=not whole)
+    def _waited(self, begin: Callable[[], Any]) -> Any:
+        """What obstore answers to what is begun in fsspec's loop. What a signal raises meanwhile ends it."""
 
-        return asyncio.run_coroutine_threadsafe(put(), self.files.loop)
+        async def answer() -> Any:
+            return await begin()
+
+        answered = asyncio.run_coroutine_threadsafe(answer(), self._files.loop)
+        try:
+            return answered.result()
+        finally:
+            answered.cancel()
+
+    def _name(self, path: str) -> str:
+        """Of an object, as fsspec wants it: the bucket's is in it."""
+        return f"{self.url.removeprefix('s3://')}/{path}"
+
+    def _key(self, path: str) -> str:
+        """Of an object, in the bucket."""
+        return self._name(path).partition("/")[2]
 
     @contextmanager
-    def asking(self, what: str) -> Iterator[None]:
-        """Within this, what the store answers badly is told as the stage's error.
-
-        Args:
-            what: is asked about, for the message.
-
-        Raises:
-            StageError: it lets us not in (StorageUnavailable), which trying again does not change; or it cannot be reached
-                or is out of order, after many tries (StorageUnavailable), which it may.
-            FileNotFoundError: there is no such object.
-        """
-        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+    def _asking(self, what: str) -> Iterator[None]:
+        """Within this, what the store answers badly is told as the stage's error."""
+        from obstore.exceptions import BaseError
 
         try:
             yield
         except (FileNotFoundError, BaseError) as error:
-            if "NoSuchBucket" in str(error):
-                raise self._unavailable(ExitCode.BAD_INPUT, "there is no such bucket", error) from error
-            if isinstance(error, FileNotFoundError):
+            text = str(error)
+            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
                 raise
-            # A listing that is denied is a generic error
-            if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in str(error):
-                denied = f"it does not let us at {what}; see {self._credentials}"
-                raise self._unavailable(ExitCode.BAD_INPUT, denied, error) from error
-            raise self._unavailable(ExitCode.INTERRUPTED, "it does not answer as it should", error) from error
+            means = meaning(text)
+            told = means.text.format(
+                what=what or "the folder",
+                field=self._field,
+                region=self._config.region,
+                endpoint=self._config.endpoint or "Amazon's endpoint",
+                credentials=self._credentials,
+            )
+            where = f" at {self._config.endpoint}" if self._config.endpoint else ""
+            raise StageError(
+                means.code, means.reason, f"{self._field} {self.url}{where}: {told} ({said(text)})"
+            ) from error
 
-    def _unavailable(self, code: ExitCode, what: str, error: Exception) -> StageError:
-        said = str(error).splitlines()[0][:300]
-        return StageError(code, Reason.STORAGE_UNAVAILABLE, f"{self._field} {self.url}: {what} ({said})")
+    def _opened(self, patience: Patience) -> tuple[Any, Any, Any]:
+        """fsspec's file system; the store beneath it; and that store for what takes long to send."""
+        try:
+            from obstore.fsspec import FsspecStore
+            from obstore.store import S3Store
+        except ImportError:
+            raise StageError(
+                ExitCode.BAD_CONFIGURATION,
+                Reason.INVALID_CONFIGURATION,
+                f"{self._field}: this image cannot speak to an object store. Build the operator's draft image with "
+                'EXTRAS="--extra s3"; it brings what is needed into the other images',
+            ) from None
+        name = self.url.removeprefix("s3://").partition("/")[0]
+        settings: Any = _addressed(self._config, name) | {
+            "region": self._config.region,
+            # Several at once are a request of Amazon's that not everybody knows, and none that is tried again
+            "disable_bulk_delete": True,
+        }
+        client: Any = {
+            "allow_http": True,
+            "connect_timeout": timedelta(seconds=patience.connecting),
+            "timeout": timedelta(seconds=patience.transfer),
+        }
+        if authority := os.environ.get(BUCKET_AUTHORITY):
+            client["root_certificate"] = authority
+        retries: Any = {
+            "max_retries": 100,  # it is the time that ends them
+            "retry_timeout": timedelta(seconds=patience.trying),
+            "backoff": {
+                "init_backoff": timedelta(seconds=patience.pause),
+                "max_backoff": timedelta(seconds=patience.pauses),
+                "base": 2,
+            },
+        }
+        sending = {"config": settings, "client_options": client, "retry_config": retries}
+        asking = sending | {"client_options": client | {"read_timeout": timedelta(seconds=patience.silence)}}
+        # fsspec would remember an instance, and with it the credentials of the time
+        fresh: Any = {"skip_instance_cache": True}
+        try:
+            return FsspecStore("s3", **asking, **fresh), S3Store(name, **asking), S3Store(name, **sending)
+        except ValueError as error:
+            raise StageError(
+                ExitCode.BAD_CONFIGURATION,
+                Reason.INVALID_CONFIGURATION,
+                f"{self._field}: ca.crt in {self._credentials} is no certificate: {error}",
+            ) from None
 
 
-def _opened(config: BucketConfig, field: str) -> tuple[Any, Any]:
-    """fsspec's file system, and the store beneath it."""
-    try:
-        from obstore.fsspec import FsspecStore
-        from obstore.store import S3Store
-    except ImportError:
-        raise StageError(
-            ExitCode.BAD_CONFIGURATION,
-            Reason.INVALID_CONFIGURATION,
-            f"{field}: this image cannot speak to an object store. Build the operator's draft image with "
-            'EXTRAS="--extra s3"; it brings what is needed into the other images',
-        ) from None
-    settings: Any = {"region": config.region, "virtual_hosted_style_request": False}
-    if config.endpoint is not None:
-        settings["endpoint"] = config.endpoint
-    options: Any = {"allow_http": True, "timeout": "600s"}
-    # fsspec would remember an instance, and with it the credentials of the time
-    fresh: Any = {"skip_instance_cache": True}
-    files = FsspecStore("s3", config=settings, client_options=options, **fresh)
-    name = config.url.removeprefix("s3://").partition("/")[0]
-    return files, S3Store(name, config=settings, client_options=options)
+def piece_bytes(size: int) -> int:
+    """Of each piece of a file, so that they are not too many."""
+    return max(PIECE_BYTES, -(-size // MOST_PIECES))
+
+
+def _addressed(config: BucketConfig, name: str) -> dict[str, Any]:
+    """How requests name the bucket: in their path, or in their host's name."""
+    in_host = config.addressing == "VirtualHost"
+    if config.endpoint is None:
+        return {"virtual_hosted_style_request": in_host}
+    endpoint = config.endpoint.rstrip("/")
+    if in_host:
+        parts = urlsplit(endpoint)
+        endpoint = parts._replace(netloc=f"{name}.{parts.netloc}").geturl()
+    return {"virtual_hosted_style_request": in_host, "endpoint": endpoint}

@@ -6,6 +6,7 @@ shards that are read.
 """
 
 import hashlib
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ from eagle3_api.artifacts import MANIFEST
 from eagle3_api.jobs import ObjectStoreConfig
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket
+from eagle3_draft.bucket import Bucket, Patience
 from eagle3_draft.shard_cache import ShardCache
 
 #: Of the object, which names the store.
@@ -35,21 +36,24 @@ class ObjectStore:
     Args:
         config: of the store; credentials are in the environment.
         root: where the pod's disk is mounted, in place of a volume.
+        patience: how long it is waited for.
     """
 
     keeps = False
 
-    def __init__(self, config: ObjectStoreConfig, root: Path) -> None:
-        self._bucket = Bucket(config, FIELD)
-        self._files = self._bucket.files
+    def __init__(self, config: ObjectStoreConfig, root: Path, patience: Patience = Patience()) -> None:  # noqa: B008  it is frozen
+        self._bucket = Bucket(config, FIELD, patience=patience)
         self._root = root
         self._shards = ShardCache(root / SHARDS, config.cache_bytes)
         #: Manifests that the bucket has: what is finished stays so.
         self._known: dict[Path, bytes] = {}
 
     def check(self, folder: Path) -> None:
-        with self._asking(folder):
-            self._files.find(f"{self._name(folder)}/{MANIFEST}")
+        self._bucket.folders(self._below(folder))
+        # Who may only read would learn it from the first part, hours later
+        trial = self._below(folder / f".trial-{uuid.uuid4().hex[:8]}")
+        self._bucket.write(trial, b"may be removed")
+        self._bucket.remove(trial)
 
     def finished(self, folder: Path, key: str) -> Manifest | None:
         if (text := self._manifest(folder)) is None:
@@ -87,42 +91,38 @@ class ObjectStore:
             path.unlink(missing_ok=True)
 
     def inside(self, folder: Path) -> Mapping[Path, bool]:
-        parent = self._name(folder)
-        with self._asking(folder):
-            names = {name.removeprefix(f"{parent}/") for name in self._files.find(parent)}
-        return {folder / name.partition("/")[0]: f"{name.partition('/')[0]}/{MANIFEST}" in names for name in names}
+        return {
+            folder / name: self._is_there(folder / name / MANIFEST)
+            for name in self._bucket.folders(self._below(folder))
+        }
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
         self._known = {of: text for of, text in self._known.items() if not of.is_relative_to(folder)}
-        with self._asking(folder):
-            found = self._files.find(self._name(folder), detail=True)
-            # The whole's manifest, then those of its parts
-            manifests = sorted(
-                (name for name in found if name.endswith(f"/{MANIFEST}")), key=lambda name: name.count("/")
-            )
-            for number, one in enumerate(manifests, 1):
-                self._files.rm_file(one)
+        found = self._bucket.objects(self._below(folder))
+        # The whole's manifest, then those of its parts
+        manifests = sorted(
+            (one.path for one in found if one.path.endswith(f"/{MANIFEST}")), key=lambda path: path.count("/")
+        )
+        for number, path in enumerate(manifests, 1):
+            self._bucket.remove(path)
+            told(number)
+        with ThreadPoolExecutor(REMOVED_TOGETHER, "removal") as threads:
+            gone = threads.map(self._bucket.remove, {one.path for one in found}.difference(manifests))
+            for number, _ in enumerate(gone, len(manifests) + 1):
                 told(number)
-            with ThreadPoolExecutor(REMOVED_TOGETHER, "removal") as threads:
-                gone = threads.map(self._files.rm_file, found.keys() - set(manifests))
-                for number, _ in enumerate(gone, len(manifests) + 1):
-                    told(number)
-        return len(found), sum(one["size"] for one in found.values())
+        return len(found), sum(one.size for one in found)
 
     def _manifest(self, folder: Path) -> bytes | None:
         if folder not in self._known:
             try:
-                with self._asking(folder):
-                    self._known[folder] = self._files.cat_file(self._name(folder / MANIFEST))
+                self._known[folder] = self._bucket.read(self._below(folder / MANIFEST))
             except FileNotFoundError:
                 return None
         return self._known[folder]
 
     def _downloaded(self, folder: Path, entry: File) -> bytes:
-        path = folder / entry.path
         try:
-            with self._asking(path):
-                content: bytes = self._files.cat_file(self._name(path))
+            content = self._bucket.read(self._below(folder / entry.path))
         except FileNotFoundError:
             raise artifacts.corrupt(folder, f"{entry.path!r} is missing in {self._bucket.url}") from None
         if len(content) != entry.size:
@@ -131,13 +131,13 @@ class ObjectStore:
             )
         return content
 
+    def _is_there(self, path: Path) -> bool:
+        try:
+            self._bucket.size(self._below(path))
+        except FileNotFoundError:
+            return False
+        return True
+
     def _below(self, path: Path) -> str:
         """Of an object, below the bucket's prefix."""
         return path.relative_to(self._root).as_posix()
-
-    def _name(self, path: Path) -> str:
-        """Of an object, as fsspec wants it."""
-        return self._bucket.name(self._below(path))
-
-    def _asking(self, path: Path) -> AbstractContextManager[None]:
-        return self._bucket.asking(path.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MODELS_ROOT
 from eagle3_api.jobs import CONFIG_ANNOTATION, CONFIG_FILE, LIBRARY
-from eagle3_api.spec import Eagle3Draft, EnvironmentVariable, Placement, SecretKey, Volume
+from eagle3_api.spec import Eagle3Draft, EnvironmentVariable, Placement, Volume
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.names import RootName, claim_name
 from eagle3_operator.settings import Settings
@@ -147,8 +147,8 @@ class Program:
     requests: Mapping[str, str] = field(default_factory=dict)
     #: Environment that the user's cannot replace.
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: Likewise, from Secrets, which the kubelet reads and the operator does not.
-    secrets: Mapping[str, SecretKey] = field(default_factory=dict)
+    #: Likewise, from Secrets (``secretKeyRef``), which the kubelet reads and the operator does not.
+    secrets: Mapping[str, Manifest] = field(default_factory=dict)
     #: Seconds after which the kubelet ends the pod; None lets it run.
     deadline: int | None = None
     #: It is our own image, which writes to its mounts only.
@@ -231,7 +231,7 @@ def _environment(program: Program, placement: Placement) -> list[Manifest]:
         variables["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
     variables |= {variable.name: _variable(variable) for variable in placement.env or ()}
     variables |= {name: {"value": value} for name, value in program.environment.items()}
-    variables |= {name: {"valueFrom": {"secretKeyRef": key.to_json()}} for name, key in program.secrets.items()}
+    variables |= {name: {"valueFrom": {"secretKeyRef": dict(key)}} for name, key in program.secrets.items()}
     return [{"name": name, **body} for name, body in variables.items()]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from eagle3_draft.stage import StageError
 #: Of the object, which names the address.
 FIELD = "draft.checkpoint"
 
-_CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL in placement.env"
+_CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL in placement.env"
 
 #: Bytes of a manifest that are read at most: one of ours has some hundred.
 _MANIFEST_LIMIT = 1_000_000
@@ -48,9 +49,9 @@ def fetch(source: StoredSource) -> Fetched:
     check_space(source.address, size, folder)
     progress, done = Progress(max(1, size), "bytes"), 0
     for file in files:
-        _download(bucket, name, file, folder)
-        done += file.size
-        progress.update(done)
+        for block in _download(bucket, name, file, folder):
+            done += block
+            progress.update(done)
     fetched = Fetched(
         repository=source.address,
         commit=name.removeprefix("sha256-"),
@@ -73,9 +74,7 @@ def fetch(source: StoredSource) -> Fetched:
 def _manifest(bucket: Bucket, name: str, address: str) -> Manifest:
     path = f"{name}/{MANIFEST}"
     try:
-        with bucket.asking(path):
-            size = bucket.files.info(bucket.name(path))["size"]
-            data = bucket.files.cat_file(bucket.name(path)) if size <= _MANIFEST_LIMIT else b""
+        data = bucket.read(path) if bucket.size(path) <= _MANIFEST_LIMIT else b""
     except FileNotFoundError:
         raise _unreadable(address, f"there is no {MANIFEST}, so it was never published whole, or was deleted") from None
     if f"sha256-{hashlib.sha256(data).hexdigest()}" != name:
@@ -86,14 +85,14 @@ def _manifest(bucket: Bucket, name: str, address: str) -> Manifest:
         raise _unreadable(address, f"its {MANIFEST} is none of a draft") from None
 
 
-def _download(bucket: Bucket, name: str, file: File, folder: Path) -> None:
-    """One file, of which nothing is to be seen before it is whole and the very one."""
+def _download(bucket: Bucket, name: str, file: File, folder: Path) -> Iterator[int]:
+    """One file, of which nothing is to be seen before it is whole and the very one; the bytes of each block that came."""
     path, partial = f"{name}/{file.path}", folder / f".{file.path}.partial"
     try:
-        with bucket.asking(path):
-            size = bucket.files.info(bucket.name(path))["size"]
-            if size == file.size:
-                bucket.files.get_file(bucket.name(path), str(partial))
+        if (size := bucket.size(path)) == file.size:
+            with partial.open("wb") as coming:
+                for block in bucket.blocks(path):
+                    yield coming.write(block)
     except FileNotFoundError:
         raise _unreadable(f"{bucket.url}/{name}", f"{file.path} is missing") from None
     if size != file.size or artifacts.settle(partial) != file.sha256:

@@ -11,6 +11,7 @@ draft has the same address wherever it is pushed from.
 
 import hashlib
 from contextlib import suppress
+from functools import partial
 
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
@@ -24,8 +25,6 @@ from eagle3_draft.stage import StageError
 
 #: Of the object, which names the store.
 FIELD = "publish.objectStore"
-
-_BLOCK = 8 * 1024 * 1024
 
 
 def push(draft: Draft, config: BucketConfig) -> Stored:
@@ -53,8 +52,7 @@ def push(draft: Draft, config: BucketConfig) -> Stored:
     _put_files(bucket, folder, draft)
     for path, data in ((where, statement), (f"{folder}/{MANIFEST}", manifest)):
         if not _has(bucket, path, data):
-            with bucket.asking(path):
-                bucket.files.pipe_file(bucket.name(path), data)
+            bucket.write(path, data)
     return Stored(address=address, digest=f"sha256:{digest}", provenance=f"{bucket.url}/{where}")
 
 
@@ -75,17 +73,19 @@ def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
     for file in draft.files:
         source, path = artifacts.verified(draft.folder, file.path), f"{folder}/{file.path}"
         if not _has_file(bucket, path, file):
-            with bucket.asking(path):
-                bucket.files.put_file(str(source), bucket.name(path))
+            bucket.upload({path: source}, partial(_told, progress, file.path, done))
         done += file.size
         progress.update(done)
 
 
+def _told(progress: Progress, name: str, before: int, sent: int) -> None:
+    progress.update(before + sent, f"{name} is on its way")
+
+
 def _has_file(bucket: Bucket, path: str, file: File) -> bool:
     """Whether a file is there, with these very bytes."""
-    with suppress(FileNotFoundError), bucket.asking(path):
-        size = bucket.files.info(bucket.name(path))["size"]
-        if size != file.size or _digest(bucket, path) != file.sha256:
+    with suppress(FileNotFoundError):
+        if bucket.size(path) != file.size or _digest(bucket, path) != file.sha256:
             raise _another(bucket, path)
         return True
     return False
@@ -93,16 +93,15 @@ def _has_file(bucket: Bucket, path: str, file: File) -> bool:
 
 def _digest(bucket: Bucket, path: str) -> str:
     digest = hashlib.sha256()
-    with bucket.files.open(bucket.name(path), "rb", buffer_size=_BLOCK) as found:
-        while block := found.read(_BLOCK):
-            digest.update(block)
+    for block in bucket.blocks(path):
+        digest.update(block)
     return digest.hexdigest()
 
 
 def _has(bucket: Bucket, path: str, data: bytes) -> bool:
     """Whether these very bytes are there."""
-    with suppress(FileNotFoundError), bucket.asking(path):
-        if bucket.files.cat_file(bucket.name(path)) != data:
+    with suppress(FileNotFoundError):
+        if bucket.read(path) != data:
             raise _another(bucket, path)
         return True
     return False

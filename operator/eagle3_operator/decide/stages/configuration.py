@@ -1,10 +1,10 @@
 """Parts of a Job's configuration that several stages have."""
 
 from eagle3_api.features import TeacherKind
-from eagle3_api.jobs import DataConfig, FetchResult, ObjectReference, ObjectStoreConfig
+from eagle3_api.jobs import BucketConfig, DataConfig, FetchResult, ObjectReference, ObjectStoreConfig
 from eagle3_api.quantity import quantity
 from eagle3_api.sglang import Version, numeric_arguments
-from eagle3_api.spec import Data, Eagle3Draft, Eagle3DraftSpec
+from eagle3_api.spec import Bucket, Data, Eagle3Draft, Eagle3DraftSpec
 
 
 def sglang_version(spec: Eagle3DraftSpec) -> str:
@@ -52,7 +52,11 @@ def object_store(spec: Eagle3DraftSpec) -> ObjectStoreConfig | None:
         return None
     # A tenth stays free: the kubelet ends a pod whose volume is fuller than its limit
     room = quantity(store.cache) * 9 // 10
-    return ObjectStoreConfig(url=store.url, endpoint=store.endpoint, region=store.region, cache_bytes=room)
+    return ObjectStoreConfig(**bucket(store).model_dump(), cache_bytes=room)
+
+
+def bucket(store: Bucket) -> BucketConfig:
+    return BucketConfig(url=store.url, endpoint=store.endpoint, region=store.region, addressing=store.addressing)
 
 
 def unusual(teacher: TeacherKind) -> TeacherKind | None:

@@ -1,10 +1,10 @@
 """Publish: a converted draft to a registry, to an object store, or to both."""
 
 from eagle3_api.artifacts import DRAFTS_ROOT, folder
-from eagle3_api.jobs import BucketConfig, ConvertResult, PublishConfig, StageName
+from eagle3_api.jobs import ConvertResult, PublishConfig, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.keys import key_of
-from eagle3_operator.decide.stages.configuration import owner
+from eagle3_operator.decide.stages.configuration import bucket, owner
 from eagle3_operator.decide.stages.stage import Link
 
 
@@ -36,6 +36,6 @@ def publish(obj: Eagle3Draft, convert: Link, result: ConvertResult, attempt: str
         reference=oci.reference if oci else None,
         login=oci is not None and oci.secret is not None,
         plain_http=oci is not None and oci.plain_http,
-        object_store=BucketConfig(url=store.url, endpoint=store.endpoint, region=store.region) if store else None,
+        object_store=bucket(store) if store else None,
     )
     return Link(StageName.PUBLISH, key, config, place, attempt)

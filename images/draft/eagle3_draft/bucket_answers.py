@@ -1,0 +1,108 @@
+"""What it means for a stage that a bucket answered badly, or not at all.
+
+Pure, over the text of an error of obstore's: it has the answer's status and XML, how long it took and how often it was tried. What
+the store itself says in words is told with what it means.
+"""
+
+import re
+from dataclasses import dataclass
+
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+
+#: A user reads this in a condition, where a report of 3 KiB has room for it.
+_SAID_LENGTH = 300
+
+_TRIED = re.compile(r" in ([\d.]+)(s|ms|µs|ns)(?:, after (\d+) retries)?")
+_ASKED = re.compile(r"performing ([A-Z]+) ")
+_STATUS = re.compile(r"status code: (\d{3} [\w ]+?)(?:: |$|\n)")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What an answer means.
+
+    Attributes:
+        code: whether it is tried again, in another pod.
+        reason: in the condition.
+        text: what is wrong and what to do, with the fields ``what`` (was asked about), ``field`` (of the object), ``region``,
+            ``endpoint`` and ``credentials``.
+    """
+
+    code: ExitCode
+    reason: Reason
+    text: str
+
+
+def _wrong(text: str) -> Meaning:
+    return Meaning(ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE, text)
+
+
+def _for_now(text: str) -> Meaning:
+    return Meaning(ExitCode.INTERRUPTED, Reason.STORAGE_UNAVAILABLE, text)
+
+
+_FULL = Meaning(
+    ExitCode.DOES_NOT_FIT,
+    Reason.STORAGE_TOO_SMALL,
+    "it is full, or its quota is, at {what}. Remove what nobody needs, or have it raised",
+)
+
+#: Words of an error and what they mean: the first that fits decides. The codes are those of Amazon, MinIO, Ceph and Alibaba.
+_MEANINGS: tuple[tuple[str, Meaning], ...] = (
+    (r"NoSuchBucket", _wrong("there is no such bucket")),
+    (r"QuotaExceeded|XMinioStorageFull|507 Insufficient Storage", _FULL),
+    (
+        r"RequestTimeTooSkewed",
+        _for_now("its clock and that of this node differ by more than it allows. Set the node's clock"),
+    ),
+    (
+        r"ExpiredToken|TokenRefreshRequired",
+        _for_now("the keys have expired. The next pod takes them anew: see {credentials}"),
+    ),
+    (
+        r"AuthorizationHeaderMalformed|PermanentRedirect|incorrectly configured region|IllegalLocationConstraint",
+        _wrong("the bucket is not in the region {region}; set {field}.region"),
+    ),
+    (
+        r"SecondLevelDomainForbidden|PathStyleDomainForbidden",
+        _wrong("it wants the bucket in the host's name; set {field}.addressing to VirtualHost"),
+    ),
+    (r"169\.254\.169\.254", _wrong("the pod has no credentials. Name them in {credentials}")),
+    # A listing that is denied is a generic error
+    (r"403 Forbidden|401 Unauthorized", _wrong("it does not let us at {what}; see {credentials}")),
+    (
+        r"UnknownIssuer",
+        _wrong("nobody whom the pod trusts signed its certificate; put the authority's into {credentials}, as ca.crt"),
+    ),
+    (r"invalid peer certificate|InvalidCertificate", _wrong("its certificate is not one for {endpoint}")),
+    (
+        r"404 Not Found|405 Method Not Allowed|501 Not Implemented",
+        _wrong("what answers at {endpoint} does not speak S3, or keeps another bucket"),
+    ),
+    (r"SlowDown|503 Service Unavailable|429 Too Many", _for_now("it has too much to do, and refused {what}")),
+    (r"dns error", _for_now("the name in {endpoint} is not known here")),
+    (r"ConnectionRefused", _for_now("nobody listens at {endpoint}")),
+    (r"kind: Timeout", _for_now("it does not answer about {what}")),
+)
+
+_OTHER = _for_now("it does not answer about {what} as it should")
+
+
+def meaning(text: str) -> Meaning:
+    """What an error means, by its text. What says nothing may pass: it is tried again."""
+    return next((found for words, found in _MEANINGS if re.search(words, text)), _OTHER)
+
+
+def said(text: str) -> str:
+    """What was asked and answered, how often and for how long, in one line."""
+    words = [found[1] for pattern in (_ASKED, _STATUS, _CODE, _MESSAGE) if (found := pattern.search(text))]
+    told = ": ".join(word.strip() for word in words if word.strip()) or text.splitlines()[0]
+    if (tried := _TRIED.search(text)) is None:
+        return told[:_SAID_LENGTH]
+    number, unit, retries = tried[1], tried[2], int(tried[3] or 0)
+    seconds = float(number) if unit == "s" else 0.0
+    times = f"{retries + 1} tries" if retries else "1 try"
+    return f"{told[:_SAID_LENGTH]}; {times} in {seconds:.0f} s"
