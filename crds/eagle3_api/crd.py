@@ -58,6 +58,28 @@ _METADATA = {
     "properties": {field: {"type": "string", "maxLength": 253} for field in ("name", "generateName")},
 }
 
+
+def _kept(root: str) -> str:
+    """CEL: a root of ``storage`` is as it was, or nothing was begun that could lie there.
+
+    A claim that the operator makes is there from the beginning, so its size stays what it was.
+    """
+    new, old = f"self.spec.storage.{root}", f"oldSelf.spec.storage.{root}"
+    begun = "has(self.status) && has(self.status.stages) && !self.status.stages.all(stage, stage.name == 'inspect')"
+    return f"{new} == {old} || !has({old}.size) && !({begun})"
+
+
+# Of a bucket, how it is reached may change: a Secret is misspelt or rotated, a cache too small
+_STORAGE_RULE = {
+    "rule": (
+        "(has(self.spec.storage.features.objectStore) && has(oldSelf.spec.storage.features.objectStore) && "
+        "self.spec.storage.features.objectStore.url == oldSelf.spec.storage.features.objectStore.url || "
+        f"{_kept('features')}) && ({_kept('drafts')}) && "
+        f"(!has(oldSelf.spec.storage.models) || has(self.spec.storage.models) && ({_kept('models')}))"
+    ),
+    "message": "spec.storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
+}
+
 _NAME_RULES = [
     {
         "rule": "self.metadata.name.size() <= 40",
@@ -169,7 +191,7 @@ def definition() -> Json:
                                 "spec": schema_of(Eagle3DraftSpec),
                                 "status": schema_of(Eagle3DraftStatus),
                             },
-                            "x-kubernetes-validations": _NAME_RULES,
+                            "x-kubernetes-validations": [*_NAME_RULES, _STORAGE_RULE],
                         }
                     },
                 }

@@ -64,6 +64,12 @@ def refusal(api_server: AnyCluster, method: str, path: str, body: Any, content_t
     return message
 
 
+def begin(api_server: AnyCluster, draft: str, *stages: str) -> None:
+    """Say of an object that stages of it were begun, as the operator does."""
+    made = [{"name": name, "key": "0" * 16, "state": "Running"} for name in stages]
+    api_server.request("PATCH", f"{draft}/status", {"status": {"stages": made}}, MERGE_PATCH)
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_accepted_and_read_back_as_the_same_spec(
     api_server: AnyCluster, namespace: str, path: Path
@@ -399,6 +405,26 @@ def test_a_name_that_leaves_room_is_accepted(api_server: AnyCluster, namespace: 
     api_server.request("POST", objects(namespace, query="?dryRun=All"), minimal(name))
 
 
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ({"serve.bakeTime": "10 min"}, "a length of time is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
+        ({"serve.startTimeout": "0s"}, "a length of time that is not zero is written in hours"),
+        ({"storage.features": {"size": "2 TB"}}, "a quantity is a number and Kubernetes' unit, without a space"),
+        ({"target.model": "models"}, "a path as pods see it, which begins with /, or organisation/name of a hub"),
+        ({"data.chatTemplate": "{{ messages }}"}, "a path as pods see it, which begins with /"),
+        ({"placement.gpuResource": "gpu"}, "what nodes offer, as kubectl describe nodes lists it"),
+        ({"sglangVersion": "v0.5.23"}, "a release of SGLang, without v"),
+    ],
+)
+def test_what_is_written_in_another_form_is_refused_in_words_and_not_with_a_pattern(
+    api_server: AnyCluster, namespace: str, edits: dict[str, Any], words: str
+) -> None:
+    message = refusal(api_server, "POST", objects(namespace), edited(minimal(), edits))
+    assert words in message
+    assert "should match" not in message
+
+
 @pytest.fixture
 def stored(api_server: AnyCluster, namespace: str) -> Iterator[str]:
     """The path of an object that is there."""
@@ -411,7 +437,7 @@ def stored(api_server: AnyCluster, namespace: str) -> Iterator[str]:
     [
         (
             {"storage": {"features": {"size": None, "claim": "nvme"}}},
-            "spec: Invalid value: storage cannot be changed: finished artifacts lie there",
+            "Invalid value: spec.storage cannot be changed: finished artifacts lie there",
         ),
         (
             {"serve": None},
@@ -439,6 +465,7 @@ def test_a_place_for_what_comes_from_a_hub_can_be_added_and_then_stays(
     change = {"target": {"model": "acme/target", "revision": "v1"}, "storage": {"models": {"claim": "models"}}}
     after = api_server.request("PATCH", stored, {"spec": change}, MERGE_PATCH)
     assert after["spec"]["storage"]["models"]["claim"] == "models"
+    begin(api_server, stored, "fetch")
     moved = {"spec": {"storage": {"models": {"claim": "others"}}}}
     assert "storage cannot be changed" in refusal(api_server, "PATCH", stored, moved, MERGE_PATCH)
     assert "storage cannot be changed" in refusal(
@@ -448,6 +475,23 @@ def test_a_place_for_what_comes_from_a_hub_can_be_added_and_then_stays(
         {"spec": {"target": {"model": "/models/x", "revision": None}, "storage": {"models": None}}},
         MERGE_PATCH,
     )
+
+
+@pytest.mark.parametrize(
+    ("stages", "changes"), [([], True), (["inspect"], True), (["inspect", "extract"], False), (["fetch"], False)]
+)
+def test_a_misspelt_claim_can_be_corrected_until_something_may_lie_on_it(
+    api_server: AnyCluster, namespace: str, stages: list[str], changes: bool
+) -> None:
+    api_server.request("POST", objects(namespace), edited(minimal(), {"storage.features": {"claim": "nmve"}}))
+    draft = objects(namespace, "draft")
+    begin(api_server, draft, *stages)
+    mended = {"spec": {"storage": {"features": {"claim": "nvme"}}}}
+    if changes:
+        after = api_server.request("PATCH", draft, mended, MERGE_PATCH)
+        assert after["spec"]["storage"]["features"]["claim"] == "nvme"
+    else:
+        assert "storage cannot be changed" in refusal(api_server, "PATCH", draft, mended, MERGE_PATCH)
 
 
 def test_how_a_bucket_is_reached_may_change_and_which_one_it_is_may_not(api_server: AnyCluster, namespace: str) -> None:
@@ -460,6 +504,7 @@ def test_how_a_bucket_is_reached_may_change_and_which_one_it_is_may_not(api_serv
     draft = objects(namespace, "draft")
     after = api_server.request("PATCH", draft, change({"secret": "bucket", "cache": "1Ti"}), MERGE_PATCH)
     assert after["spec"]["storage"]["features"]["objectStore"]["secret"] == "bucket"
+    begin(api_server, draft, "inspect", "extract")
     assert "storage cannot be changed" in refusal(
         api_server, "PATCH", draft, change({"url": "s3://others"}), MERGE_PATCH
     )

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from eagle3_api.base import Model
+from eagle3_api.spec.schema import Says
 from eagle3_api.spec.strings import Name, Text
 
 #: Between two slashes of a prefix: neither empty nor a step to a folder above.
@@ -17,6 +18,7 @@ class Bucket(Model):
     url: Annotated[
         str,
         StringConstraints(pattern=rf"^s3://[a-z0-9][-a-z0-9.]{{1,61}}[a-z0-9](/{_SEGMENT})*/?$", max_length=512),
+        Says("s3://BUCKET/PREFIX, with names between the slashes; a service that is not Amazon's is named in endpoint"),
     ] = Field(description="s3://BUCKET/PREFIX; the object's folders lie under it.")
     endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[-A-Za-z0-9.:_/]+$", max_length=512)] | None = Field(
         None, description="The service's address. Default Amazon's."

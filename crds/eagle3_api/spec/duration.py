@@ -4,12 +4,19 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from eagle3_api.spec.schema import Says
+
 #: ``0s`` is one of them.
-Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16)]
+Duration = Annotated[
+    str,
+    StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16),
+    Says("a length of time is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
+]
 #: A duration that is not zero.
 Period = Annotated[
     str,
     StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
+    Says("a length of time that is not zero is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
 ]
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 

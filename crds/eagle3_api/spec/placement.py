@@ -6,10 +6,14 @@ from pydantic import Field, StringConstraints
 
 from eagle3_api.base import Model
 from eagle3_api.spec.affinity import Affinity
-from eagle3_api.spec.schema import BY_NAME, rule, rules
+from eagle3_api.spec.schema import BY_NAME, Says, rule, rules
 from eagle3_api.spec.strings import Label, Name, Path, Quantity, Text
 
-Resource = Annotated[str, StringConstraints(pattern=r"^[-a-z0-9.]+/[-a-zA-Z0-9._]+$", max_length=253)]
+Resource = Annotated[
+    str,
+    StringConstraints(pattern=r"^[-a-z0-9.]+/[-a-zA-Z0-9._]+$", max_length=253),
+    Says("what nodes offer, as kubectl describe nodes lists it: nvidia.com/gpu"),
+]
 
 #: Of a stage's ``placement``.
 STAGE_PLACEMENT = "For these pods only: a field that is set here replaces the one of spec.placement."

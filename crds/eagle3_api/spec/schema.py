@@ -1,8 +1,11 @@
 """What the models of the object are made of: CEL rules, and defaults of sections."""
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, JsonValue
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from eagle3_api.base import Model
 
@@ -22,6 +25,20 @@ def rule(expression: str, message: str, *, computed: str | None = None) -> dict[
 def rules(*made: dict[str, JsonValue]) -> ConfigDict:
     """The model configuration that puts CEL rules on a section."""
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(made)})
+
+
+@dataclass(frozen=True)
+class Says:
+    """What the API server says of a string that does not match its pattern, which it would show to the user instead.
+
+    Stands after the pattern in the string's annotation, and makes a CEL rule of it.
+    """
+
+    message: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        return schema | {"x-kubernetes-validations": [rule(f"self.matches(r'{schema.pop('pattern')}')", self.message)]}
 
 
 #: A list whose items the API server knows by their names, which must differ.

@@ -4,22 +4,36 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from eagle3_api.spec.schema import Says
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(max_length=317)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
-Path = Annotated[str, StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$")]
+Path = Annotated[
+    str,
+    StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$"),
+    Says("a path as pods see it, which begins with / and leads into a volume of placement.volumes"),
+]
 
 #: ``organisation/name`` of a hub.
 _REPOSITORY = r"[A-Za-z0-9][-A-Za-z0-9._]{0,95}/[A-Za-z0-9][-A-Za-z0-9._]{0,95}"
 Repository = Annotated[str, StringConstraints(max_length=193, pattern=f"^{_REPOSITORY}$")]
 PathOrRepository = Annotated[
-    str, StringConstraints(min_length=2, max_length=512, pattern=rf"^(/[^\x00]*|{_REPOSITORY})$")
+    str,
+    StringConstraints(min_length=2, max_length=512, pattern=rf"^(/[^\x00]*|{_REPOSITORY})$"),
+    Says("a path as pods see it, which begins with /, or organisation/name of a hub"),
 ]
 #: A draft that is adopted may also lie in an object store.
 PathOrRepositoryOrAddress = Annotated[
-    str, StringConstraints(min_length=2, max_length=512, pattern=rf"^(/[^\x00]*|s3://[-A-Za-z0-9._/]+|{_REPOSITORY})$")
+    str,
+    StringConstraints(min_length=2, max_length=512, pattern=rf"^(/[^\x00]*|s3://[-A-Za-z0-9._/]+|{_REPOSITORY})$"),
+    Says("a path as pods see it, which begins with /, or organisation/name of a hub, or s3://BUCKET/PREFIX/sha256-..."),
 ]
 HubRevision = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$")]
 
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
+Quantity = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32),
+    Says("a quantity is a number and Kubernetes' unit, without a space and without B: 500Gi, 2Ti, 1.5T"),
+]

@@ -12,7 +12,7 @@ from eagle3_api.spec.extract import Extract
 from eagle3_api.spec.placement import Placement
 from eagle3_api.spec.probe import Probe
 from eagle3_api.spec.publish import Publish
-from eagle3_api.spec.schema import rule, rules, section
+from eagle3_api.spec.schema import Says, rule, rules, section
 from eagle3_api.spec.serve import Serve
 from eagle3_api.spec.storage import Storage
 from eagle3_api.spec.strings import Text
@@ -82,14 +82,6 @@ class Eagle3DraftSpec(Model):
             "ReadWriteMany, or nodes to 1",
         ),
         rule(
-            # Of a bucket, how it is reached may change: a Secret is misspelt or rotated, a cache too small
-            "(has(self.storage.features.objectStore) && has(oldSelf.storage.features.objectStore) ? "
-            "self.storage.features.objectStore.url == oldSelf.storage.features.objectStore.url : "
-            "self.storage.features == oldSelf.storage.features) && self.storage.drafts == oldSelf.storage.drafts && "
-            "(!has(oldSelf.storage.models) || (has(self.storage.models) && self.storage.models == oldSelf.storage.models))",
-            "storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
-        ),
-        rule(
             "has(self.serve) || !has(oldSelf.serve)",
             "serve cannot be removed: the servers would go without a word. Set serve.replicas to 0, or delete the object",
         ),
@@ -98,9 +90,14 @@ class Eagle3DraftSpec(Model):
     image: Text = Field(
         description="The SGLang image. GPU Jobs and servers run in it: extraction cannot drift from serving."
     )
-    sglang_version: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+(\.post[0-9]+)?$")] | None = (
-        Field(None, description="SGLang's version, where the image's tag does not say it.")
-    )
+    sglang_version: (
+        Annotated[
+            str,
+            StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+(\.post[0-9]+)?$"),
+            Says("a release of SGLang, without v: 0.5.23"),
+        ]
+        | None
+    ) = Field(None, description="SGLang's version, where the image's tag does not say it.")
     target: Target
     data: Data | None = None
     draft: Draft = section(Draft)

@@ -12,7 +12,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, ProbeConfig, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
-from eagle3_operator.decide import commands, refusals, times
+from eagle3_operator.decide import commands, placing, refusals, times
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
@@ -25,7 +25,6 @@ BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "Ru
 
 #: What a person can do about a pod that does not run.
 _ADVICE = {
-    Reason.UNSCHEDULABLE: "Free GPUs or quota, or correct placement",
     Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
     Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
 }
@@ -225,7 +224,8 @@ def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
     finished = times.text(job.finished_at or view.now)
     again = (job.report.retry if job.report is not None else None) or status.name
     if again is not StageName.PROBE:  # which the revision tries again by itself
-        message += f" Then retry: {commands.retry(view.obj.metadata, again, finished)}"
+        command = commands.retry(view.obj.metadata, again, finished)
+        message += f" What is corrected in the spec is tried at once; after any other repair: {command}"
     said = _say(status, StageState.FAILED, reason, message, job)
     return said.model_copy(update={"progress": None, "finished_at": finished})
 
@@ -330,7 +330,7 @@ def _unmade(job: Job, view: View) -> Waiting | None:
 
 def _unschedulable(job: Job) -> tuple[Reason, str] | None:
     waiting = _first(job, lambda pod: pod.unschedulable is not None)
-    return (Reason.UNSCHEDULABLE, f"pod {waiting.name} finds no node: {waiting.unschedulable}") if waiting else None
+    return (Reason.UNSCHEDULABLE, placing.no_node(waiting)) if waiting else None
 
 
 def _image(job: Job) -> tuple[Reason, str] | None:
@@ -346,7 +346,7 @@ def _container(job: Job) -> tuple[Reason, str] | None:
 def advised(trouble: Waiting) -> Waiting:
     """What keeps a pod from running, and what a person can do about it."""
     reason, text = trouble
-    advice = _ADVICE.get(reason)
+    advice = placing.advice(text) if reason is Reason.UNSCHEDULABLE else _ADVICE.get(reason)
     return reason, f"{text.rstrip('. ')}. {advice}." if advice else text
 
 

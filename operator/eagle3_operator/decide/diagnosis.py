@@ -7,6 +7,7 @@ import re
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
+from eagle3_operator.decide import placing
 from eagle3_operator.decide.chain import BAD_START, PULL_TROUBLE, kubelet_says
 from eagle3_operator.observation import Deployment, Pod
 
@@ -100,7 +101,7 @@ def _wants_place(pod: Pod) -> tuple[Reason, str]:
     """What such a pod waits for."""
     if pod.queue is not None:
         return Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}"
-    return Reason.UNSCHEDULABLE, f"pod {pod.name} finds no node: {pod.unschedulable}"
+    return Reason.UNSCHEDULABLE, placing.no_node(pod)
 
 
 def hung_since(deployment: Deployment, budget: float, now: datetime) -> float | None:

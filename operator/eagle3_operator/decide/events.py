@@ -61,7 +61,7 @@ def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eag
             what = f"Job {stage.job}{_plan(stage, after.resolved, spec)}" if stage.job else stage.message
             made.append(Event("Normal", EventReason(f"{title}Started"), what))
         elif stage.state is StageState.SUCCEEDED and stage.job is not None:
-            made.append(Event("Normal", EventReason(f"{title}Succeeded"), _outcome(stage)))
+            made.append(Event("Normal", EventReason(f"{title}Succeeded"), _outcome(stage, spec)))
         elif stage.state is StageState.FAILED:
             made.append(Event("Warning", EventReason(f"{title}Failed"), f"{stage.reason}: {stage.message}"))
     return made
@@ -99,7 +99,7 @@ def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
     return f", about {times.duration(hours * 3600)} on H200s"
 
 
-def _outcome(stage: StageStatus) -> str:
+def _outcome(stage: StageStatus, spec: Eagle3DraftSpec) -> str:
     if stage.name is StageName.HOOK:  # somebody else's command, which leaves no report
         return "publish.hook ended well"
     match RESULTS[stage.name].model_validate(stage.result):
@@ -110,7 +110,7 @@ def _outcome(stage: StageStatus) -> str:
         case ExtractResult() as extracted:
             return _extracted(extracted)
         case TrainResult() as trained:
-            return f"{_trained(trained)}; report in {stage.artifact}/{REPORT_PAGE}"
+            return f"{_trained(trained, spec)}; report in {stage.artifact}/{REPORT_PAGE}"
         case CleanResult(bytes=size):
             return f"{readable_bytes(size)} removed, {stage.artifact} and the checkpoints of its training"
         case ConvertResult() as converted:
@@ -149,10 +149,13 @@ def _extracted(result: ExtractResult) -> str:
     )
 
 
-def _trained(result: TrainResult) -> str:
+def _trained(result: TrainResult, spec: Eagle3DraftSpec) -> str:
+    """With as many draft steps as it will be served with, so that it is the number that the probe is held against."""
+    lengths = result.expected_accept_lengths
+    steps = min(spec.serve.speculative.num_steps, len(lengths)) if spec.serve is not None else len(lengths)
     told = (
-        f"expected accept length {result.expected_accept_lengths[-1]:.2f} at {len(result.expected_accept_lengths)} "
-        f"steps on {_count(result.held_out, 'held-out conversation')}"
+        f"expected accept length {lengths[steps - 1]:.2f} with {_count(steps, 'draft step')} "
+        f"on {_count(result.held_out, 'held-out conversation')}"
     )
     if not result.steps:
         return f"{told}, as spec.train.trainer left it"

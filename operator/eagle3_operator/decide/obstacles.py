@@ -80,8 +80,8 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
             made.append(claims.claim(view.obj, root))
             continue
         text = (
-            f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Make it, or "
-            f"give storage.{root} a size in a new object for the operator to make one"
+            f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Make it, correct "
+            f"its name, or give storage.{root} a size in place of it for the operator to make one"
         )
         return Said("False", Reason.STORAGE_UNAVAILABLE, text)
     actions.apply += made

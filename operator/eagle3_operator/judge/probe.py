@@ -244,7 +244,7 @@ def _is_accepted_too_little(case: _Case) -> _Finding | None:
         "Fail",
         Reason.LOW_ACCEPT_LENGTH,
         f"{case.accept_length}, below minAcceptLength {case.policy.min_accept_length:g}. "
-        "Train longer or on more data, or lower probe.minAcceptLength",
+        "Train longer or on more data, take another draft if it was adopted, or lower probe.minAcceptLength",
     )
 
 

@@ -100,7 +100,7 @@ def test_the_end_of_a_training_is_told_with_its_measure_its_speed_and_its_report
     told = next(event for event in world.events if event.reason == "TrainSucceeded")
     folder = next(stage.artifact for stage in world.told.stages if stage.name == "train")
     assert told.message == (
-        "expected accept length 2.74 at 3 steps on 20 held-out conversations, after step 80 of 100; "
+        "expected accept length 2.74 with 3 draft steps on 20 held-out conversations, after step 80 of 100; "
         f"108.0 M tokens/h, 2% of the time waiting for data; report in {folder}/report.html"
     )
 
@@ -168,7 +168,7 @@ def test_a_failed_stage_stalls_the_object_with_its_own_words_and_is_left_alone()
     assert world.reason("Reconciling")[0] == "False"
     assert "4.58 TiB" in world.condition("Ready").message
     command = f"kubectl annotate e3d kimi -n llm eagle3.dev/retry=inspect@{stamp(world.now)} --overwrite"
-    assert world.condition("Ready").message.endswith(f"Then retry: {command}")
+    assert world.condition("Ready").message.endswith(f"after any other repair: {command}")
     world.later(86400).settle()
     assert len(world.created) == 1
 
