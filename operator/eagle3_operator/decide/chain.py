@@ -225,7 +225,12 @@ def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
     again = (job.report.retry if job.report is not None else None) or status.name
     if again is not StageName.PROBE:  # which the revision tries again by itself
         command = commands.retry(view.obj.metadata, again, finished)
-        message += f" What is corrected in the spec is tried at once; after any other repair: {command}"
+        mended = (
+            "What is corrected in the spec is tried at once; after any other repair"
+            if again is status.name
+            else "Then retry"
+        )
+        message += f" {mended}: {command}"
     said = _say(status, StageState.FAILED, reason, message, job)
     return said.model_copy(update={"progress": None, "finished_at": finished})
 
