@@ -45,6 +45,8 @@ class Pod:
     oom_killed: bool = False
     termination_message: str = ""
     finished_at: datetime | None = None
+    #: A container that is not ours and runs on, though the main one has ended for good.
+    held_by: str | None = None
 
     @property
     def started(self) -> bool:
@@ -73,6 +75,8 @@ class Job:
     failure_reason: str = ""
     failure_message: str = ""
     suspended: bool = False
+    #: Who has last said whether it is, if that is known.
+    suspended_by: str | None = None
     #: The queue of Kueue that suspends and resumes it.
     queue: str | None = None
     terminating: bool = False

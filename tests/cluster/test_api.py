@@ -338,6 +338,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "affinity: Gt and Lt take one value, a whole number",
     ),
     "a queue that is no label": ({"queueName": "Team A"}, "spec.queueName"),
+    "a label of the operator's own": (
+        {"serve.placement": {"labels": {"eagle3.dev/revision": "r7"}}},
+        "labels: those of eagle3.dev and app.kubernetes.io/managed-by are the operator's own",
+    ),
+    "an annotation of the operator's own": (
+        {"placement.annotations": {"eagle3.dev/config": "{}"}},
+        "annotations: those of eagle3.dev are the operator's own; choose others",
+    ),
+    "a label that is a sentence": ({"placement.labels": {"team": "search and ads"}}, "spec.placement.labels.team"),
     "a host path": ({"placement.hostPath": "/"}, 'unknown field "spec.placement.hostPath"'),
     "a privileged pod": ({"placement.privileged": True}, 'unknown field "spec.placement.privileged"'),
     "a repository without its registry": (

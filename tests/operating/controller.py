@@ -104,7 +104,7 @@ class Controller:
     def running(self) -> Iterator[None]:
         """The controller at work and its webhooks in force."""
         port, health = free_ports(2)
-        _certify(self._folder)
+        certify(self._folder)
         config = self._folder / "config.yaml"
         reached = {
             "webhook": {"host": "127.0.0.1", "port": port, "certDir": str(self._folder)},
@@ -152,7 +152,7 @@ class Controller:
                 self._cluster.request("DELETE", f"{WEBHOOKS[made['kind']]}/{made['metadata']['name']}")
 
 
-def _certify(folder: Path) -> None:
+def certify(folder: Path) -> None:
     """A certificate for this machine, which is its own authority."""
     key, certificate = folder / "tls.key", folder / "tls.crt"
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key)

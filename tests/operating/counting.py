@@ -1,6 +1,7 @@
 """A stand-in for SGLang's servers that counts: what the watch reads, under the names and labels of the real ones."""
 
 import http.server
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,10 +68,16 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextmanager
 def serving_http(
-    handler: type[http.server.BaseHTTPRequestHandler], address: str = "127.0.0.1", port: int = 0
+    handler: type[http.server.BaseHTTPRequestHandler],
+    address: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[int]:
     """A server in a thread; its port."""
     server = _Server((address, port), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield server.server_port

@@ -14,6 +14,9 @@ from eagle3_operator.manifests import names
 from testcluster import AnyCluster
 from unit.samples import RESULTS, measured
 
+#: Containers of the operator's own pods.
+OURS = frozenset({"stage", "server"})
+
 MERGE_PATCH = "application/merge-patch+json"
 WHEN = "2026-11-29T12:00:00Z"
 
@@ -54,9 +57,16 @@ class StandInKubelet:
         return [config for config, jobs in self._jobs.items() if len(jobs) > 1]
 
     def _say(self, pod: dict[str, Any], status: dict[str, Any]) -> None:
-        (container, *_) = pod["spec"]["containers"]
-        said = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
-        made = status | {"containerStatuses": [said | status["containerStatuses"][0]]}
+        """Of every container that it does what is said of the one: where others are added, they end with it."""
+        said = [
+            {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
+            | status["containerStatuses"][0]
+            for container in pod["spec"]["containers"]
+        ]
+        for one in said:
+            if one["name"] not in OURS and "terminated" in one["state"]:
+                one["state"] = {"terminated": one["state"]["terminated"] | {"exitCode": 143, "message": ""}}
+        made = status | {"containerStatuses": said}
         self._cluster.request("PATCH", f"{self._pods}/{pod['metadata']['name']}/status", {"status": made}, MERGE_PATCH)
 
 

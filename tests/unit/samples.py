@@ -137,6 +137,8 @@ def draft(*, name: str = "llama-8b", **spec: Any) -> Eagle3Draft:
 def full_placement() -> dict[str, Any]:
     """A placement that says all that can be said."""
     return {
+        "labels": {"cost-center": "llm"},
+        "annotations": {"linkerd.io/inject": "disabled"},
         "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
         "affinity": {
             "nodeAffinity": {

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from eagle3_api.base import Model
 from eagle3_api.spec.affinity import Affinity
 from eagle3_api.spec.schema import BY_NAME, Says, rule, rules
-from eagle3_api.spec.strings import Label, Name, Path, Quantity, Text
+from eagle3_api.spec.strings import Label, LabelValue, Name, Path, Quantity, Text
 
 Resource = Annotated[
     str,
@@ -87,6 +87,27 @@ class Placement(Model):
             "!has(self.volumes) || self.volumes.all(v, self.volumes.exists_one(w, w.mountPath == v.mountPath))",
             "volumes: two of them have the same mountPath",
         ),
+        rule(
+            "!has(self.labels) || self.labels.all(k, !k.startsWith('eagle3.dev/') && !k.startsWith('kueue.x-k8s.io/') && "
+            "k != 'app.kubernetes.io/managed-by')",
+            "labels: those of eagle3.dev and app.kubernetes.io/managed-by are the operator's own, and of Kueue's queueName says what "
+            "there is to say; choose others",
+        ),
+        rule(
+            "!has(self.annotations) || self.annotations.all(k, !k.startsWith('eagle3.dev/'))",
+            "annotations: those of eagle3.dev are the operator's own; choose others",
+        ),
+    )
+
+    labels: dict[str, LabelValue] | None = Field(
+        None,
+        description="Further labels of the pods, for whoever counts, admits or joins them to a mesh by these.",
+        json_schema_extra={"maxProperties": 32},
+    )
+    annotations: dict[str, Annotated[str, StringConstraints(max_length=4096)]] | None = Field(
+        None,
+        description="Further annotations of the pods (linkerd.io/inject: disabled).",
+        json_schema_extra={"maxProperties": 32},
     )
 
     node_selector: dict[str, Label] | None = Field(

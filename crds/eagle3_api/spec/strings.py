@@ -8,6 +8,7 @@ from eagle3_api.spec.schema import Says
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(max_length=317)]
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 Path = Annotated[

@@ -10,6 +10,8 @@ from eagle3_api.jobs import FATAL_EXIT_CODES, Progress, Report
 from eagle3_api.quantity import quantity
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
+from eagle3_operator.manifests.jobs import CONTAINER as STAGE_CONTAINER
+from eagle3_operator.manifests.servers import CONTAINER as SERVER_CONTAINER
 from eagle3_operator.manifests.servers import PORT_NAME
 from eagle3_operator.observation import Budget, Claim, Deployment, Job, Pod, Service
 
@@ -37,9 +39,15 @@ def revision_number(labels: Json | None) -> int | None:
 
 
 def main_container(pod: Json) -> str:
-    """Name of the container that does the pod's work: the first."""
-    name: str = pod["spec"]["containers"][0]["name"]
+    """Name of the container that does the pod's work, which need not be the first: meshes put theirs before it."""
+    name: str = _main(pod)["name"]
     return name
+
+
+def _main(pod: Json) -> Json:
+    containers = pod["spec"]["containers"]
+    found: Json = next((one for one in containers if one["name"] in (STAGE_CONTAINER, SERVER_CONTAINER)), containers[0])
+    return found
 
 
 def pod_from(pod: Json) -> Pod:
@@ -51,7 +59,7 @@ def pod_from(pod: Json) -> Pod:
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     queue = (metadata.get("labels") or {}).get(names.QUEUE_LABEL) if pod["spec"].get("schedulingGates") else None
     main: Json = next((c for c in status.get("containerStatuses") or () if c["name"] == main_container(pod)), {})
-    ended = _ending(main) or _failed_before(status.get("initContainerStatuses") or ())
+    ended = _ending(main) or _failed_before(pod)
     waiting_reason, waiting_message = _waiting(status)
     return Pod(
         name=metadata["name"],
@@ -74,6 +82,7 @@ def pod_from(pod: Json) -> Pod:
         oom_killed=bool(ended) and ended.get("reason") == "OOMKilled",
         termination_message=ended.get("message", "") if ended else "",
         finished_at=_time(ended.get("finishedAt")) if ended else None,
+        held_by=_held_by(pod, main),
     )
 
 
@@ -83,7 +92,7 @@ def _conditions(status: Json) -> dict[str, Json]:
 
 def _port(pod: Json) -> int | None:
     """Where the main container serves HTTP; None of one that serves none."""
-    ports = pod["spec"]["containers"][0].get("ports") or ()
+    ports = _main(pod).get("ports") or ()
     return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), None)
 
 
@@ -101,9 +110,24 @@ def _ending(container: Json) -> Json:
     return found
 
 
-def _failed_before(init_containers: Iterable[Json]) -> Json:
-    """How a container that runs before the main one failed; then the main one has no ending of its own."""
-    return next((end for container in init_containers if (end := _ending(container)).get("exitCode")), {})
+def _failed_before(pod: Json) -> Json:
+    """How a container that runs before the main one failed; then the main one has no ending of its own.
+
+    One that runs beside it is restarted by itself, and is no business of the Job's.
+    """
+    beside = {one["name"] for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") == "Always"}
+    before = [c for c in (pod.get("status") or {}).get("initContainerStatuses") or () if c["name"] not in beside]
+    return next((end for container in before if (end := _ending(container)).get("exitCode")), {})
+
+
+def _held_by(pod: Json, main: Json) -> str | None:
+    """The container that keeps a pod from ending, though what it was made for has ended for good: a sidecar of somebody else's."""
+    status = pod.get("status") or {}
+    done = (main.get("state") or {}).get("terminated") and pod["spec"].get("restartPolicy") == "Never"
+    if not done or status.get("phase") != "Running":
+        return None
+    others = (c for c in status.get("containerStatuses") or () if "running" in (c.get("state") or {}))
+    return next((container["name"] for container in others), None)
 
 
 def _waiting(status: Json) -> tuple[str | None, str]:
@@ -184,6 +208,7 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
         failure_reason=(failed or {}).get("reason", ""),
         failure_message=(failed or {}).get("message", ""),
         suspended=bool(run.made["spec"].get("suspend")),
+        suspended_by=_suspended_by(metadata),
         queue=labels.get(names.QUEUE_LABEL),
         completions=spec.get("completions", 1),
         succeeded=status.get("succeeded", 0),
@@ -195,6 +220,17 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
         pods=mine,
         report=_report(mine),
     )
+
+
+def _suspended_by(metadata: Json) -> str | None:
+    """Who has last written whether a Job is suspended, as the API server keeps it; None where it keeps nothing."""
+    wrote = (
+        entry
+        for entry in metadata.get("managedFields") or ()
+        if "f:suspend" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+    )
+    latest = max(wrote, key=lambda entry: entry.get("time", ""), default=None)
+    return latest.get("manager") if latest is not None else None
 
 
 def _report(pods: Iterable[Pod]) -> Report | None:

@@ -27,6 +27,8 @@ BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "Ru
 _ADVICE = {
     Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
     Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
+    Reason.HELD_BY_SIDECAR: "Have it added as a sidecar of Kubernetes' own (an init container that is restarted always), or not "
+    "at all: placement.labels and placement.annotations can tell the mesh",
 }
 
 #: Characters of what a container said last that a message quotes.
@@ -274,13 +276,16 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     if job.suspended and job.queue is not None:
         said = f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads -n {view.obj.metadata.namespace})"
         return Step(_say(status, StageState.RUNNING, Reason.QUEUED, said, job))
+    if job.suspended and not suspended and job.suspended_by not in (None, names.FIELD_MANAGER):
+        said = f"{job.kind} {job.name} was suspended by {job.suspended_by}, and goes on when it is resumed there"
+        return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, said, job))
     if job.suspended != suspended:
         word = "suspended" if suspended else "resumed"
         return Step(
             _say(status, StageState.RUNNING, Reason.PENDING, f"{job.kind} {job.name} is being {word}", job),
             suspend=(Suspend(job.kind, job.name, suspended),),
         )
-    troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES))
+    troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES), _held(job, view))
     if trouble := next(filter(None, troubles), None):
         return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
     if _stalled(link, job, view):
@@ -331,6 +336,16 @@ def _unmade(job: Job, view: View) -> Waiting | None:
     told = f"kubectl describe jobset {job.name} -n {view.obj.metadata.namespace}"
     said = f"JobSet {job.name} has made no Job yet: {told}, and JobSet's controller, say why"
     return (Reason.PENDING, said) if job.unmade else None
+
+
+def _held(job: Job, view: View) -> Waiting | None:
+    """A container that is not ours has had time to notice that ours has ended, and runs on: so does the Job, and keeps its GPUs."""
+    for pod in job.pods:
+        waited = (view.now - (pod.finished_at or view.now)).total_seconds()
+        if pod.held_by is not None and waited > view.settings.surge_patience_seconds:
+            said = f"the work of pod {pod.name} has ended, but its container {pod.held_by}, which something has added, runs on"
+            return Reason.HELD_BY_SIDECAR, said
+    return None
 
 
 def _unschedulable(job: Job) -> tuple[Reason, str] | None:

@@ -174,7 +174,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
     stage = StageName(config.stage)
     if revision is None and isinstance(config, ProbeConfig):
         revision = config.revision
-    name, queue = obj.metadata.name, stage_queue(obj.spec, stage)
+    name, queue, placement = obj.metadata.name, stage_queue(obj.spec, stage), stage_placement(obj.spec, stage)
     annotations = {names.KEY_ANNOTATION: config.key, names.TEMPLATE_ANNOTATION: template_hash(obj, stage)}
     return {
         "apiVersion": "batch/v1",
@@ -195,15 +195,16 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
             "template": {
                 "metadata": {
                     # No revision here: a Service selects a revision's pods, and a probe's pod is none of its servers.
-                    "labels": names.labels(name, stage=stage),
+                    "labels": {**(placement.labels or {}), **names.labels(name, stage=stage)},
                     "annotations": {
+                        **(placement.annotations or {}),
                         CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json()),
                         **_scraping(stage),
                     },
                 },
                 "spec": pod_spec(
                     _program(obj, settings, config),
-                    stage_placement(obj.spec, stage),
+                    placement,
                     settings,
                     restart_policy="Never",
                 ),

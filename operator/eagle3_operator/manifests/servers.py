@@ -62,7 +62,7 @@ def deployment(
         draft: folder of the converted draft; None for the plain revision.
         record: what the revision is, to rebuild a lost status from.
     """
-    name = obj.metadata.name
+    name, placement = obj.metadata.name, serve_placement(obj.spec)
     # On both, as Kueue itself would copy it: the pods wait for quota one by one, held back by a scheduling gate.
     labels = names.labels(name, revision=number, queue=obj.spec.queue_name)
     annotations = {
@@ -82,10 +82,13 @@ def deployment(
             "revisionHistoryLimit": 0,
             "progressDeadlineSeconds": math.ceil(start_budget(obj.spec, facts)) + BEFORE_THE_CONTAINER,
             "template": {
-                "metadata": {"labels": labels, "annotations": _pod_annotations(obj.spec, draft)},
+                "metadata": {
+                    "labels": {**(placement.labels or {}), **labels},
+                    "annotations": {**(placement.annotations or {}), **_pod_annotations(obj.spec, draft)},
+                },
                 "spec": pod_spec(
                     _program(obj, facts, number, draft),
-                    serve_placement(obj.spec),
+                    placement,
                     settings,
                     restart_policy="Always",
                 ),

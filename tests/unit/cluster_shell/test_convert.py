@@ -9,10 +9,12 @@ import pytest
 from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_api.quantity import quantity
 from eagle3_operator.cluster.convert import (
+    Run,
     claim_from,
     controller_uid,
     deployment_from,
     job_from,
+    main_container,
     pod_from,
     revision_number,
     runs,
@@ -128,6 +130,66 @@ def test_the_main_container_counts_and_no_sidecar() -> None:
     made = pod_from(pod(status=status))
     assert (made.exit_code, made.termination_message, made.restarts) == (11, "bad data", 1)
     assert made.finished_at == at(LATER)
+
+
+def test_a_mesh_that_puts_its_container_first_takes_nothing_for_its_own() -> None:
+    made = pod(
+        status={
+            "phase": "Failed",
+            "containerStatuses": [container({"running": {}}, name="proxy"), container(ended(11))],
+        }
+    )
+    made["spec"]["containers"].insert(0, {"name": "proxy", "ports": [{"name": "http", "containerPort": 15001}]})
+    assert main_container(made) == "stage"
+    assert (pod_from(made).exit_code, pod_from(made).port) == (11, None)
+
+
+def test_a_sidecar_of_kubernetes_own_that_is_restarted_is_no_failure_of_the_pod() -> None:
+    restarted = container({"running": {}}, name="proxy", lastState=ended(1), restartCount=1)
+    made = pod(
+        status={
+            "phase": "Running",
+            "initContainerStatuses": [restarted],
+            "containerStatuses": [container({"running": {}})],
+        }
+    )
+    made["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always"}]
+    assert pod_from(made).exit_code is None
+    made["spec"]["initContainers"] = [{"name": "proxy"}]
+    assert pod_from(made).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "phase", "sidecar", "held_by"),
+    [
+        ("Never", "Running", {"running": {}}, "a-sidecar"),
+        ("Never", "Running", ended(0), None),
+        ("Never", "Succeeded", {"running": {}}, None),
+        ("Always", "Running", {"running": {}}, None),
+    ],
+)
+def test_a_pod_whose_work_has_ended_is_held_by_a_container_that_runs_on(
+    policy: str, phase: str, sidecar: Json, held_by: str | None
+) -> None:
+    statuses = [container(sidecar, name="a-sidecar"), container(ended(0))]
+    made = pod(status={"phase": phase, "containerStatuses": statuses})
+    made["spec"]["restartPolicy"] = policy
+    assert pod_from(made).held_by == held_by
+
+
+def test_who_has_suspended_a_job_last_is_known() -> None:
+    def wrote(manager: str, time: str, field: str = "f:suspend") -> Json:
+        return {"manager": manager, "time": time, "fieldsV1": {"f:spec": {field: {}}}}
+
+    job: Json = {"metadata": metadata("j"), "spec": {"suspend": True}}
+    assert job_from(Run(job, job), (), owner=UID).suspended_by is None
+    job["metadata"]["managedFields"] = [
+        wrote("kueue", LATER),
+        wrote("eagle3-operator", BORN),
+        wrote("a-person", LAST, "f:parallelism"),
+        {"manager": "a-controller", "subresource": "status", "time": LAST, "fieldsV1": {"f:status": {"f:active": {}}}},
+    ]
+    assert job_from(Run(job, job), (), owner=UID).suspended_by == "kueue"
 
 
 def test_a_crash_looping_server_has_an_ending_a_reason_and_has_started() -> None:

@@ -181,6 +181,38 @@ def test_a_stage_that_fails_for_what_another_has_made_has_that_one_retried() -> 
     assert world.condition("DraftTrained").message == f"{message}. Then retry: {command}"
 
 
+def test_a_job_that_a_sidecar_of_somebody_elses_keeps_from_ending_is_told_after_two_minutes() -> None:
+    world = World().settle()
+    pod = Pod(
+        "kimi-inspect-x",
+        world.now,
+        "Running",
+        started_at=world.now,
+        exit_code=0,
+        finished_at=world.now,
+        held_by="istio-proxy",
+    )
+    world._put_job(replace(world.job("inspect"), pods=(pod,)))
+    assert world.settle().reason("Accepted") == ("Unknown", Reason.INSPECTING)
+    world.later(121).settle()
+    assert world.reason("Accepted") == ("Unknown", Reason.HELD_BY_SIDECAR)
+    assert (
+        "its container istio-proxy, which something has added, runs on. Have it added as"
+        in world.condition("Ready").message
+    )
+
+
+@pytest.mark.parametrize(("by", "resumed"), [("kueue", False), (None, True), ("eagle3-operator", True)])
+def test_only_what_was_suspended_for_the_object_is_resumed_with_it(by: str | None, resumed: bool) -> None:
+    world = World().settle()
+    world._put_job(replace(world.job("inspect"), suspended=True, suspended_by=by, pods=()))
+    world.settle()
+    assert world.job("inspect").suspended is not resumed
+    if not resumed:
+        assert world.reason("Accepted") == ("Unknown", Reason.SUSPENDED)
+        assert "was suspended by kueue" in world.condition("Ready").message
+
+
 def test_a_retry_gives_a_failed_stage_another_chance_once() -> None:
     world = World().settle().finish("inspect")
     world.fail("extract", Reason.DATA_UNREADABLE, "line 7 is no JSON.")
