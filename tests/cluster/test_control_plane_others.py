@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,16 @@ def looks(operator: OperatorProcess) -> float:
     return sum(operator.metrics("reconciles_total").values())
 
 
+def _more_looks(operator: OperatorProcess, than: float) -> bool:
+    return looks(operator) > than
+
+
 def looked_at(site: Site, operator: OperatorProcess, times: int) -> None:
     """Wait until an object was looked at again so many times, each because a child of it was changed."""
     for _ in range(times):
         before = looks(operator)
         site.poke("kimi", str(time.monotonic()))
-        wait_for("another look", 20, lambda before=before: looks(operator) > before)
+        wait_for("another look", 20, partial(_more_looks, operator, before))
 
 
 def settled(operator: OperatorProcess) -> float:
