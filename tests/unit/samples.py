@@ -30,9 +30,12 @@ from eagle3_api.jobs import (
     TrainResult,
 )
 from eagle3_api.spec import Eagle3Draft
-from eagle3_operator.settings import Settings
+from eagle3_operator.settings import PrometheusServer, Settings
 
-SETTINGS = Settings(draft_image="registry.example.com/eagle3-draft:0.1.0")
+SETTINGS = Settings(
+    draft_image="registry.example.com/eagle3-draft:0.1.0",
+    prometheus={"default": PrometheusServer(url="http://prometheus.monitoring:9090")},
+)
 
 UID = "6f1c2d7e-0d6c-4a53-9f0e-0c5f6a1b2c3d"
 DRAFT = "/eagle3/drafts/llm/llama-8b/convert/c0c0c0c0c0c0c0c0"

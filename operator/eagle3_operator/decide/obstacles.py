@@ -46,6 +46,22 @@ def taken_name(view: View) -> Said | None:
     return Said("False", Reason.NAME_CONFLICT, text)
 
 
+def unknown_prometheus(view: View, before: Eagle3DraftStatus) -> Said | None:
+    """A Prometheus that nobody has: told before the first stage, not when a draft serves after days and nothing judges it.
+
+    Later an edit of the chart's values stops nothing: ``DraftHealthy`` says that there are no metrics.
+    """
+    watch, servers = view.obj.spec.watch, view.settings.prometheus
+    if watch is None or watch.prometheus is None or watch.prometheus.name in servers or before.stages:
+        return None
+    known = ", ".join(sorted(servers)) or "none"
+    text = (
+        f"watch.prometheus.name: the chart's values name no Prometheus {watch.prometheus.name!r} (prometheus.servers: {known}). "
+        "Correct it, have it added there, or leave watch.prometheus out: then the operator reads the serving pods themselves"
+    )
+    return Said("False", Reason.INVALID_CONFIGURATION, text)
+
+
 def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> Said | None:
     """Make the claims that are ours to make, which go with the object or outlive it as ``deletionPolicy`` says now.
 

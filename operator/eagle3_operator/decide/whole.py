@@ -11,7 +11,7 @@ from eagle3_operator.decide.advancing import advance_chain
 from eagle3_operator.decide.chain import Actions, View, halt
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
-from eagle3_operator.decide.obstacles import forbidden, taken_name, without_claims
+from eagle3_operator.decide.obstacles import forbidden, taken_name, unknown_prometheus, without_claims
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.rollout import Rollout
 from eagle3_operator.decide.room import unchanged
@@ -40,7 +40,9 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     view = View(obj, retried.seen, settings, now)
     actions = Actions(delete=list(retried.delete))
     not_allowed = forbidden(obj, settings)
-    obstacle = not_allowed or taken_name(view) or without_claims(view, known, actions)
+    obstacle = (
+        not_allowed or taken_name(view) or unknown_prometheus(view, known) or without_claims(view, known, actions)
+    )
     chain = {stage.name: stage for stage in known.stages}
     facts, room = known.resolved, unchanged(known, view, under_way=False)
     attempts = Attempts(chain, known.attempts)

@@ -22,9 +22,8 @@ from eagle3_api.jobs import (
 from eagle3_operator.decide.stages import Attempts, after_inspection, clean
 from eagle3_operator.decision import Decision, Delete, Manifest
 from eagle3_operator.observation import Claim, Pod, Service
-from eagle3_operator.settings import Settings
 from unit.decide.world import World, serving_draft, stamp, trained
-from unit.samples import EXTRACTED, FACTS, KIMI, converted, measured
+from unit.samples import EXTRACTED, FACTS, KIMI, SETTINGS, converted, measured
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:
@@ -431,6 +430,20 @@ def test_a_claim_that_somebody_else_made_is_not_taken_for_ours() -> None:
     world.seen = replace(world.seen, claims={**world.seen.claims, theirs.name: replace(theirs, owned=True)})
     world.edit(deletionPolicy="Delete").settle()
     assert world.job("inspect")
+
+
+def test_a_prometheus_that_nobody_has_is_told_before_anything_is_started_and_stops_nothing_later() -> None:
+    nameless = SETTINGS.model_copy(update={"prometheus": {}})
+    world = World(settings=nameless).settle()
+    assert world.created == []
+    assert world.reason() == world.reason("Accepted") == ("False", Reason.INVALID_CONFIGURATION)
+    assert "no Prometheus 'default' (prometheus.servers: none)" in world.condition("Accepted").message
+    world.edit(watch={"prometheus": None}).settle()
+    assert world.job("inspect")
+    begun = World().settle().finish("inspect")
+    begun.settings = nameless
+    begun.settle()
+    assert begun.reason("Accepted") == ("True", Reason.ACCEPTED)
 
 
 def test_nothing_is_trained_where_the_name_of_the_service_is_somebody_elses() -> None:
@@ -962,6 +975,6 @@ def test_an_image_whose_version_cannot_be_read_is_told_and_not_tried_for_ever() 
 
 
 def test_a_service_account_that_the_chart_allows_is_the_pods() -> None:
-    world = World(settings=Settings(allowed_service_accounts=["trainer"]))
+    world = World(settings=SETTINGS.model_copy(update={"allowed_service_accounts": ["trainer"]}))
     world.edit(train={"placement": {"serviceAccountName": "trainer"}})
     assert trained(world).reason("DraftTrained")[0] == "True"

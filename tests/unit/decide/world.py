@@ -23,7 +23,7 @@ from eagle3_operator.decision import Decision, Event, Manifest
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Refusal, Service
 from eagle3_operator.settings import Settings
-from unit.samples import RESULTS, SPEC, measured, merged
+from unit.samples import RESULTS, SETTINGS, SPEC, measured, merged
 
 #: The words of a quota.
 QUOTA = "exceeded quota: few, requested: count/things=1, used: count/things=3, limited: count/things=3"
@@ -44,7 +44,7 @@ class World:
     generation: int = 1
     #: Pods that the nodes have room for; a Deployment beyond it stays Unschedulable.
     room: int = 100
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = SETTINGS
     events: list[Event] = field(default_factory=list)
     applied: list[Manifest] = field(default_factory=list)
     #: Every revision that the public Service has selected, in order.
