@@ -108,7 +108,6 @@ class Probed:
                 "concurrency": 1,
                 "count": 8,
                 "max_tokens": 48,
-                "exact": True,
             }
         )
 
@@ -179,8 +178,11 @@ def test_the_server_without_a_draft_passes_and_leaves_answers_that_say_how_close
     lines = [json.loads(line) for line in (artifact / ANSWERS).read_text().splitlines()]
     assert len(lines) == 8
     for line in lines:
-        assert len(line["gaps"]) == len(line["runnersUp"]) == len(line["outputIds"])
-        assert min(line["gaps"]) >= 0
+        assert len(line["near"]) == len(line["outputIds"])
+        for near, token in zip(line["near"], line["outputIds"], strict=True):
+            assert near[str(token)] == min(near.values()) == 0
+    # Many tokens at once are other sums, in float32 hardly so
+    assert 0 < result.rounding < 1e-3
     assert json.loads((artifact / REPORT).read_text())["templateUnknown"] == ""
 
 

@@ -28,7 +28,6 @@ class ProbeConfig(Model):
     concurrency: int
     count: int = Field(description="Prompts to send.")
     max_tokens: int
-    exact: bool = Field(False, description="fp32 on a CPU: answers are tied only within its own rounding.")
 
 
 class ProbeResult(Model):
@@ -52,6 +51,10 @@ class ProbeResult(Model):
     compared: int = Field(0, description="Answers compared with the plain server's.")
     different: int = Field(0, description="Of them, those that differ beyond a tie.")
     ties: int = 0
+    tie: float = Field(0, description="The largest gap of two log-probabilities that is a tie.")
+    rounding: float = Field(
+        0, description="How far the plain server moves such gaps, between decoding and prefill of the same tokens."
+    )
     baseline_different: int = Field(
         0,
         description="Of as many answers of the plain server, those that differ from its own second ones beyond a tie.",

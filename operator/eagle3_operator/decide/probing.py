@@ -52,7 +52,6 @@ def probe_config(revision: Revision, plain: Revision | None, view: View, wanted:
         concurrency=spec.probe.concurrency,
         count=spec.probe.prompts,
         max_tokens=spec.probe.max_tokens,
-        exact=facts.target_dtype == "float32",
     )
 
 

@@ -189,9 +189,10 @@ def _answers_differ(case: _Case) -> _Finding | None:
     return _Finding(
         "Fail",
         Reason.NOT_LOSSLESS,
-        f"{result.different} of {result.compared} greedy answers differ from those without speculation, beyond ties "
-        f"(the server without speculation differs from itself in {result.baseline_different}). Fast but wrong: suspect "
-        "the verification kernel (another attention backend) or a draft that is served in another precision",
+        f"{result.different} of {result.compared} greedy answers differ from those without speculation, by more than "
+        f"{result.tie:.2g} in the logits; the server without it moves its own by up to {result.rounding:.2g}, and differs "
+        f"from itself in {result.baseline_different} answers. Fast but wrong: suspect the verification kernel, and try "
+        "another --attention-backend",
     )
 
 

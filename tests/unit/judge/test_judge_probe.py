@@ -185,6 +185,12 @@ def test_changed_greedy_answers_reject_even_a_fast_draft() -> None:
     assert "3 of 64 greedy answers differ" in verdict.message
 
 
+def test_a_changed_answer_is_said_with_how_far_it_is_from_a_tie() -> None:
+    verdict = judge(measured(different=3, tie=0.5, rounding=0.25, baseline_different=1))
+    assert "by more than 0.5 in the logits; the server without it moves its own by up to 0.25" in verdict.message
+    assert "differs from itself in 1 answers" in verdict.message
+
+
 def test_a_server_that_differs_from_itself_as_often_is_not_blamed_on_the_draft() -> None:
     verdict = judge(measured(different=2, baseline_different=2))
     assert verdict.passed

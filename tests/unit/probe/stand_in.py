@@ -25,6 +25,8 @@ class FaultyServer:
     chat_tokens: int | None = None
     #: Verify steps of each answer; 0: no speculation.
     verify_steps: int = 0
+    #: How far it moves the gap of two logits, where it computes many tokens together.
+    rounding: float = 0.0
     #: Returns another answer to one request (method, path, body), or None.
     fault: Callable[[str, str, dict[str, Any]], Answer | None] = lambda method, path, body: None
     requests: int = 0
@@ -68,6 +70,13 @@ class FaultyServer:
             meta["spec_verify_ct"] = self.verify_steps
         if body.get("return_logprob"):
             meta["output_top_logprobs"] = [[[-0.1, i, None], [-3.1, i + 1, None]] for i in ids]
+        if "logprob_start_len" in body:
+            # Computed together, the first of two is a little surer of itself
+            asked = body["input_ids"][body["logprob_start_len"] + 1 :]
+            meta["input_top_logprobs"] = [
+                None,
+                *([[-0.1, i, None], [-3.1 - self.rounding, i + 1, None]] for i in asked),
+            ]
         self.requests += 1
         self.tokens += count
         if not body.get("stream"):

@@ -222,7 +222,15 @@ def test_answers_that_speculation_changed_are_counted(server: FaultyServer, prom
     result = probe.run(made)
     assert (result.compared, result.different) == (3, 1)
     report = json.loads(artifacts.verified(Path(made.folder), "report.json").read_text())
-    assert report["deviations"] == [{"prompt": 1, "position": 3, "kind": "different", "gap": 3.0}]
+    assert report["deviations"] == [{"prompt": 1, "position": 3, "kind": "different"}]
+
+
+def test_answers_are_tied_as_far_as_the_server_without_speculation_moves_its_own_logits(
+    server: FaultyServer, prompts: Path
+) -> None:
+    server.rounding = 0.4
+    result = probe.run(speculative(server, prompts))
+    assert (result.rounding, result.tie) == (pytest.approx(0.4), pytest.approx(0.8))
 
 
 def test_requests_of_somebody_else_are_counted_and_such_a_measurement_is_not_kept(

@@ -30,7 +30,13 @@ _TOKENS = "sglang:generation_tokens_histogram_sum"
 _REQUESTS = "sglang:generation_tokens_histogram_count"
 
 
+#: So many of the likeliest tokens of a position are asked for.
+NEAR = 5
+
 Parsed = TypeVar("Parsed")
+
+#: The likeliest tokens of a position, best first: log-probability, id, text.
+_Best = list[tuple[float, int, str | None]]
 
 
 class _FinishReason(Model):
@@ -42,7 +48,9 @@ class _Meta(Model):
     completion_tokens: int
     finish_reason: _FinishReason | None = None
     spec_verify_ct: int | None = None
-    output_top_logprobs: list[list[tuple[float, int, str | None]]] | None = None
+    output_top_logprobs: list[_Best] | None = None
+    #: Nothing is known of the first token of all.
+    input_top_logprobs: list[_Best | None] | None = None
 
 
 class _Answer(Model):
@@ -79,8 +87,8 @@ class Generated:
 
     output_ids: list[int]
     verify_steps: int
-    #: The two best tokens at each position, best first: (log-probability, id). Only where it was asked for.
-    best: list[tuple[tuple[float, int], tuple[float, int]]]
+    #: Of each position the log-probabilities of the likeliest tokens, best first. Only where they were asked for.
+    best: list[dict[int, float]]
 
     @property
     def tokens(self) -> int:
@@ -171,23 +179,34 @@ class Server:
         Args:
             input_ids: the rendered prompt.
             max_tokens: of the answer, at most.
-            best: report the two best tokens of each position too.
+            best: report the likeliest tokens of each position too.
         """
         body = _greedy(input_ids, max_tokens)
         if best:
-            body |= {"return_logprob": True, "top_logprobs_num": 2}
-        status, text = self._request("POST", "/generate", body)
-        if status != 200:
-            raise self._refused("/generate", status, text)
-        answer = self._parsed(_ANSWER, "/generate", text)
-        meta = answer.meta_info
-        if meta.finish_reason is not None and meta.finish_reason.type == "abort":
-            raise self._died(f"it aborted a request: {meta.finish_reason.message}")
+            body |= {"return_logprob": True, "top_logprobs_num": NEAR}
+        answer = self._generated(body)
         return Generated(
             output_ids=answer.output_ids,
-            verify_steps=meta.spec_verify_ct or 0,
-            best=[(first[:2], second[:2]) for first, second, *_ in meta.output_top_logprobs or []],
+            verify_steps=answer.meta_info.spec_verify_ct or 0,
+            best=[_likeliest(position) for position in answer.meta_info.output_top_logprobs or []],
         )
+
+    def prefilled(self, input_ids: list[int], answer_ids: list[int]) -> list[dict[int, float]]:
+        """The likeliest tokens of each position of an answer that the server is given, computed together.
+
+        One token is generated, so that the server counts one request of one token.
+
+        Args:
+            input_ids: the rendered prompt, of one token at least.
+            answer_ids: what followed it.
+
+        Returns:
+            Of each position of the answer the log-probabilities of its likeliest tokens, best first.
+        """
+        body = _greedy([*input_ids, *answer_ids], 1)
+        body |= {"return_logprob": True, "top_logprobs_num": NEAR, "logprob_start_len": len(input_ids) - 1}
+        told = self._generated(body).meta_info.input_top_logprobs or []
+        return [_likeliest(position or []) for position in told[len(told) - len(answer_ids) :]]
 
     def stream(self, input_ids: list[int], max_tokens: int) -> Streamed:
         """Answer greedily, and tell when the tokens came."""
@@ -240,6 +259,17 @@ class Server:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._died(f"{path}: {str(error) or type(error).__name__}") from error
+
+    def _generated(self, body: Mapping[str, Any]) -> _Answer:
+        """An answer of ``/generate`` that was not aborted."""
+        status, text = self._request("POST", "/generate", body)
+        if status != 200:
+            raise self._refused("/generate", status, text)
+        answer = self._parsed(_ANSWER, "/generate", text)
+        reason = answer.meta_info.finish_reason
+        if reason is not None and reason.type == "abort":
+            raise self._died(f"it aborted a request: {reason.message}")
+        return answer
 
     def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         response = self._send(method, path, body)
@@ -301,6 +331,10 @@ class Server:
         return StageError(
             ExitCode.ENGINE_CRASHED, Reason.PROBE_ERROR, f"the server at {self.url} went away while measured: {what}"
         )
+
+
+def _likeliest(position: _Best) -> dict[int, float]:
+    return {token: log_probability for log_probability, token, _ in position}
 
 
 def _greedy(input_ids: list[int], max_tokens: int) -> dict[str, Any]:

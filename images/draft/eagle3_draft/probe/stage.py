@@ -4,8 +4,9 @@
 2. Warm up, empty the prefix cache, then send the prompts at the asked concurrency: this run alone is timed.
 3. Stream a few of them at the same concurrency, for the latencies. Streaming costs the server an event a step, more of
    them without speculation than with, so the timed run does not stream.
-4. The plain server: answer all prompts again, with the two best tokens of each position. These answers are the baseline;
-   how they differ from the timed ones is what the server differs from itself.
+4. The plain server: answer all prompts again, with the likeliest tokens of each position. These answers are the baseline;
+   how they differ from the timed ones is what the server differs from itself. Then it computes them once more as parts of
+   prompts: how far that moves its logits is its rounding (``lossless``).
 5. Send conversations through the server's own chat template and compare the length with our rendering.
 6. See whether anybody else was served meanwhile.
 """
@@ -34,6 +35,9 @@ WARM_UP_REQUESTS = 2
 #: Prompts that are streamed for the latencies, and conversations that go through the server's chat template.
 STREAMED = 8
 CONVERSATIONS = 4
+#: Tokens of an answer that are computed once more, one answer at a time: the server holds their logits of the whole
+#: vocabulary at once, beside everything else that fills its GPU.
+PREFILLED = 128
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,12 @@ class _Seen:
 
     timed: Throughput
     latency: Latency
-    #: As published: of a plain server with gaps.
+    #: As published: of a plain server with the tokens near its own.
     answers: list[Answer]
+    #: Of the plain server.
+    rounding: float
+    #: The largest gap that is a tie.
+    epsilon: float
     compared: int
     deviations: list[Deviation]
     template: _Template
@@ -89,7 +97,7 @@ def run(config: ProbeConfig) -> ProbeResult:
     server.wait()
     info = server.info()
     chosen = prompts.select(given, count=config.count, room=_room(info, config.max_tokens))
-    seen = _measure(config, server, chosen, baseline, lossless.epsilon(info.get("dtype"), exact=config.exact))
+    seen = _measure(config, server, chosen, baseline, info.get("dtype"))
     result = _result(config, info, seen, baseline)
     if not result.foreign_requests:
         _publish(config, info, chosen, seen, result, baseline)
@@ -103,7 +111,7 @@ def _room(info: dict[str, Any], max_tokens: int) -> int | None:
 
 
 def _measure(
-    config: ProbeConfig, server: Server, chosen: list[Prompt], baseline: _Baseline | None, epsilon: float
+    config: ProbeConfig, server: Server, chosen: list[Prompt], baseline: _Baseline | None, dtype: object
 ) -> _Seen:
     before = server.counters()
     requests = _Requests(server, chosen, config)
@@ -116,18 +124,22 @@ def _measure(
     # Prompts may have been sent more than once; the first answers count
     first = {prompt.index: answer.output_ids for prompt, answer in zip(chosen, timed.answers, strict=False)}
     if baseline is None:
-        answers = requests.with_gaps()
+        answers = requests.with_near_tokens()
+        rounding = requests.rounding(answers)
         reference = {answer.prompt: answer for answer in answers}
     else:
         answers = [Answer(prompt=index, output_ids=output_ids) for index, output_ids in first.items()]
-        reference = baseline.answers
+        rounding, reference = baseline.result.rounding, baseline.answers
     compared = [index for index in first if index in reference]
+    epsilon = lossless.epsilon(dtype, rounding)
     found = (lossless.deviation(reference[index], first[index], epsilon) for index in compared)
 
     return _Seen(
         timed=timed,
         latency=latency,
         answers=answers,
+        rounding=rounding,
+        epsilon=epsilon,
         compared=len(compared),
         deviations=[deviation for deviation in found if deviation is not None],
         template=requests.template(),
@@ -148,9 +160,9 @@ class _Requests:
         self._concurrency = config.concurrency
         self._timed = measure.repeated(chosen, config.concurrency)
         self._streamed = measure.repeated(chosen[:STREAMED], config.concurrency)
-        gaps = 0 if config.baseline else len(chosen)
+        of_baseline = 0 if config.baseline else 2 * len(chosen)
         self._progress = Progress(
-            WARM_UP_REQUESTS + len(self._timed) + len(self._streamed) + gaps + CONVERSATIONS, "requests"
+            WARM_UP_REQUESTS + len(self._timed) + len(self._streamed) + of_baseline + CONVERSATIONS, "requests"
         )
 
     def warm_up(self) -> None:
@@ -178,7 +190,7 @@ class _Requests:
         )
         return measure.latency(answers)
 
-    def with_gaps(self) -> list[Answer]:
+    def with_near_tokens(self) -> list[Answer]:
         """All prompts once more, with how close each decision was."""
         answers, _ = measure.at_concurrency(
             lambda prompt: self._server.generate(prompt.input_ids, self._max_tokens, best=True),
@@ -190,11 +202,20 @@ class _Requests:
             Answer(
                 prompt=prompt.index,
                 output_ids=answer.output_ids,
-                gaps=[round(first[0] - second[0], 6) for first, second in answer.best],
-                runners_up=[second[1] for _, second in answer.best],
+                near=[_below_the_best(position) for position in answer.best],
             )
             for prompt, answer in zip(self._chosen, answers, strict=True)
         ]
+
+    def rounding(self, answers: list[Answer]) -> float:
+        """How far the server moves its own logits between decoding and prefill."""
+        largest = 0.0
+        for prompt, answer in zip(self._chosen, answers, strict=True):
+            again = self._server.prefilled(prompt.input_ids, answer.output_ids[:PREFILLED])
+            self._count(1)
+            decoded = [{token: -far for token, far in position.items()} for position in answer.near[:PREFILLED]]
+            largest = max(largest, lossless.rounding(decoded, again))
+        return largest
 
     def template(self) -> _Template:
         """A few conversations through the server's own chat template."""
@@ -214,6 +235,11 @@ class _Requests:
         self.requests += 1
         self.tokens += tokens
         self._progress.update(self.requests)
+
+
+def _below_the_best(position: dict[int, float]) -> dict[int, float]:
+    best = max(position.values(), default=0.0)
+    return {token: round(best - log_probability, 6) for token, log_probability in position.items()}
 
 
 def _foreign(before: Counters | None, after: Counters | None, ours: _Requests) -> int:
@@ -250,6 +276,8 @@ def _result(config: ProbeConfig, info: dict[str, Any], seen: _Seen, baseline: _B
         different=sum(found.kind == "different" for found in seen.deviations),
         ties=sum(found.kind == "tie" for found in seen.deviations),
         baseline_different=baseline.result.different if baseline else 0,
+        rounding=round(seen.rounding, 6),
+        tie=round(seen.epsilon, 6),
         argument_mismatches=arguments.mismatches(config.expected_arguments, info),
         template_mismatch=seen.template.mismatch,
         foreign_requests=seen.foreign_requests,
@@ -281,7 +309,6 @@ def _publish(
         "revision": config.revision,
         "server": {"version": info.get("version"), "dtype": info.get("dtype")}
         | {name: info.get(name) for name in config.expected_arguments},
-        "epsilon": lossless.epsilon(info.get("dtype"), exact=config.exact),
         "deviations": [found.to_json() for found in seen.deviations],
         "answers": [
             {"prompt": prompt.index, "promptTokens": len(prompt.input_ids), "tokens": answer.tokens}
