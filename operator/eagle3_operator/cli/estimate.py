@@ -1,4 +1,4 @@
-"""What the features of an object will take: bytes, tokens, hours."""
+"""What an object will take, before anything is applied: bytes, tokens and hours, a server's start, a rollback."""
 
 import argparse
 import math

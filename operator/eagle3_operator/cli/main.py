@@ -17,7 +17,7 @@ from eagle3_operator.cli.usage import UsageError
 #: user is to be told what is wrong. It is imported when it is asked for.
 COMMANDS = {
     "status": "where an object stands: stages, revisions, accept length over time",
-    "estimate": "what the features of an object will take",
+    "estimate": "what an object will take: bytes, hours, a start, a rollback",
     "check": "whether a draft's checkpoint can serve, without loading it",
     "render": "the servers' command lines, and why each flag is there",
 }

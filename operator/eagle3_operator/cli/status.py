@@ -4,18 +4,19 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
 from eagle3_api import GROUP, PLURAL
-from eagle3_api.conditions import Type
+from eagle3_api.conditions import Reason, Type
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
 from eagle3_operator.cli.files import first_fault
 from eagle3_operator.cli.table import grid
 from eagle3_operator.cli.usage import UsageError
-from eagle3_operator.decide.times import parse
+from eagle3_operator.decide.times import duration, parse
 
 #: Conditions whose False is good news or nothing to speak of.
 _ABNORMAL = frozenset({Type.STALLED, Type.RECONCILING})
@@ -39,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
     except subprocess.CalledProcessError as error:
         raise UsageError(_last_line(error.stderr)) from None
     try:
-        text = status_text(Eagle3Draft.model_validate_json(found))
+        text = status_text(Eagle3Draft.model_validate_json(found), datetime.now(UTC))
     except ValidationError as error:
         path, said = first_fault(error)
         raise UsageError(
@@ -54,15 +55,20 @@ def _last_line(said: str) -> str:
     return next((line for line in reversed(said.strip().splitlines()) if line), "kubectl failed without a word")
 
 
-def status_text(obj: Eagle3Draft) -> str:
-    """All of it, as paragraphs; those that have nothing to say are left out."""
+def status_text(obj: Eagle3Draft, now: datetime) -> str:
+    """All of it, as paragraphs; those that have nothing to say are left out.
+
+    Args:
+        obj: as it is in the cluster.
+        now: an aware time, for what is under way.
+    """
     status = Eagle3DraftStatus.model_validate(obj.status)
     if not status.conditions:
         return f"{obj.metadata.name}: the operator has not looked at it yet"
     paragraphs = [
         _headline(obj, status),
         _conditions(status),
-        _stages(status.stages, {condition.message for condition in status.conditions}),
+        _stages(status.stages, now, {condition.message for condition in status.conditions}),
         _published(status.artifact),
         _revisions(status.revisions),
         *(_traffic(revision) for revision in status.revisions if revision.number == status.serving_revision),
@@ -78,10 +84,15 @@ def _headline(obj: Eagle3Draft, status: Eagle3DraftStatus) -> str:
 
 
 def _conditions(status: Eagle3DraftStatus) -> str:
-    """Those that are not as they should be. What one says as another before it, as Ready mostly does, is told once."""
+    """Those that are not as they should be, but for what only waits for its turn.
+
+    What one says as another before it, as Ready mostly does, is told once.
+    """
     rows, told = [], {condition.message for condition in status.conditions if condition.type is Type.READY}
     for condition in status.conditions:
         if condition.type is Type.READY or condition.status == ("False" if condition.type in _ABNORMAL else "True"):
+            continue
+        if condition.status == "Unknown" and condition.reason == Reason.PENDING:
             continue
         said = "as above" if condition.message and condition.message in told else condition.message
         rows.append((condition.type, condition.status, condition.reason, said))
@@ -89,8 +100,8 @@ def _conditions(status: Eagle3DraftStatus) -> str:
     return grid(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows) if rows else ""
 
 
-def _stages(stages: Iterable[StageStatus], told: Collection[str]) -> str:
-    rows = [(stage.name, stage.state, _took(stage), _said(stage, told), stage.artifact or "") for stage in stages]
+def _stages(stages: Iterable[StageStatus], now: datetime, told: Collection[str]) -> str:
+    rows = [(stage.name, stage.state, _took(stage, now), _said(stage, told), stage.artifact or "") for stage in stages]
     return grid(("STAGE", "STATE", "TOOK", "PROGRESS", "ARTIFACT"), rows) if rows else ""
 
 
@@ -100,10 +111,12 @@ def _published(artifact: ArtifactStatus | None) -> str:
     return grid(("PUBLISHED",), [(place,) for place in places if place]) if any(places) else ""
 
 
-def _took(stage: StageStatus) -> str:
-    if stage.started_at is None or stage.finished_at is None:
+def _took(stage: StageStatus, now: datetime) -> str:
+    """How long it took, or has taken so far."""
+    if stage.started_at is None:
         return ""
-    seconds = int((parse(stage.finished_at) - parse(stage.started_at)).total_seconds())
+    end = parse(stage.finished_at) if stage.finished_at is not None else now
+    seconds = int((end - parse(stage.started_at)).total_seconds())
     hours, minutes = seconds // 3600, seconds % 3600 // 60
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds % 60:02}s"
 
@@ -113,7 +126,9 @@ def _said(stage: StageStatus, told: Collection[str]) -> str:
         return stage.reason if stage.message in told else f"{stage.reason}: {stage.message}"
     if stage.progress is None or stage.finished_at is not None:
         return ""
-    return f"{stage.progress.done:.0%} {stage.progress.message}".rstrip()
+    left = stage.progress.seconds_left
+    told = (f"{stage.progress.done:.0%}", stage.progress.message, f"{duration(left)} left" if left is not None else "")
+    return ", ".join(filter(None, told))
 
 
 def _revisions(revisions: Iterable[RevisionStatus]) -> str:

@@ -3,12 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from eagle3_api.estimate import Estimate, Shape, bytes_per_token, estimate, readable_bytes, ways_to_store
+from eagle3_api.estimate import (
+    Estimate,
+    Shape,
+    bytes_per_token,
+    estimate,
+    readable_bytes,
+    startup_seconds,
+    ways_to_store,
+)
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.quantity import quantity
 from eagle3_api.rates import COMPUTED_SHARE, READ_SHARE, TOGETHER, Gpu, Size, answer_rate, prefill_rate
 from eagle3_api.sglang import default_layers
-from eagle3_api.spec import Data, Eagle3DraftSpec
+from eagle3_api.spec import Data, Eagle3DraftSpec, seconds
+from eagle3_operator.decide.times import duration
 
 TEACHERS: dict[TeacherKind, str] = {
     "LastState": "LastState: every probability that the draft can learn",
@@ -20,8 +29,8 @@ MILLION = 1_000_000
 
 #: Instead of a number of tokens, where the object says nothing of them: all else is then told of a million.
 UNBOUNDED = (
-    "all that there are, and what is told here is of each million: nothing bounds the data. For a total count them into "
-    "data.expectedTokens, or set data.maxSamples. Inspect counts in any case before a GPU is taken"
+    "not known: nothing bounds the data, so what follows is for a million tokens. For a total count them into "
+    "data.expectedTokens, or set data.maxSamples. Inspect counts them in any case before a GPU is taken"
 )
 
 
@@ -48,7 +57,7 @@ class Said:
 
 
 def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) -> str:
-    """The estimate of an object's extraction, one line a fact.
+    """What an object will take, one line a fact: its extraction, a server's start, and a rollback.
 
     Args:
         spec: of the object.
@@ -58,11 +67,19 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) ->
     """
     data = spec.data
     if spec.draft.checkpoint is not None or data is None:
-        return "nothing is extracted: draft.checkpoint adopts a draft that was trained elsewhere"
-    layers = spec.draft.auxiliary_layers or default_layers(shape.layers)
-    if layers is None:
+        rows = [("features", "none: draft.checkpoint adopts a draft that was trained elsewhere")]
+    elif (layers := spec.draft.auxiliary_layers or default_layers(shape.layers)) is None:
         return f"a target of {shape.layers} layers has no default ones; name draft.auxiliaryLayers"
+    else:
+        rows = _extraction(spec, data, layers, shape, gpu, said)
+    rows += _serving(spec, shape)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
+
+def _extraction(
+    spec: Eagle3DraftSpec, data: Data, layers: Sequence[int], shape: Shape, gpu: Gpu, said: Said
+) -> list[tuple[str, str]]:
     bounded = data.expected_tokens is not None or data.max_samples is not None
 
     def of(dtype: FeatureDtype, teacher: TeacherKind) -> Estimate:
@@ -81,7 +98,7 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) ->
     dtype, teacher = spec.extract.dtype, spec.extract.teacher
     chosen = of(dtype, teacher)
     counted = f"{chosen.tokens / 1e6:,.1f} M ({chosen.source})" if bounded else chosen.source
-    rows = [
+    return [
         ("target", f"{spec.target.model}: hidden {shape.hidden_size:,}, {shape.layers} layers"),
         ("states", f"layers {', '.join(map(str, layers))}{' and the last' if teacher == 'LastState' else ''}, {dtype}"),
         ("teacher", TEACHERS[teacher]),
@@ -92,7 +109,7 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) ->
             f"{readable_bytes(chosen.bytes)}{_against_claim(spec, chosen) if bounded else ' for each million tokens'}",
         ),
         *(
-            (f"{way.dtype} {way.teacher}", readable_bytes(of(way.dtype, way.teacher).bytes))
+            (f"or {way.dtype} {way.teacher}", readable_bytes(of(way.dtype, way.teacher).bytes))
             for way in ways_to_store(dtype, teacher)
             if way.change
         ),
@@ -103,8 +120,25 @@ def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) ->
         *_reckoned(shape, gpu, said, answers=data.regeneration is not None),
         ("kept", "as extract.retain says" if spec.extract.retain else "until the draft is trained"),
     ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _serving(spec: Eagle3DraftSpec, shape: Shape) -> list[tuple[str, str]]:
+    """How long a server may take to start, and what it costs to go back to the revision before."""
+    serve, watch = spec.serve, spec.watched
+    if serve is None or watch is None:
+        return []
+    if serve.start_timeout is not None:
+        start = f"up to {duration(seconds(serve.start_timeout))} (serve.startTimeout)"
+    elif shape.size is not None:
+        budget, weights = startup_seconds(int(shape.size.weight_bytes)), shape.size.weight_bytes / 1e9
+        start = f"up to {duration(budget)} before it counts as hung: {weights:,.0f} GB of weights"
+    else:
+        start = "not known: the target's parameters are not"
+    noticed = duration(watch.failures.of * seconds(watch.window))
+    warm = f"then a second while the former revision is warm (serve.bakeTime {serve.bake_time}), and later a start"
+    if serve.surge == "Never":
+        warm = "then a start, during which the Service has no pod (serve.surge: Never)"
+    return [("start", start), ("rollback", f"bad traffic is noticed after {noticed}, {warm}")]
 
 
 def _rate(
@@ -121,7 +155,8 @@ def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | No
     if tokens_per_second is None:
         return "not known: the target's parameters are not; give --tokens-per-second or the whole config.json"
     hours = chosen.hours(tokens_per_second, pods)
-    each = f"{spec.extract.gpus} GPUs at {tokens_per_second:,.0f} tokens/s"
+    gpus = spec.extract.gpus
+    each = f"{gpus} GPU{'' if gpus == 1 else 's'} at {tokens_per_second:,.0f} tokens/s"
     written = readable_bytes(tokens_per_second * chosen.per_token)
     return (
         f"{_duration(hours)} on "

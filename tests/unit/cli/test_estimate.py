@@ -40,7 +40,7 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert "0.7 h on a pod of 8 GPUs at 37,088 tokens/s, if the volume takes 1.98 GiB/s" in table["time"]
     assert "2.1 h more at 11,364 tokens/s" in table["answers"]
     assert "estimated, not measured: 2 x 32.0 G parameters a token at 30% of 989 Tflop/s a GPU" in table["rates"]
-    assert table["fp8 TopK"].strip() == "1.75 TiB"
+    assert table["or fp8 TopK"].strip() == "1.75 TiB"
 
 
 def test_another_size_is_another_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_without_any_bound_the_user_is_told_what_a_million_tokens_take_and_what_
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     table = told(capsys, "-f", edited(tmp_path, expectedTokens=None, maxSamples=None))
-    assert "nothing bounds the data. For a total count them into data.expectedTokens" in table["tokens"]
+    assert "For a total count them into data.expectedTokens" in table["tokens"]
     assert table["features"].strip() == "53.42 GiB for each million tokens"
     assert table["time"].strip().startswith("0.4 min on a pod of 8 GPUs")
 
@@ -114,3 +114,17 @@ def test_a_file_without_an_object_and_a_spec_with_a_fault_are_named(
     (tmp_path / "x.yaml").write_text("kind: ConfigMap")
     assert "holds 0 Eagle3Drafts" in refused(capsys, "-f", str(tmp_path / "x.yaml"))
     assert "spec.data.maxLength" in refused(capsys, "-f", edited(tmp_path, maxLength=1))
+
+
+def test_a_start_and_a_rollback_are_told_before_anything_serves(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    one_node = told(capsys, "-f", str(EXAMPLES / "kimi-k25.yaml"))
+    assert one_node["start"].strip() == "up to 30m before it counts as hung: 600 GB of weights"
+    assert "noticed after 10m, then a start, during which the Service has no pod" in one_node["rollback"]
+    small = told(capsys, "-f", str(EXAMPLES / "minimal.yaml"))
+    assert "a second while the former revision is warm (serve.bakeTime 10m)" in small["rollback"]
+    assert "start" not in told(capsys, "-f", str(EXAMPLES / "train-only.yaml"))
+    adopted = told(capsys, "-f", str(EXAMPLES / "adopt-checkpoint.yaml"))
+    assert "draft.checkpoint adopts a draft" in adopted["features"]
+    assert "start" in adopted

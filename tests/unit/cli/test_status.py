@@ -1,19 +1,22 @@
 """``kubectl eagle3 status``: one look at where an object stands."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import PublishResult, Stored
+from eagle3_api.jobs import Progress, PublishResult, Stored
 from eagle3_operator.cli.status import status_text
-from unit.decide.world import World, serving_draft, serving_plain, trained
+from unit.decide.world import START, World, serving_draft, serving_plain, trained
 from unit.samples import measured
 
 
 def paragraphs(world: World) -> dict[str, list[str]]:
     """Of the text, by their first word."""
-    return {part.split()[0]: part.splitlines() for part in status_text(world.obj).split("\n\n")}
+    return {part.split()[0]: part.splitlines() for part in status_text(world.obj, world.now).split("\n\n")}
 
 
 def test_an_object_that_nobody_looked_at_says_so() -> None:
-    assert "has not looked at it yet" in status_text(World().obj)
+    assert "has not looked at it yet" in status_text(World().obj, START)
 
 
 def test_stages_say_what_they_made_and_where() -> None:
@@ -68,3 +71,19 @@ def test_traffic_is_told_window_by_window() -> None:
     lines = paragraphs(world)["r1"]
     assert lines[0] == "r1 under traffic"
     assert len(lines) == 4
+
+
+def test_what_is_under_way_says_how_long_it_has_been_and_how_long_it_will_be() -> None:
+    world = World().settle().finish("inspect").settle()
+    progress = Progress(done=0.62, message="epoch 4/5", seconds_left=12240, time=world.now.timestamp())
+    world._put_job(replace(world.job("extract"), started_at=world.now - timedelta(hours=2), progress=progress))
+    world.settle()
+    (line,) = (line for line in paragraphs(world)["STAGE"] if line.startswith("extract"))
+    assert "62%, epoch 4/5, 3.4h left" in line
+    assert "2h00m" in line
+
+
+def test_what_only_waits_for_its_turn_is_not_told() -> None:
+    told = "\n".join(paragraphs(World().settle())["CONDITION"])
+    assert "Pending" not in told
+    assert "Accepted" in told
