@@ -282,7 +282,6 @@ class CapturePoints:
 _RUN_ON_A_CPU = (PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE) - {
     "Qwen3NextForCausalLM",
     "DeepseekV32ForCausalLM",
-    "KimiK25ForConditionalGeneration",
 }
 
 #: Releases whose models and capture points were read, each with the architectures whose states were also compared with those

@@ -21,7 +21,7 @@ from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Sample
 from gpu.extracting import CHUNKED, every, extract, stored
 from gpu.rounding import Distance, distances
-from served.architectures import EVERY, OF_A_GPU, architectures, new_target, sets_of_layers
+from served.architectures import EVERY, OF_A_GPU, WITH_CODE, architectures, new_target, sets_of_layers
 from served.injection import injected
 from unit.train.corpus import END, VOCABULARY
 
@@ -44,6 +44,7 @@ SUMMED_LATER = (
     "Glm4MoeForCausalLM",
     "Glm4MoeLiteForCausalLM",
     "DeepseekV3ForCausalLM",
+    "KimiK25ForConditionalGeneration",
 )
 
 #: Where it decides so.
@@ -148,6 +149,7 @@ def samples_of(
             variables={"PYTHONPATH": os.pathsep.join(path), "EAGLE3_SUMMED": str(summed)},
             layers=list(case.layers),
             tensor_parallel_size=case.gpus,
+            trust_remote_code=case.architecture in WITH_CODE,
         )
         assert summed.exists() == (case.gpus > 1)
         return every(features)

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from eagle3_api.sglang import EMBEDDING_SINCE, RAW_UNLESS_FIRST_IS_ONE, Version
+from served import kimi
 from unit.train import corpus
 
 #: Of every one of them.
@@ -146,6 +147,7 @@ def _of(sizes: Sizes) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
             {**grouped, **latent, "topk_method": "greedy", "n_group": 1, "topk_group": 1, "scoring_func": "softmax"},
         ),
         "DeepseekV3ForCausalLM": ("deepseek_v3", {**grouped, **latent}),
+        kimi.ARCHITECTURE: ("deepseek_v3", {**grouped, **latent}),
         "ApertusForCausalLM": ("apertus", {}),
         "MiniMaxM2ForCausalLM": (
             "minimax_m2",
@@ -196,13 +198,17 @@ _PROCESSORS = {
 }
 
 
+#: Those whose targets bring Python of their own.
+WITH_CODE = frozenset({kimi.ARCHITECTURE})
+
+
 def architectures() -> list[str]:
     """Those that there are targets of."""
     return list(_of(SMALLEST))
 
 
 def new_target(architecture: str, folder: Path, sizes: Sizes = SMALLEST) -> Any:
-    """Write a target, and return it as transformers has it. Its weights are numbers that bf16 has, too."""
+    """Write a target, and return it as transformers has it: of Kimi-K2.5 the language model. Its weights are numbers that bf16 has, too."""
     torch.manual_seed(0)
     model_type, own = _of(sizes)[architecture]
     sees = architecture in _PROCESSORS
@@ -217,6 +223,8 @@ def new_target(architecture: str, folder: Path, sizes: Sizes = SMALLEST) -> Any:
             parameter.copy_(parameter.bfloat16())
     model.eval().save_pretrained(folder)
     corpus.new_tokenizer().save_pretrained(folder)
+    if architecture == kimi.ARCHITECTURE:
+        kimi.see(folder)
     if sees:
         processor, films = _PROCESSORS[architecture]
         pictures = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": processor}

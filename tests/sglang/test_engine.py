@@ -21,7 +21,7 @@ from eagle3_api.sglang import (
 )
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import LastState
-from served.architectures import EVERY, VOCABULARY, new_target, sets_of_layers
+from served.architectures import EVERY, VOCABULARY, WITH_CODE, new_target, sets_of_layers
 from served.extraction import OF_TWO_RANKS, TOLERANCE, Extraction, conversations, in_sglang
 from tiny.flags import SERVE_ARGUMENTS
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 HERE = Version(0, 5, 21)
 
 #: Model code of SGLang that differs in how it captures. Llama is in test_extract.py, and here with the others.
-OFTEN = ("Qwen2ForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM", "DeepseekV3ForCausalLM")
+OFTEN = ("Qwen2ForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM", "KimiK25ForConditionalGeneration")
 RARELY = tuple(sorted(CAPTURE_KNOWN[HERE].difference(OFTEN)))
 
 #: Of the first of them, where nothing else is said.
@@ -124,7 +124,13 @@ class World:
         arguments = [*SERVE_ARGUMENTS, "--chunked-prefill-size", "32"]  # of the longer conversations two or more
         extraction = Extraction(self.folder, self.targets[architecture].folder, self._data)
         config = extraction.config(
-            **{"arguments": arguments, "layers": LAYERS, "tensor_parallel_size": self._ranks, **changes}
+            **{
+                "arguments": arguments,
+                "layers": LAYERS,
+                "tensor_parallel_size": self._ranks,
+                "trust_remote_code": architecture in WITH_CODE,
+                **changes,
+            }
         )
         job = {"config": config.to_json(), "conversations": self.said, "code": code or {}}
         self._jobs.append({**job, "out": str(self.folder / name)})

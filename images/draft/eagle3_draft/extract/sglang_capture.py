@@ -166,7 +166,9 @@ class Capture:
                 self._plan.teacher, hidden, partial(_logits, processor, lm_head, batch), processor.config.vocab_size
             )
             if not self._failed:
-                self._take(input_ids, hidden, teaching, batch, aux_hidden_states)
+                # A language model inside of another, as Kimi-K2.5's, is given embeddings in place of tokens
+                tokens = batch.input_ids if input_ids is None else input_ids
+                self._take(tokens, hidden, teaching, batch, aux_hidden_states)
         except Exception as error:
             self._note(error)
 
@@ -185,7 +187,7 @@ class Capture:
                 "the target's logits are changed after its head. A draft cannot be trained on it",
             )
 
-    def _take(self, input_ids: Any, hidden: Any, teaching: Teaching, batch: Any, aux: Any) -> None:
+    def _take(self, tokens: Any, hidden: Any, teaching: Teaching, batch: Any, aux: Any) -> None:
         aux = pack_aux_hidden_states(aux) if aux is not None else hidden[:, :0]
         expected = len(self._plan.ids) * hidden.shape[-1]
         if aux.shape != (hidden.shape[0], expected):
@@ -203,7 +205,7 @@ class Capture:
             if _is_ours(request)
         ]
         columns = as_stored(
-            {"input_ids": input_ids, "hidden": aux, **tensors(teaching)}, self._plan.dtype, hidden.shape[-1]
+            {"input_ids": tokens, "hidden": aux, **tensors(teaching)}, self._plan.dtype, hidden.shape[-1]
         )
         chosen: Any = slice(0, sum(counts))  # what follows is padding
         if len(rows) < len(counts):
