@@ -93,6 +93,20 @@ def test_a_pod_that_runs_once_the_features_are_gone_does_not_wait_for_their_clai
     assert ("features" in claims) == (stage in ("inspect", "extract", "train", "clean"))
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_only_who_reads_the_target_or_the_data_waits_for_what_came_from_a_hub(stage: StageName) -> None:
+    storage = {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}, "models": {"claim": "fetched"}}
+    spec = pod(made(stage, target={"model": "org/llama"}, storage=storage))
+    claims = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in spec["volumes"]}
+    assert ("fetched" in claims) == (stage not in ("clean", "publish", "hook", "probe"))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_only_publish_and_its_hook_are_let_into_the_registry(stage: StageName) -> None:
+    secrets = {volume.get("secret", {}).get("secretName") for volume in pod(made(stage))["volumes"]}
+    assert ("registry" in secrets) == (stage in ("publish", "hook"))
+
+
 UNIMPORTANT = st.fixed_dictionaries(
     {},
     optional={
@@ -147,6 +161,14 @@ def test_a_hook_sees_what_was_pushed_and_neither_drafts_nor_held_out_data() -> N
     assert "/eagle3/drafts" not in mounts
     published = mounts["/eagle3/published"]
     assert (published["subPath"], published["readOnly"]) == ("llm/llama-8b/publish/pppp", True)
+
+
+@pytest.mark.parametrize("secret", ["registry", None])
+def test_a_hook_is_told_of_a_login_where_there_is_one(secret: str | None) -> None:
+    oci = {"reference": "registry.example.com/llm/llama-8b-eagle3", "secret": secret}
+    container = pod(made(StageName.HOOK, publish={"oci": oci, "hook": HOOK}))["containers"][0]
+    told = {variable["name"] for variable in container["env"]}
+    assert ("DOCKER_CONFIG" in told) == (secret is not None)
 
 
 def test_a_hook_has_of_the_object_s_volumes_and_variables_what_it_names() -> None:
