@@ -53,7 +53,7 @@ def advance_chain(
     for link in links:
         room = asked(links, former | chain, view, facts, before)
         waiting = (room.waiting if is_large(view.obj.spec, link.stage) else None) or (
-            unmounted if link.stage in FEATURE_STAGES else None
+            unmounted or retention.awaited_removal(view) if link.stage in FEATURE_STAGES else None
         )
         step = advance(link, former.get(link.stage), view, waiting)
         actions.apply += retention.claim_anew(step, view)

@@ -4,7 +4,8 @@ What later stages need of them lies with the drafts. ``retain`` keeps them. A fi
 draft is adopted none are needed: those of former specs go once it is converted.
 
 Where the operator made a claim for the features alone, it goes with them, and is made anew when a stage wants it. On a claim of
-the user's, on one that somebody else uses, or in an object store, a Job removes them.
+the user's, on one that somebody else uses, or in an object store, a Job removes them. The same Job removes what trainings that were
+given up left with the drafts; a training that ends does it itself, so that where a claim goes there is a Job only if none did.
 
 That the claim goes is in the status before it is deleted: whatever is lost on the way, nobody takes an empty claim for the features.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import StageName
+from eagle3_api.jobs import CleanConfig, StageName
 from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import stages, times
 from eagle3_operator.decide.chain import Actions, Step, View, Waiting, advance, new_status
@@ -83,7 +84,9 @@ def clean(
         return []
     if begun is None and (view.obj.spec.extract.retain or (name is not None and view.obj.spec.suspend)):
         return []
-    if name is not None and (status := _without_claim(name, link, begun, view, actions)) is not None:
+    trained = chain.get(StageName.TRAIN)
+    tidy = trained is not None and trained.job is not None
+    if name is not None and (status := _without_claim(name, link, begun, view, actions, tidy)) is not None:
         chain[StageName.CLEAN] = status
         return [link]
     step = advance(link, before, view)
@@ -117,6 +120,15 @@ def restored(
     return {name: status for name, status in former.items() if name not in renewed}, replace(view, seen=seen)
 
 
+def awaited_removal(view: View) -> Waiting | None:
+    """Why no features and no checkpoints can be made, if so: a Job that removes them is not gone yet, and may take new ones for old."""
+    for job in view.seen.jobs.values():
+        there = not job.pods or any(view.holds_place(pod) for pod in job.pods)
+        if job.stage == StageName.CLEAN and not job.finished and there:
+            return Reason.PENDING, f"{job.kind} {job.name}, which removes features, is being ended"
+    return None
+
+
 def _has_left(former: Mapping[StageName, StageStatus], view: View) -> bool:
     """Where a draft is adopted: whether former specs may have left features, or a claim of ours for them."""
     extracted, there = former.get(StageName.EXTRACT), names.claim_name(view.obj, "features") in view.seen.claims
@@ -135,8 +147,11 @@ def _remembered(link: Link) -> StageStatus:
 
 def _begun(cleaned: StageStatus | None, features: str | None) -> bool:
     """Whether these features' claim is going, or a Job that removes them has ever been there: they may not be whole any more."""
-    if cleaned is None or cleaned.artifact != features:
-        return False
+    return cleaned is not None and cleaned.artifact == features and _is_under_way(cleaned)
+
+
+def _is_under_way(cleaned: StageStatus) -> bool:
+    """Whether a claim is going, or gone, or there has ever been a Job that removes features."""
     return cleaned.job is not None or cleaned.state in _GOING
 
 
@@ -153,23 +168,39 @@ def _own_claim(view: View) -> str | None:
 
 
 def _without_claim(
-    name: str, link: Link, begun: StageStatus | None, view: View, actions: Actions
+    name: str, link: Link, begun: StageStatus | None, view: View, actions: Actions, tidy: bool
 ) -> StageStatus | None:
     """Clean's status where the features' claim goes with them, one step further; None where a Job is to remove them.
 
     A Job of the object that is under way is waited for: those of former versions of the operator mount the claim too.
+
+    Args:
+        tidy: the draft was trained by a Job of this spec, which removed what other trainings had left with the drafts.
     """
     claim = view.seen.claims.get(name)
     if begun is None:
         return _deletion(name, link, view)
     if claim is None or claim.terminating:
-        return _deleted(name, begun, view)
+        return _deleted(name, begun, view) if tidy else _tidied(link, begun, view, actions)
     if begun.job is not None or claim.used_by:
         return begun if begun.state is StageState.SUCCEEDED else None
     if view.obj.spec.suspend or claim.used_by is None or any(not job.finished for job in view.seen.jobs.values()):
         return begun
     actions.delete.append(Delete("PersistentVolumeClaim", name))
-    return _deleted(name, begun, view)
+    return _deleted(name, begun, view) if tidy else begun
+
+
+def _tidied(link: Link, begun: StageStatus, view: View, actions: Actions) -> StageStatus:
+    """Clean's status once the features' claim has gone, and trainings that no draft came of may have left something with the drafts.
+
+    Until there is a Job it is under way all the same: nobody is to make the claim anew.
+    """
+    if not isinstance(link.config, CleanConfig):
+        raise TypeError(f"{link.stage} cleans nothing")
+    config = link.config.model_copy(update={"features_gone": True})
+    step = advance(replace(link, config=config), begun, view)
+    actions.add(step)
+    return step.status if step.status.job else step.status.model_copy(update={"state": StageState.RUNNING})
 
 
 def _deletion(name: str, link: Link, view: View) -> StageStatus:
@@ -188,7 +219,7 @@ def _deleted(name: str, begun: StageStatus, view: View) -> StageStatus:
 
 def claim_has_gone(view: View, before: Eagle3DraftStatus) -> bool:
     """Whether the features' claim goes or went with them, and is to be made only when a stage wants it."""
-    cleaned = any(stage.name is StageName.CLEAN and stage.state in _GOING for stage in before.stages)
+    cleaned = any(stage.name is StageName.CLEAN and _is_under_way(stage) for stage in before.stages)
     return cleaned and _own_claim(view) is not None
 
 

@@ -10,6 +10,7 @@ from eagle3_api.jobs import (
     FATAL_EXIT_CODES,
     LIBRARY,
     METRICS_PORT,
+    CleanConfig,
     ConvertConfig,
     HookConfig,
     InspectConfig,
@@ -287,7 +288,9 @@ def _mounts(obj: Eagle3Draft, config: JobConfig) -> tuple[Mount, ...]:
 
 def _sees_features(config: JobConfig) -> bool:
     """Whether a stage makes, reads or removes features, or asks for their space. Where a draft is adopted no inspection does."""
-    if isinstance(config, InspectConfig) and (config.features_gone or config.checkpoint is not None):
+    if isinstance(config, InspectConfig | CleanConfig) and config.features_gone:
+        return False
+    if isinstance(config, InspectConfig) and config.checkpoint is not None:
         return False
     return config.stage in FEATURE_STAGES
 

@@ -789,6 +789,49 @@ def test_a_training_that_needs_its_features_again_has_the_claim_made_anew() -> N
     assert "kimi-features" not in world.seen.claims
 
 
+def given_up(world: World) -> World:
+    """Another training is begun, and ends in nothing: its best weights so far lie with the drafts."""
+    world.edit(train={"epochs": 9}).settle().finish("extract")
+    assert not world.job("train").finished
+    return world
+
+
+@pytest.mark.parametrize(
+    "instead", [{"train": {"epochs": 3}}, {"draft": {"checkpoint": "/data/another", "vocabularySize": None}}]
+)
+def test_where_the_claim_of_features_goes_a_job_removes_what_a_training_that_was_given_up_left_with_the_drafts(
+    instead: dict[str, Any],
+) -> None:
+    """No training ends that would do it: an edit is taken back, or a draft adopted."""
+    world = trained(on_a_claim_of_the_operators(train={"epochs": 3}))
+    assert not world.jobs("clean"), "the training itself did it"
+    given_up(world).edit(**instead).settle()
+    if "draft" in instead:
+        world.finish("inspect").finish("convert")
+    assert "kimi-features" not in world.seen.claims
+    pod = world.applied_job("clean")["spec"]["template"]["spec"]
+    assert "/eagle3/features" not in json.dumps(pod["containers"][0]["volumeMounts"]), "it would wait for the claim"
+    assert "kimi-features" not in world.seen.claims
+    world.finish("clean").later(3600).settle()
+    assert "kimi-features" not in world.seen.claims, "and is not made again for nothing"
+    assert sum("clean" in name for name in world.created) == 1
+
+
+@pytest.mark.parametrize("hindered", [{"suspend": True}, {}])
+def test_a_job_that_cannot_remove_what_was_left_with_the_drafts_has_no_claim_made_anew(
+    hindered: dict[str, Any],
+) -> None:
+    world = given_up(trained(on_a_claim_of_the_operators(train={"epochs": 3}))).edit(train={"epochs": 3}).settle()
+    if hindered:
+        world.edit(**hindered).settle()
+    else:
+        world.fail("clean", Reason.STORAGE_UNAVAILABLE, "read-only file system")
+        assert "read-only" in world.condition("FeaturesReady").message
+    world.annotations["eagle3.dev/retry"] = "inspect@again"
+    world.later(3600).settle()
+    assert "kimi-features" not in world.seen.claims
+
+
 @pytest.mark.parametrize("going", [False, True])
 def test_an_inspection_after_the_training_needs_no_volume_for_the_features(going: bool) -> None:
     """One of their whole size would be provisioned to be deleted; where there is none, not even a server could be edited."""
@@ -943,6 +986,21 @@ def test_a_training_does_not_wait_for_features_that_are_just_being_removed() -> 
     assert world.job("clean")
     world.edit(train={"epochs": 9}).settle()
     assert not [job for job in world.jobs("clean") if not job.finished]
+    assert world.created.count(extract) == 2
+
+
+def test_nothing_is_extracted_where_a_removal_that_is_to_end_may_still_remove() -> None:
+    """Its pod may be on a node that hears nobody, and take what is made now for what it was to remove: for a while that is borne."""
+    world = trained()
+    extract, clean = world.job("extract").name, world.job("clean")
+    pod = Pod("clean-x", world.now, "Running", started_at=world.now, gone_by=world.now + timedelta(seconds=30))
+    going = replace(clean, terminating=True, pods=(pod,))
+    world.edit(train={"epochs": 9}).step()
+    world.seen = replace(world.seen, jobs={**world.seen.jobs, going.name: going})
+    world.settle()
+    assert world.created.count(extract) == 1
+    assert f"Job {clean.name}, which removes features, is being ended" in world.condition("FeaturesReady").message
+    world.later(3600).settle()
     assert world.created.count(extract) == 2
 
 

@@ -1,5 +1,6 @@
 """What is extracted is what the target computes, whole or not at all, and is not computed twice."""
 
+import errno
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -618,6 +620,50 @@ def test_a_volume_that_fills_up_ends_the_extraction_by_name_and_the_next_run_goe
     assert (result.whole, result.conversations) == (True, 60)
     assert again.calls < 60 - 40  # two parts and the shards before the last one were there
     assert len(Features.open(volume / "features").train) == 60 - result.held_out
+
+
+class AskedAhead(FaultyEngine):
+    """Computes all that it is asked for at once, beside who takes it, as SGLang does."""
+
+    def __init__(self, real: Engine, at: int, fault: Callable[[States], States]) -> None:
+        super().__init__(real, at, fault)
+        self.asked: list[Future[States]] = []
+        self._computing = ThreadPoolExecutor(1)
+
+    def states(self, conversations: Sequence[Sequence[int]]) -> Iterator[States]:
+        found = [self._computing.submit(next, self._real.states([ids])) for ids in conversations]
+        self.asked += found
+        return self._taken(found)
+
+    def _taken(self, found: Sequence[Future[States]]) -> Iterator[States]:
+        for number, states in enumerate(found, 1):
+            yield self._fault(states.result()) if number == self._at else states.result()
+
+    def close(self) -> None:
+        self._computing.shutdown(cancel_futures=True)
+        super().close()
+
+
+def test_a_part_that_cannot_be_stored_ends_the_next_one_that_was_asked_for_and_leaves_nothing_of_it(
+    world: World, tmp_path: Path
+) -> None:
+    def full(states: States) -> States:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    config = world.config(folder=str(tmp_path / "one"))
+    ahead = AskedAhead(engine(config), 15, full)
+    with pytest.raises(OSError, match="No space"):
+        run(config, load=lambda _: ahead, shard_bytes=20_000, part_conversations=20)
+    assert len(ahead.asked) > 20, "the second part was asked for"
+    assert all(one.done() for one in ahead.asked), "and is not computed on for nobody"
+    assert not (tmp_path / "one" / "part-00001-of-00003" / MANIFEST).exists()
+    assert run(config, load=engine, shard_bytes=20_000, part_conversations=20).whole
+    assert run(world.config(folder=str(tmp_path / "two")), load=engine, shard_bytes=20_000, part_conversations=20).whole
+    assert shards(tmp_path / "one") == shards(tmp_path / "two")
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.safetensors")}
 
 
 def refused(act: Callable[[], object], code: ExitCode, reason: Reason, *words: str) -> None:
