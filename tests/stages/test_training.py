@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE,
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
 from eagle3_draft import artifacts
+from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.stage import StageError
@@ -241,6 +243,21 @@ def test_two_ranks_in_one_pod_are_evicted_in_time_and_the_kill_of_one_may_be_tri
         os.kill(launcher, signal.SIGCONT)
         assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
     assert "rank 1 of the training died and said nothing" in said(tmp_path / "killed").message
+
+
+def test_an_eviction_is_heard_while_the_draft_is_measured_however_long_that_takes(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    read = Features.open(made.features)
+    long = replace(made, features=tmp_path / "features")
+    corpus.write_features(long, list(read.train), 500 * list(read.held_out))
+    # A checkpoint is made before each measure, and no other
+    config = short(long, tmp_path, processes=2, checkpoint_interval=3600.0)
+    with supervised(config, tmp_path / "evicted") as process:
+        wait_for_step(process, config, 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(config.grace_seconds) == ExitCode.INTERRUPTED
+    assert "interrupted while the draft was measured after step" in said(tmp_path / "evicted").message
 
 
 def test_two_processes_survive_a_kill_to_the_same_bits(made: corpus.Corpus, tmp_path: Path) -> None:

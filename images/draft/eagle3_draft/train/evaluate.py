@@ -41,7 +41,7 @@ def evaluate(
     loss: Loss,
     device: torch.device,
     recorder: Recorder,
-    progress: Callable[[float], None],
+    before_batch: Callable[[float], None],
 ) -> Evaluation:
     """Measure on all samples, each rank on its share.
 
@@ -56,7 +56,7 @@ def evaluate(
         loss: what is made small.
         device: where the ranks' numbers are added up.
         recorder: takes down what the draft proposes.
-        progress: is told the share that is done.
+        before_batch: is told the share that is done, on all ranks together. What it raises ends the measure.
     """
     lengths = samples.lengths.tolist()
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -68,6 +68,7 @@ def evaluate(
     model.eval()
     rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
     for number, chosen in enumerate(rounds):
+        before_batch(number / len(rounds))
         dealt = share(chosen, lengths, ranks)[rank]
         mine = samples.read(dealt)
         packed = pack(mine, columns, multiple=multiple) if mine else idle(samples[0], columns, multiple=multiple)
@@ -84,7 +85,6 @@ def evaluate(
             chains += survivors(table, batch.table([torch.ones_like(of_step) for of_step in right], missing=False)).to(
                 device
             )
-        progress((number + 1) / len(rounds))
     model.train()
     dist.all_reduce(sums)
     dist.all_reduce(walked)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,7 +83,7 @@ class Training:
     Args:
         config: of the stage.
         device: of this rank.
-        stop: looked at between two steps.
+        stop: looked at between two steps, and between two batches of a measure.
     """
 
     def __init__(self, config: TrainConfig, device: torch.device, stop: StopRequest) -> None:
@@ -330,10 +331,19 @@ class Training:
             loss=self.config.loss,
             device=self.device,
             recorder=recorder,
-            progress=lambda done: self._say(
-                min(step, len(self.plan.steps) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured"
-            ),
+            before_batch=partial(self._measuring, step, epoch),
         )
+
+    def _measuring(self, step: int, epoch: int, done: float) -> None:
+        """Say how far the measure is; end it if any rank is to stop. It is lost, and nothing else: a checkpoint was made before."""
+        self._say(min(step, len(self.plan.steps) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured")
+        to_stop = torch.tensor([self.stop.received], dtype=torch.int64)
+        dist.all_reduce(to_stop, dist.ReduceOp.MAX)
+        if to_stop.item():
+            self.checkpoints.wait()
+            raise self._interrupted(
+                f"while the draft was measured after step {step} of {len(self.plan.steps)}; the next try measures it anew"
+            )
 
     def _accept_length(self, evaluation: dict[str, Any]) -> float:
         """By which drafts are compared: with as many draft steps as are unrolled in training."""
