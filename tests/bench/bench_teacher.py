@@ -115,7 +115,7 @@ def measured(learning: Learning, exact: Features) -> Evaluation:
         loss=CROSS_ENTROPY,
         device=CPU,
         recorder=Recorder(exact.held_out.lengths.tolist(), UNROLL),
-        progress=lambda _: None,
+        before_batch=lambda _: None,
     )
 
 

@@ -45,8 +45,7 @@ from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.learning import Learning
-from eagle3_draft.train.loss import known_rows
-from eagle3_draft.train.portions import Portion
+from eagle3_draft.train.portions import Portion, count
 from eagle3_draft.train.worker import be_deterministic
 
 #: Dense bf16 products of this size on random data, FLOP/s: what one H200 was seen to sustain at its best.
@@ -164,9 +163,10 @@ class Ours:
             factor=FACTORS[precision],
             shards=shards,
         )
-        batch = pack(inputs.samples, UNROLL, multiple=self.learning.multiple).to(device)
-        known = known_rows(self.learning.teacher.labels(batch.teaching), batch.label_rows)
-        self.portion, self.notes = Portion(batch, known), torch.zeros(2, device=device)
+        knows = self.learning.teacher.knows.cpu()
+        batch = pack(inputs.samples, UNROLL, knows=knows, multiple=self.learning.multiple)
+        self.portion = Portion(batch, count(inputs.samples, knows, UNROLL)).to(device)
+        self.notes = torch.zeros(2, device=device)
 
     def step(self) -> torch.Tensor:
         """One optimizer step; its loss."""

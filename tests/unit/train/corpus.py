@@ -192,7 +192,9 @@ def step_on(learning: Learning, *batches: Batch, rate: float, notes: Tensor) -> 
     """An optimizer step on batches that are on its device, each in a pass of its own: what ``Learning.step`` returns."""
     answers = [learning.teacher.labels(batch.teaching) for batch in batches]
     known = [known_rows(of_batch, batch.label_rows) for of_batch, batch in zip(answers, batches, strict=True)]
-    portions = [Portion(batch, torch.stack(known).sum(0)) for batch in batches]
+    labelled = sum(len(batch.label_rows[0]) for batch in batches)
+    counts = torch.cat([torch.stack(known).sum(0), torch.tensor([labelled], device=notes.device)])
+    portions = [Portion(batch, counts) for batch in batches]
     return learning.step(portions, len(portions), rate, notes)
 
 

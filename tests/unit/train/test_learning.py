@@ -11,6 +11,7 @@ from eagle3_draft.model.factor import Factor, Fp8Factor
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.learning import CLIP, Learning, precision_policy
 from eagle3_draft.train.loss import CROSS_ENTROPY
+from eagle3_draft.train.portions import Portion, count
 from unit.model.test_draft import SWITCHES, config
 from unit.train.corpus import step_on
 from unit.train.test_loss import LOSSES
@@ -64,6 +65,34 @@ def test_drafts_of_every_kind_learn(switches: str) -> None:
     assert found[-1] < 0.9 * found[0]
 
 
+@pytest.mark.parametrize("switches", ["plain", "latent attention, yarn, EAGLE-3.1", "all"])
+def test_of_labels_that_the_draft_does_not_know_nothing_is_computed_and_nothing_else_is_learned(switches: str) -> None:
+    torch.manual_seed(3)
+    told = [LastState.of(last, last @ HEAD.T) for last in torch.randn(3, 20, 32)]
+    samples = [
+        Sample(
+            torch.arange(20, dtype=torch.int32), torch.randint(0, 4, (20,)).clamp(max=1), torch.randn(20, 96), of_one
+        )
+        for of_one in told
+    ]
+    results, gradients, computed = [], [], []
+    for knows in (None, torch.arange(VOCABULARY) < len(IDS)):
+        learning, batch = new_learning(switches=switches), pack(samples, STEPS, knows=knows)
+        learning.optimizer.register_step_pre_hook(lambda *_, of=learning: gradients.append(gradients_of(of)))
+        portion = Portion(batch, count(samples, learning.teacher.knows, STEPS))
+        results.append(learning.step([portion], 1, 1e-3, torch.zeros(0)))
+        computed.append(sum(batch.rows.alive))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+    for skipped, whole in zip(*gradients, strict=True):
+        torch.testing.assert_close(skipped, whole, rtol=1e-4, atol=1e-6)
+    assert computed[1] < computed[0]
+
+
+def gradients_of(learning: Learning) -> list[torch.Tensor]:
+    """Those of all weights."""
+    return [weight.grad.full_tensor() for group in learning.optimizer.param_groups for weight in group["params"]]
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_drafts_learn_from_stored_probabilities(loss: Loss) -> None:
     found = losses(new_learning(loss=loss), new_batch(60, stored=16), 15)
@@ -106,9 +135,8 @@ def test_the_gradient_that_the_optimizer_takes_is_never_longer_than_the_bound_ov
     learning = new_learning()
     taken: list[float] = []
 
-    def measure(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        gradients = [weight.grad.full_tensor().norm() for group in optimizer.param_groups for weight in group["params"]]
-        taken.append(torch.stack(gradients).norm().item())
+    def measure(*_: object) -> None:
+        taken.append(torch.stack([gradient.norm() for gradient in gradients_of(learning)]).norm().item())
 
     learning.optimizer.register_step_pre_hook(measure)
     told = [step_on(learning, new_batch(60), rate=3e-3, notes=torch.zeros(0))[1].item() for _ in range(3)]

@@ -12,7 +12,7 @@ from eagle3_draft.features import Features, LastState, Sample
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, known_rows
 from eagle3_draft.train.plan import Pass, Plan
-from eagle3_draft.train.portions import Portion, Portions, counted_rows
+from eagle3_draft.train.portions import Portion, Portions, count
 from eagle3_draft.train.prefetch import AHEAD, prefetched
 from gpu import store
 from unit.model.test_draft import config
@@ -41,11 +41,10 @@ def portions_of(made: corpus.Corpus, ranks: int = 1, rank: int = 0) -> tuple[Pla
     return plan, Portions(samples, plan, KNOWS, unroll_steps=STEPS, multiple=1, pin=False)
 
 
-masks = st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=4)
-
-
-@given(masks, st.integers(0, 2**16))
-def test_what_is_counted_on_the_host_is_what_the_loss_counts(masks: list[list[bool]], seed: int) -> None:
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=4), st.integers(0, 2**16))
+def test_what_is_counted_on_the_host_is_what_the_loss_and_the_accuracy_count(
+    masks: list[list[bool]], seed: int
+) -> None:
     torch.manual_seed(seed)
     samples = [
         Sample(
@@ -57,8 +56,8 @@ def test_what_is_counted_on_the_host_is_what_the_loss_counts(masks: list[list[bo
         for mask in masks
     ]
     batch = pack(samples, STEPS)
-    expected = known_rows(TEACHER.labels(batch.teaching), batch.label_rows)
-    assert torch.equal(counted_rows(samples, TEACHER.knows, STEPS), expected)
+    counted = known_rows(TEACHER.labels(batch.teaching), batch.label_rows)
+    assert count(samples, TEACHER.knows, STEPS).tolist() == [*counted.tolist(), len(batch.label_rows[0])]
 
 
 def test_every_portion_tells_the_rows_of_the_whole_step_and_a_rank_without_conversations_counts_none(
@@ -67,12 +66,13 @@ def test_every_portion_tells_the_rows_of_the_whole_step_and_a_rank_without_conve
     plan, portions = portions_of(made)
     whole = [portions.make(one) for one in plan.passes(0)[: plan.steps[0].passes]]
     assert len(whole) > 4 * AHEAD
-    counted = counted_rows([Features.open(made.features).train[i] for i in plan.own(plan.steps[0])], KNOWS, STEPS)
-    assert all(torch.equal(one.counted, counted) for one in whole)
+    counts = count([Features.open(made.features).train[i] for i in plan.own(plan.steps[0])], KNOWS, STEPS)
+    assert all(torch.equal(one.counts, counts) for one in whole)
+    assert sum(len(one.batch.wanted[0]) for one in whole) == counts[0] < counts[-1]
     assert sum(sum(one.batch.documents) for one in whole) == plan.steps[0].tokens
     plan, portions = portions_of(made, ranks=99, rank=98)
     idle = portions.make(plan.passes(0)[0])
-    assert not idle.counted.any()
+    assert not idle.counts.any()
     assert not len(idle.batch.supervised)
 
 

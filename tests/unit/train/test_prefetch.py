@@ -23,7 +23,7 @@ def portion_of(number: int) -> Portion:
 
 def test_portions_come_in_order() -> None:
     with closing(prefetched(portion_of, range(7), CPU)) as portions:
-        assert [(int(one.counted[0]), int(one.batch.input_ids[0])) for one in portions] == [(n, n) for n in range(7)]
+        assert [(int(one.counts[0]), int(one.batch.input_ids[0])) for one in portions] == [(n, n) for n in range(7)]
 
 
 def test_it_is_a_few_portions_ahead_and_no_more() -> None:
@@ -50,7 +50,7 @@ def test_an_error_is_raised_where_its_portion_would_have_come() -> None:
 
     seen: list[int] = []
     with closing(prefetched(make, range(9), CPU)) as portions, pytest.raises(ValueError, match="shard 3"):
-        seen.extend(int(portion.counted[0]) for portion in portions)
+        seen.extend(int(portion.counts[0]) for portion in portions)
     assert seen == [0, 1, 2]
 
 

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -72,7 +73,8 @@ class Batch:
 
     A *supervised* position is one whose next token is the assistant's: there the target's own prediction is the label. Step
     i of position p is compared with the target at p + 1 + i, so a supervised position is the label of one row of every step, as
-    long as that row is in the same document. The loss mask is thereby that of the predicted token.
+    long as that row is in the same document. The loss mask is thereby that of the predicted token. A batch to learn from has no
+    labels that the draft does not know: nothing is learned of them.
     """
 
     documents: list[int]  # tokens of each document
@@ -134,22 +136,31 @@ class Batch:
         )
 
 
-def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool = False) -> Batch:
+def labels_of(sample: Sample, knows: Tensor | None = None) -> Tensor:
+    """(labels,) int64, the supervised positions of a conversation; ``knows`` as of ``pack``."""
+    supervised = sample.loss_mask[1:].nonzero().flatten()
+    return supervised if knows is None else supervised[knows[sample.teaching.greedy[supervised].long()]]
+
+
+def pack(
+    samples: Sequence[Sample], steps: int, *, knows: Tensor | None = None, multiple: int = 1, pin: bool = False
+) -> Batch:
     """Lay out conversations for ``steps`` unroll steps. At least one.
 
     Args:
         samples: the conversations.
         steps: unroll steps.
+        knows: (target vocabulary,) bool, the labels that are taken: all where it is left out.
         multiple: of which tokens and rows are one: a document that nobody wants fills the pack up.
         pin: whether to put the large tensors where a GPU can copy them from while it computes.
     """
     documents = [len(sample.input_ids) for sample in samples]
+    labels = [labels_of(sample, knows) for sample in samples]
     supervised, starts = [], []
     start = 0
-    for sample, length in zip(samples, documents, strict=True):
-        rows = start + sample.loss_mask[1:].nonzero().flatten()
-        supervised.append(rows)
-        starts.append(torch.full_like(rows, start))
+    for of_sample, length in zip(labels, documents, strict=True):
+        supervised.append(start + of_sample)
+        starts.append(torch.full_like(of_sample, start))
         start += length
     positions, document_starts = torch.cat(supervised), torch.cat(starts)
     wanted, label_rows = [], []
@@ -165,7 +176,7 @@ def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool 
         input_ids=_joined([sample.input_ids for sample in samples], filler, pin).long(),
         features=_joined([sample.hidden for sample in samples], filler, pin),
         teaching=joined(
-            [mapped(sample.teaching, partial(_supervised, sample.loss_mask)) for sample in samples],
+            [mapped(sample.teaching, itemgetter(rows)) for sample, rows in zip(samples, labels, strict=True)],
             partial(_joined, filler=0, pin=pin),
         ),
         supervised=positions,
@@ -177,11 +188,6 @@ def pack(samples: Sequence[Sample], steps: int, *, multiple: int = 1, pin: bool 
         if (scales := [s.hidden_scale for s in samples if s.hidden_scale is not None])
         else None,
     )
-
-
-def _supervised(loss_mask: Tensor, rows: Tensor) -> Tensor:
-    """Those of a conversation's rows whose next token is the assistant's."""
-    return rows[:-1][loss_mask[1:].bool()]
 
 
 def _joined(parts: Sequence[Tensor], filler: int, pin: bool) -> Tensor:

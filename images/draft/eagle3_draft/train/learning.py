@@ -101,13 +101,13 @@ class Learning:
         """
         coming = iter(portions)
         portion = next(coming)
-        steps = len(portion.counted)
-        shared = torch.cat([portion.counted, notes])
+        steps = len(portion.counts) - 1
+        shared = torch.cat([portion.counts, notes])
         dist.all_reduce(shared)
-        counted = shared[:steps]
+        counted, labelled, notes = shared[:steps], shared[steps : steps + 1], shared[steps + 1 :]
         # FSDP averages gradients over the ranks; the loss is a mean over the rows of all
         weights = self.ranks * step_weights(counted, self.loss)
-        sums = torch.zeros(3, steps, device=self.device)
+        sums = torch.zeros(2, steps, device=self.device)
         for number in range(1, passes + 1):
             if number > 1:
                 portion = next(coming)
@@ -115,16 +115,16 @@ class Learning:
             self.sharded.set_requires_all_reduce(number == passes)
             result = self.unroll_loss(portion.batch, weights)
             result.loss.backward()  # type: ignore[no-untyped-call]
-            sums += torch.stack([result.sums.losses, result.sums.right, result.sums.supervised])
+            sums += torch.stack([result.sums.losses, result.sums.right])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
         dist.all_reduce(sums)
-        losses, right, supervised = sums
-        accuracy = right[:1] / supervised[:1].clamp(min=1)
-        return torch.cat([total_loss(losses, counted, self.loss)[None], _whole(norm)[None], accuracy, shared[steps:]])
+        losses, right = sums
+        accuracy = right[:1] / labelled.clamp(min=1)
+        return torch.cat([total_loss(losses, counted, self.loss)[None], _whole(norm)[None], accuracy, notes])
 
     def unroll_loss(self, batch: Batch, weights: Tensor) -> UnrollLoss:
         """The loss of an unroll over a batch; a counted row of each step has these weights, (steps,)."""
