@@ -40,13 +40,13 @@ def jobsets(bed: Testbed, folder: Path) -> Iterator[None]:
 
 def train_on_two_nodes(bed: Testbed, name: str, storage: dict[str, Any]) -> str:
     """Train one draft with two pods, of which one dies without a word on the way; returns the name of what ran them."""
-    train = tiny.manifest()["spec"]["train"] | {"nodes": 2, "checkpointInterval": "1s"}
+    train = tiny.manifest()["spec"]["train"] | {"nodes": 2, "epochs": 1, "checkpointInterval": "1s"}
     bed.create(tiny.manifest(name, train=train, storage=storage))
     scratch = bed.folder(FEATURES) / bed.namespace / name
     bed.wait(name, lambda _: any(scratch.glob("train/*/.step-*[0-9]")), seconds=400, what="a checkpoint")
     (second,) = pods(bed, name, index=1)
     bed.kubectl("exec", second["metadata"]["name"], "--", "sh", "-c", "kill -KILL -1")
-    trained = bed.wait(name, lambda draft: draft.says("DraftTrained", "True"), seconds=400)
+    trained = bed.wait(name, lambda draft: draft.says("DraftTrained", "True"), seconds=600)
     stage = next(stage for stage in trained.status.stages if stage.name is StageName.TRAIN)
     told = [report for pod in pods(bed, name) if (report := done(pod))]
     assert [report.result for report in told] == [stage.result] * 2, "both speak of the one training"

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from io import BufferedWriter
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -40,6 +41,9 @@ MANIFEST_LIMIT = 64 * 1024 * 1024
 
 #: Small files of parts that are asked for at a time: they may have to come over the network.
 READ_TOGETHER = 8
+
+#: Bytes that a volume which is not full takes.
+PROBED = 1024 * 1024
 
 #: Of what is published: readers run as other users.
 FILE_MODE = 0o644
@@ -320,6 +324,23 @@ def _appearing(path: Path) -> Iterator[BufferedWriter]:
         partial.unlink(missing_ok=True)
         raise
     partial.replace(path)
+
+
+@contextmanager
+def noticing_a_full_volume(folder: Path) -> Iterator[None]:
+    """Where a library's writer fails in its own words, and the volume of this folder is full, raises the OSError that says so.
+
+    PyTorch reports that a file ended elsewhere than it thought, safetensors an error of its own kind; and what the ranks of a
+    training tell each other has lost what led to it.
+    """
+    try:
+        yield
+    except BaseException:  # which is all that PyTorch's is
+        with TemporaryFile(dir=folder) as more:
+            more.write(bytes(PROBED))
+            more.flush()
+            os.fsync(more.fileno())
+        raise
 
 
 def remove_partials(folder: Path) -> None:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import KEPT
+from served.volume import small_volume
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -46,3 +47,20 @@ def test_as_many_are_kept_as_checkpoints_can_speak_of(tmp_path: Path) -> None:
     assert proposals is not None
     assert torch.equal(proposals, PROPOSALS + 4)
     assert best.proposals(1) is None
+
+
+def test_weights_that_are_gone_or_cut_short_are_not_there(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    best.keep(torch.nn.Linear(3, 2), 4, PROPOSALS)
+    assert best.has(4)
+    assert not best.has(3)
+    kept = tmp_path / ".best-4.safetensors"
+    os.truncate(kept, kept.stat().st_size - 1)
+    assert not best.has(4)
+
+
+def test_a_full_volume_is_told_as_such_and_is_not_kept_full(tmp_path: Path) -> None:
+    with small_volume(tmp_path / "volume", mebibytes=1) as volume:
+        with pytest.raises(OSError, match="No space left"):
+            BestWeights(volume).keep(torch.nn.Linear(1000, 1000), 4, PROPOSALS)
+        assert [path.name for path in volume.iterdir()] == [".proposals-4.safetensors"]

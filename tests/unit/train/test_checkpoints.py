@@ -1,7 +1,11 @@
 """A checkpoint is there as a whole or not at all."""
 
+import json
+import math
+import os
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from eagle3_api.conditions import Reason
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
+from served.volume import small_volume
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,26 +30,26 @@ def group() -> Iterator[None]:
 
 
 class Training:
-    """A model, an optimizer and their checkpoints."""
+    """A model that reads numbers of some width, an optimizer and their checkpoints."""
 
-    def __init__(self, folder: Path) -> None:
-        self.model = torch.nn.Linear(3, 2)
+    def __init__(self, folder: Path, width: int = 3) -> None:
+        self.model = torch.nn.Linear(width, 2)
         fully_shard(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.checkpoints = Checkpoints(folder, self.model, self.optimizer)
 
     def step(self) -> float:
-        loss: torch.Tensor = self.model(torch.ones(3)).square().sum()
+        loss: torch.Tensor = self.model(torch.ones(self.model.in_features)).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.item()
 
 
-def trained(folder: Path, steps: int) -> Training:
+def trained(folder: Path, steps: int, width: int = 3) -> Training:
     """A training with a checkpoint after each step."""
     torch.manual_seed(0)
-    training = Training(folder)
+    training = Training(folder, width)
     for step in range(1, steps + 1):
         training.step()
         training.checkpoints.save(TrainingState(step=step, tokens=10 * step))
@@ -97,19 +102,64 @@ def test_one_that_was_cut_short_while_it_was_written_is_not_seen(tmp_path: Path)
     assert Training(tmp_path).checkpoints.load() is None
 
 
-def test_one_that_cannot_be_read_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
-    trained(tmp_path, 2)
-    for part in (tmp_path / ".step-2").glob("*.distcp"):
-        part.write_bytes(b"")
+def cut_to(share: float) -> Callable[[Training, Path], None]:
+    """What the file system lost the end of, in each part."""
+
+    def spoil(_: Training, checkpoint: Path) -> None:
+        for part in checkpoint.glob("*.distcp"):
+            os.truncate(part, int(part.stat().st_size * share))
+
+    return spoil
+
+
+def with_an_optimizer_that_is_not_finite(training: Training, checkpoint: Path) -> None:
+    """Made between the step that spoiled it and the loss that shows it."""
+    shutil.rmtree(checkpoint)
+    for of_weight in training.optimizer.state.values():
+        of_weight["exp_avg_sq"].fill_(math.nan)
+    training.checkpoints.save(TrainingState(step=4))
+    training.checkpoints.wait()
+    (checkpoint.parent / ".step-4").rename(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [cut_to(0), cut_to(0.5), cut_to(0.99), with_an_optimizer_that_is_not_finite],
+    ids=["empty", "half", "without its end", "optimizer"],
+)
+def test_one_that_cannot_be_gone_on_from_is_passed_over_for_the_one_before_and_removed(
+    tmp_path: Path, spoil: Callable[[Training, Path], None]
+) -> None:
+    spoil(trained(tmp_path, 3), tmp_path / ".step-3")
+    good = trained(tmp_path / "good", 2)
     again = Training(tmp_path)
     state = again.checkpoints.load()
     assert state is not None
-    assert state.step == 1
-    again.checkpoints.save(TrainingState(step=2))  # takes the place of the broken one
+    assert state.step == 2
+    assert {path.name for path in tmp_path.glob(".step-*")} == {".step-2"}
+    assert [again.step() for _ in range(3)] == [good.step() for _ in range(3)]
+    again.checkpoints.save(TrainingState(step=3))
     again.checkpoints.wait()
     state = Training(tmp_path).checkpoints.load()
     assert state is not None
-    assert state.step == 2
+    assert state.step == 3
+
+
+def test_one_of_a_newer_version_which_says_more_is_gone_on_from(tmp_path: Path) -> None:
+    trained(tmp_path, 1)
+    file = tmp_path / ".step-1" / "state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"mood": "good"}))
+    assert Training(tmp_path).checkpoints.load() == TrainingState(step=1, tokens=10)
+
+
+def test_a_full_volume_is_told_as_such_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
+    with small_volume(tmp_path / "volume", mebibytes=2) as volume:
+        training = trained(volume, 1, width=50_000)  # 1.2 MB, of which a second does not fit
+        training.checkpoints.save(TrainingState(step=2))
+        with pytest.raises(OSError, match="No space left"):
+            training.checkpoints.wait()
+        assert Training(volume, width=50_000).checkpoints.load() == TrainingState(step=1, tokens=10)
+        assert {path.name for path in volume.iterdir()} == {".step-1"}
 
 
 def test_when_none_can_be_read_training_does_not_silently_start_anew(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Of several ranks that ended, the one that knows why is believed, and a kill may be tried again."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch.distributed as dist
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import endings
 from unit.train.test_telemetry import config
@@ -42,6 +44,23 @@ def test_a_pod_that_another_left_alone_says_so(tmp_path: Path) -> None:
     _, told = ended(tmp_path, {0: LOST, 1: LOST, 2: LOST}, hosts=2)
     assert told.code == ExitCode.ENGINE_CRASHED
     assert "another process of this training ended ([gloo/transport" in told.message
+
+
+def test_a_rank_that_failed_of_a_full_volume_says_so_though_nothing_can_be_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def write_where_there_is_room(path: Path, data: bytes) -> None:
+        if path.is_relative_to(tmp_path):
+            raise full
+        write_atomic(path, data)
+
+    monkeypatch.setattr(endings, "write_atomic", write_where_there_is_room)
+    of, told = ended(tmp_path, {0: LOST, 1: full, 2: LOST})
+    assert (told.code, told.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    endings.forget(of)
+    assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0).message
 
 
 def test_what_ranks_said_before_is_forgotten_when_they_begin_again(tmp_path: Path) -> None:

@@ -101,6 +101,18 @@ def _interrupted_weights(config: TrainConfig) -> dict[str, torch.Tensor]:
     return {name: weight.full_tensor() for name, weight in training.learning.model.state_dict().items()}
 
 
+def test_weights_that_are_lost_meanwhile_are_not_missed_at_the_end(made: corpus.Corpus, tmp_path: Path) -> None:
+    wild = prepared(made, tmp_path, learning_rate=0.1, evaluations_per_epoch=2)
+    state = trained(wild)
+    assert measured_at(state)[state.best] < state.step
+    for lost in (Path(wild.folder) / WEIGHTS, *Path(wild.folder).glob(".best-*")):
+        lost.unlink()
+    again = trained(wild)
+    assert measured_at(again)[again.best] == state.step  # of what its checkpoint has, all was measured before
+    last = _interrupted_weights(wild)
+    assert all(torch.equal(kept, last[name]) for name, kept in load_file(Path(wild.folder) / WEIGHTS).items())
+
+
 def test_a_step_in_several_passes_is_the_same_step(made: corpus.Corpus, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for folder in (whole, parts):

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from eagle3_api.artifacts import WEIGHTS
-from eagle3_draft.artifacts import sync, sync_folder
+from eagle3_draft.artifacts import noticing_a_full_volume, sync, sync_folder
 from eagle3_draft.train.checkpoints import KEPT
 
 
@@ -43,6 +44,18 @@ class BestWeights:
                 self._proposals_of(old).unlink(missing_ok=True)
         dist.barrier()
 
+    def has(self, step: int) -> bool:
+        """Whether the weights of this step are there, whole, or the artifact has them already. All ranks call it together.
+
+        They lie on another volume than the checkpoint that speaks of them, which may have been emptied, or restored, meanwhile.
+        """
+        found: list[bool | None] = [None]
+        if dist.get_rank() == 0:
+            kept = self._of(step)
+            found = [_is_whole(kept if kept.exists() else self._folder / WEIGHTS)]
+        dist.broadcast_object_list(found)
+        return bool(found[0])
+
     def take(self, step: int) -> None:
         """Make the weights of this step the artifact's, unless they are already: publishing may begin a second time."""
         if (path := self._of(step)).exists():
@@ -64,8 +77,22 @@ class BestWeights:
         return sorted(int(path.stem.removeprefix(".best-")) for path in self._folder.glob(".best-*.safetensors"))
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether a file is as long as its header says."""
+    try:
+        with safe_open(path, "pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
+
+
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     partial = path.with_suffix(".partial")
-    save_file(dict(tensors), partial)
-    sync(partial)
+    try:
+        with noticing_a_full_volume(path.parent):
+            save_file(dict(tensors), partial)
+            sync(partial)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # it must not keep the volume full
+        raise
     partial.replace(path)

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
+from torch.distributed.tensor import DTensor
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.artifacts import sync_folder
+from eagle3_draft.artifacts import noticing_a_full_volume, sync_folder
 from eagle3_draft.stage import StageError
 
 #: Checkpoints that are kept. The older one is there for the day on which the newer cannot be read.
@@ -107,9 +108,10 @@ class Checkpoints:
 
     def _publish(self, partial: Path, state: str, written: "Future[Any]") -> None:
         try:
-            written.result()
+            with noticing_a_full_volume(partial):
+                written.result()
         except CheckpointException as error:
-            # Its first cause says what it means for the Job: a full volume is one thing, a lost rank another
+            # Its first cause says what it means for the Job
             raise next(iter(error.failures.values()))[0] from error
         if dist.get_rank() != 0:
             return
@@ -126,26 +128,29 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
 
     def load(self) -> TrainingState | None:
-        """Load the newest checkpoint that can be read; None where there is none to go on from.
+        """Load the newest checkpoint that can be gone on from; None where there is none at all.
 
-        What an earlier run left half written is removed.
+        What an earlier run left half written is removed, and so is what was passed over: it would count among those that are kept.
 
         Raises:
-            StageError: there are checkpoints, and none can be read (CheckpointUnreadable).
+            StageError: there are checkpoints, and none can be gone on from (CheckpointUnreadable).
         """
         if dist.get_rank() == 0:
             for partial in self._folder.glob(".step-*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)
-        problems = []
+        problems: dict[str, str] = {}
         for name, state in self._found():
             if isinstance(state, str):
-                problems.append(f"{name}: {state}")
+                problems[name] = state
                 continue
             tensors = self._tensors()
             try:
                 load(tensors, checkpoint_id=self._folder / name)
             except (CheckpointException, OSError, ValueError, TypeError) as error:
-                problems.append(f"{name}: {type(error).__name__}")
+                problems[name] = type(error).__name__
+                continue
+            if not self._is_finite(tensors):
+                problems[name] = "not finite"
                 continue
             set_state_dict(
                 self._model,
@@ -154,12 +159,17 @@ class Checkpoints:
                 optim_state_dict=tensors["optimizer"],
             )
             self._newest = state.step
+            if dist.get_rank() == 0:
+                for worse in problems:
+                    shutil.rmtree(self._folder / worse, ignore_errors=True)
             return state
         if problems:
+            of_each = ", ".join(f"{name}: {problem}" for name, problem in problems.items())
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.CHECKPOINT_UNREADABLE,
-                f"no checkpoint in {self._folder} can be read ({', '.join(problems)}). Delete the folder to train anew",
+                f"no checkpoint in {self._folder} can be gone on from ({of_each}). Where spec.image or the operator was changed, "
+                "change it back; else delete the folder to train anew",
             )
         return None
 
@@ -174,6 +184,17 @@ class Checkpoints:
         dist.broadcast_object_list(found, group=self._group)
         return found[0]  # type: ignore[no-any-return]
 
+    def _is_finite(self, tensors: dict[str, Any]) -> bool:
+        """Whether all numbers are, on all ranks: a checkpoint may have been made before a loss could tell."""
+        of_optimizer = (part for of_weight in tensors["optimizer"]["state"].values() for part in of_weight.values())
+        own = [
+            part.to_local() if isinstance(part, DTensor) else part
+            for part in (*tensors["model"].values(), *of_optimizer)
+        ]
+        bad = torch.tensor(sum(int((~part.isfinite()).sum()) for part in own))
+        dist.all_reduce(bad, group=self._group)
+        return bad.item() == 0
+
     def _tensors(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._model, self._optimizer)
         return {"model": model, "optimizer": optimizer}
@@ -187,8 +208,12 @@ class Checkpoints:
 
 
 def _state_of(folder: Path) -> TrainingState | str:
-    """What state a checkpoint is of, or the kind of error that it cannot be read for."""
+    """What state a checkpoint is of, or the kind of error that it cannot be read for.
+
+    What a newer version says besides, whose image was taken back since, is not needed to go on.
+    """
     try:
-        return TrainingState(**json.loads((folder / _STATE).read_text()))
+        said = json.loads((folder / _STATE).read_text())
+        return TrainingState(**{own.name: said[own.name] for own in fields(TrainingState) if own.name in said})
     except (OSError, ValueError, TypeError) as error:
         return type(error).__name__

@@ -3,8 +3,14 @@
 A rank that fails leaves its outcome in a file, because the elastic launcher hands on an exit code at best. One that is killed
 leaves nothing, and all others then fail too, of its silence. The launcher names the lowest rank that it finds ended, whichever
 was the first: what they said is therefore put together here.
+
+The file lies beside the artifact, where the launchers of all pods find it. Where that volume takes nothing, which may be what
+the rank failed of, it lies in the pod: its own launcher at least says what it was.
 """
 
+import hashlib
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch.distributed as dist
@@ -24,14 +30,18 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 def leave(config: TrainConfig, rank: int, error: BaseException) -> ExitCode:
     """Leave the outcome of a rank that failed; returns its exit code."""
     outcome = child.failure(StageName.TRAIN, config.key, _left_alone(error) or error)
-    write_atomic(_file(config, rank), outcome.model_dump_json(by_alias=True).encode())
+    for file in _files(config, rank):
+        with suppress(OSError):
+            write_atomic(file, outcome.model_dump_json(by_alias=True).encode())
+            break
     return outcome.code
 
 
 def forget(config: TrainConfig) -> None:
     """Remove what the ranks of an earlier try left."""
-    for said in Path(config.folder).glob(".outcome-*.json"):
-        said.unlink()
+    for rank in _ranks(config):
+        for said in _files(config, rank):
+            said.unlink(missing_ok=True)
 
 
 def of_failure(config: TrainConfig, here: range, first: int) -> StageError:
@@ -84,15 +94,24 @@ def _left_alone(error: BaseException) -> StageError | None:
 def _said(config: TrainConfig) -> dict[int, StageError]:
     """The outcome that each rank left, by rank, ascending."""
     found = {}
-    for rank in range(config.processes * max(1, len(config.hosts))):
-        try:
-            outcome = Outcome.model_validate_json(_file(config, rank).read_bytes())
-        except FileNotFoundError:
-            continue
-        report = outcome.report
-        found[rank] = StageError(outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message)
+    for rank in _ranks(config):
+        for file in _files(config, rank):
+            with suppress(FileNotFoundError):
+                outcome = Outcome.model_validate_json(file.read_bytes())
+                report = outcome.report
+                found[rank] = StageError(outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message)
     return found
 
 
-def _file(config: TrainConfig, rank: int) -> Path:
-    return Path(config.folder) / f".outcome-{rank}.json"
+def _ranks(config: TrainConfig) -> range:
+    """Those of all pods."""
+    return range(config.processes * max(1, len(config.hosts)))
+
+
+def _files(config: TrainConfig, rank: int) -> tuple[Path, Path]:
+    """Where a rank's outcome lies: on the volume of the artifact, else in the pod."""
+    training = hashlib.sha256(config.folder.encode()).hexdigest()[:16]
+    return (
+        Path(config.folder) / f".outcome-{rank}.json",
+        Path(tempfile.gettempdir()) / f"eagle3-{training}-outcome-{rank}.json",
+    )
