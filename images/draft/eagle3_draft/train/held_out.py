@@ -84,18 +84,19 @@ def save(path: Path, samples: Sequence[Sample], dtype: torch.dtype, proposals: T
         proposals: of ``Recorder``; None where nobody recorded them.
     """
     cut = [one.rows(slice(TOKENS)) for one in samples[:CONVERSATIONS]]
-    save_file(
-        {
-            "input_ids": torch.cat([one.input_ids for one in cut]),
-            "loss_mask": torch.cat([one.loss_mask for one in cut]),
-            "top_tokens": torch.cat([one.teaching.greedy for one in cut])[:, None].contiguous(),
-            "top_log_probabilities": torch.zeros(sum(map(len, cut)), 1, dtype=torch.float16),
-            "hidden": torch.cat([one.states(dtype) for one in cut]),
-            "offsets": torch.tensor([0, *accumulate(map(len, cut))]),
-        }
-        | ({} if proposals is None else {"proposals": proposals}),
-        path,
-    )
+    with artifacts.noticing_a_full_volume(path.parent):
+        save_file(
+            {
+                "input_ids": torch.cat([one.input_ids for one in cut]),
+                "loss_mask": torch.cat([one.loss_mask for one in cut]),
+                "top_tokens": torch.cat([one.teaching.greedy for one in cut])[:, None].contiguous(),
+                "top_log_probabilities": torch.zeros(sum(map(len, cut)), 1, dtype=torch.float16),
+                "hidden": torch.cat([one.states(dtype) for one in cut]),
+                "offsets": torch.tensor([0, *accumulate(map(len, cut))]),
+            }
+            | ({} if proposals is None else {"proposals": proposals}),
+            path,
+        )
 
 
 def read(trained: Path) -> HeldOut:
