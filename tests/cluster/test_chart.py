@@ -134,6 +134,8 @@ def test_values_reach_the_operators_settings() -> None:
             "prometheus.servers.tenant.timeoutSeconds=2",
             "prometheus.servers.tenant.tokenSecret.name=metrics-token",
             "prometheus.servers.tenant.tokenSecret.key=token",
+            "prometheus.servers.tenant.caConfigMap.name=service-ca",
+            "prometheus.servers.tenant.caConfigMap.key=service-ca.crt",
         )
     )
     assert read == Settings(
@@ -152,6 +154,7 @@ def test_values_reach_the_operators_settings() -> None:
                 url="https://metrics.example.com/tenant",
                 timeout_seconds=2,
                 token_file="/etc/eagle3/prometheus/tenant/token",
+                ca_file="/etc/eagle3/prometheus-ca/tenant/ca.crt",
             ),
         },
     )
@@ -168,6 +171,51 @@ def test_a_prometheus_token_is_mounted_where_the_settings_say() -> None:
     volumes = manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]
     (volume,) = (volume for volume in volumes if volume["name"] == "prometheus-tenant")
     assert volume["secret"] == {"secretName": "metrics-token", "items": [{"key": "bearer", "path": "token"}]}
+
+
+def test_the_authority_of_a_prometheus_is_mounted_where_the_settings_say() -> None:
+    manifests = rendered(
+        "prometheus.servers.tenant.url=https://metrics.example.com",
+        "prometheus.servers.tenant.caConfigMap.name=service-ca",
+        "prometheus.servers.tenant.caConfigMap.key=service-ca.crt",
+    )
+    (mount,) = (mount for mount in container(manifests)["volumeMounts"] if mount["name"] == "prometheus-tenant-ca")
+    assert settings(manifests).prometheus["tenant"].ca_file == f"{mount['mountPath']}/ca.crt"
+    volumes = manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    (volume,) = (volume for volume in volumes if volume["name"] == "prometheus-tenant-ca")
+    assert volume["configMap"] == {"name": "service-ca", "items": [{"key": "service-ca.crt", "path": "ca.crt"}]}
+
+
+def test_images_are_pinned_by_their_digests() -> None:
+    digest = f"sha256:{'a' * 64}"
+    manifests = rendered("image.tag=v2", f"image.digest={digest}", f"draftImage.digest={digest}")
+    assert container(manifests)["image"] == f"eagle3-operator/operator@{digest}"
+    assert settings(manifests).draft_image == f"eagle3-operator/draft@{digest}"
+
+
+def test_a_label_of_the_platforms_is_on_all_that_the_chart_makes_and_selects_nothing() -> None:
+    every = ("podMonitor.enabled=true", "prometheusRule.enabled=true", "networkPolicy.enabled=true")
+    made = all_rendered("commonLabels.team=llm", *every)
+    assert [one["kind"] for one in made if one["metadata"]["labels"].get("team") != "llm"] == []
+    deployment = next(one for one in made if one["kind"] == "Deployment")
+    assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "llm"
+    assert "team" not in deployment["spec"]["selector"]["matchLabels"], "which nobody could change later"
+
+
+def test_a_cluster_that_chooses_users_itself_is_left_to() -> None:
+    chosen = [f"podSecurityContext.{field}=null" for field in ("runAsUser", "runAsGroup", "fsGroup")]
+    pod = rendered(*chosen)["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_where_policies_are_asked_for_only_metrics_are_let_in() -> None:
+    assert "NetworkPolicy" not in rendered()
+    (rule,) = rendered("networkPolicy.enabled=true")["NetworkPolicy"]["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "metrics", "protocol": "TCP"}]}
+    one = "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring"
+    spec = rendered("networkPolicy.enabled=true", one)["NetworkPolicy"]["spec"]
+    assert spec["ingress"][0]["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
+    assert spec["policyTypes"] == ["Ingress"]
 
 
 def test_changed_settings_restart_the_operator() -> None:
@@ -369,6 +417,7 @@ def test_the_alerts_are_over_metrics_that_the_operator_tells_and_stand_in_the_ru
         ("metrics.port=8080", "at '/metrics/port'"),
         ("prometheus.servers.default.url=prometheus:9090", "at '/prometheus/servers/default/url'"),
         ("prometheus.servers.default.timeoutSeconds=5", "missing property 'url'"),
+        ("image.digest=latest", "at '/image/digest'"),
         ("prometheus.servers.Default.url=http://prometheus:9090", "'Default'"),
     ],
 )
@@ -380,8 +429,18 @@ def test_values_that_cannot_be_meant_are_refused(value: str, words: str) -> None
 
 #: Each value of the chart, set to something else than its default.
 EVERY_VALUE: Manifest = {
-    "image": {"repository": "registry.example.com/operator", "tag": "v2", "pullPolicy": "Always"},
-    "draftImage": {"repository": "registry.example.com/draft", "tag": "v2", "pullPolicy": "Never"},
+    "image": {
+        "repository": "registry.example.com/operator",
+        "tag": "v2",
+        "digest": f"sha256:{'a' * 64}",
+        "pullPolicy": "Always",
+    },
+    "draftImage": {
+        "repository": "registry.example.com/draft",
+        "tag": "v2",
+        "digest": f"sha256:{'b' * 64}",
+        "pullPolicy": "Never",
+    },
     "imagePullSecrets": [{"name": "registry"}],
     "nameOverride": "drafts",
     "fullnameOverride": "the-drafts",
@@ -394,6 +453,7 @@ EVERY_VALUE: Manifest = {
                 "url": "https://metrics.example.com/tenant",
                 "timeoutSeconds": 2,
                 "tokenSecret": {"name": "metrics-token", "key": "token"},
+                "caConfigMap": {"name": "metrics-ca", "key": "ca.crt"},
             },
         }
     },
@@ -404,6 +464,19 @@ EVERY_VALUE: Manifest = {
     "metrics": {"port": 9999, "scrapeAnnotations": False},
     "podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "networkPolicy": {
+        "enabled": True,
+        "metricsFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+    },
+    "commonLabels": {"cost-center": "llm"},
+    "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}],
+    "podSecurityContext": {
+        "runAsNonRoot": False,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "seccompProfile": {"type": "Unconfined"},
+    },
     "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
     "podAnnotations": {"example.com/team": "llm"},
     "podLabels": {"team": "llm"},

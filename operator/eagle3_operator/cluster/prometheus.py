@@ -6,6 +6,7 @@ text for people: on missing metrics nothing is ever rolled back.
 """
 
 import math
+import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +36,8 @@ class Prometheus:
         self._server = server
         self._clock = clock
         self._rests_until = -math.inf
-        self._http = httpx.Client(base_url=server.url, timeout=server.timeout_seconds)
+        trusted = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else True
+        self._http = httpx.Client(base_url=server.url, timeout=server.timeout_seconds, verify=trusted)
 
     def values(self, queries: Mapping[str, str], time: datetime) -> dict[str, float | None]:
         """The answers to queries (PromQL by name) as of one time; None where nothing matches."""

@@ -3,22 +3,25 @@
 import http.server
 import json
 import socket
-import threading
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3_operator.cluster.prometheus import REST_SECONDS, MetricsUnavailableError, Prometheus
 from eagle3_operator.settings import PrometheusServer
+from operating.controller import certify
+from operating.counting import serving_http
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 
 
 @contextmanager
-def stand_in(body: str, status: int) -> Iterator[str]:
+def stand_in(body: str, status: int, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The URL of a server that answers every question so."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -31,13 +34,8 @@ def stand_in(body: str, status: int) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving_http(Answer, tls=tls) as port:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
 
 def vector(*series: Any, **more: Any) -> str:
@@ -88,3 +86,14 @@ def test_a_server_that_let_a_question_time_out_is_left_alone_for_a_while_and_the
             now = seconds
             with pytest.raises(MetricsUnavailableError, match=words):
                 server.values({"tokens": "vector(1)"}, NOW)
+
+
+def test_a_certificate_is_trusted_that_the_settings_name_the_authority_of(tmp_path: Path) -> None:
+    certify(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    with stand_in(vector({"value": [0, "2"]}), 200, tls) as url:
+        trusting = Prometheus(PrometheusServer(url=url, ca_file=str(tmp_path / "tls.crt")))
+        assert trusting.values({"two": "2"}, NOW) == {"two": 2.0}
+        with pytest.raises(MetricsUnavailableError, match="certificate verify failed"):
+            Prometheus(PrometheusServer(url=url)).values({"two": "2"}, NOW)
