@@ -138,7 +138,7 @@ def _verified_tokens(made: Window) -> float:
 def _fault(made: Window, policy: Probe, bar: float) -> tuple[Reason, str] | None:
     """What is wrong with a judged window, in the order of the probe's checks."""
     where = f"in {_span(made)}"
-    if made.verify_calls <= 0 or made.accept_length is None:
+    if made.accept_length is None:
         return Reason.SPECULATION_INACTIVE, f"{made.tokens:,.0f} tokens without one verify call {where}"
     if made.accept_length < bar:
         return Reason.SLOWER_THAN_BASELINE, (

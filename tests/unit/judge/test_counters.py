@@ -71,6 +71,12 @@ def test_a_server_that_never_verified_a_draft_has_no_verify_calls() -> None:
     assert counted(text, pod="a", restarts=0) == pod(4000, 100, 0, busy=600)
 
 
+def test_tokens_and_requests_are_enough_and_what_is_only_called_alike_is_nothing() -> None:
+    lines = [line for line in TEXT.splitlines() if line.startswith("sglang:generation")]
+    text = "\n".join([*lines, "sglang:generation_tokens_histogram_sum_of_squares 7"])
+    assert counted(text, pod="a", restarts=0) == pod(4000, 100, 0)
+
+
 @pytest.mark.parametrize("text", ["", "process_cpu_seconds_total 1.5\n", "<html>Not here</html>"])
 def test_what_is_not_sglangs_is_no_reading(text: str) -> None:
     assert counted(text, pod="a", restarts=0) is None
