@@ -26,7 +26,7 @@ from eagle3_api.spec import Regenerate
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
-from eagle3_draft.inspect.storage import check_space
+from eagle3_draft.inspect.storage import Wanted, check_space
 from eagle3_draft.stage import StageError
 from published import files
 from published.shapes import shapes
@@ -120,6 +120,18 @@ class World:
 
     def inspect(self, **changes: Any) -> Facts:
         return run(self.config(**changes), features_root=self.features, drafts_root=self.drafts)
+
+    def extracted_from(self, facts: Facts) -> dict[str, str]:
+        """What an extraction is made from that was inspected with these facts."""
+        return extraction_inputs(
+            self.config().data or DataConfig(),
+            target_digest=facts.target_digest,
+            data_digest=facts.data_digest or "",
+            chat_template_digest=facts.chat_template_digest or "",
+            layers=facts.auxiliary_layers,
+            dtype="bf16",
+            teacher="LastState",
+        )
 
     def refused(self, code: ExitCode, reason: Reason, *words: str, **changes: Any) -> str:
         with pytest.raises(StageError) as raised:
@@ -409,13 +421,7 @@ def test_a_claim_that_is_yet_to_be_made_anew_is_held_against_its_size(world: Wor
 def test_a_large_target_may_also_keep_the_most_likely_tokens_alone() -> None:
     with pytest.raises(StageError) as refused:
         check_space(
-            tokens=87_800_000,
-            conversations=37_312,
-            layers=3,
-            hidden_size=7168,
-            dtype="bf16",
-            teacher="LastState",
-            free=3 * 2**40,
+            Wanted(87_800_000, 37_312, layers=3, hidden_size=7168, dtype="bf16", teacher="LastState"), 3 * 2**40
         )
     assert "need 4.58 TiB; the features volume has 3.00 TiB free and lacks 1.58 TiB. Use" in refused.value.message
     assert (
@@ -429,16 +435,7 @@ def test_features_that_this_object_has_already_are_not_needed_twice(world: World
     mine.mkdir(parents=True)
     (mine / "train-00000.safetensors").write_bytes(bytes(3_000_000))
     assert world.inspect(features_capacity=4_000_000)
-    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1)
-    made_from = extraction_inputs(
-        data,
-        target_digest=facts.target_digest,
-        data_digest=facts.data_digest or "",
-        chat_template_digest=facts.chat_template_digest or "",
-        layers=facts.auxiliary_layers,
-        dtype="bf16",
-        teacher="LastState",
-    )
+    made_from = world.extracted_from(facts)
     for inputs, fits in ((made_from, True), ({**made_from, "data": "older"}, False)):
         artifacts.publish(mine, stage="extract", key="key", made_from=inputs, numbers={}, provenance={})
         if fits:
@@ -450,16 +447,7 @@ def test_features_that_this_object_has_already_are_not_needed_twice(world: World
 
 def test_features_that_are_gone_are_not_needed_again_by_a_draft_that_is_trained(world: World) -> None:
     facts = world.inspect()
-    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1)
-    made_from = extraction_inputs(
-        data,
-        target_digest=facts.target_digest,
-        data_digest=facts.data_digest or "",
-        chat_template_digest=facts.chat_template_digest or "",
-        layers=facts.auxiliary_layers,
-        dtype="bf16",
-        teacher="LastState",
-    )
+    made_from = world.extracted_from(facts)
     trained = world.drafts / "llm" / "kimi" / "train" / "key"
     trained.mkdir(parents=True)
     world.refused(ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, features_capacity=1000)

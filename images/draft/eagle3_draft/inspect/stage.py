@@ -9,7 +9,7 @@ from eagle3_api.sglang import OLDEST, Version, convention
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect.data import DataFacts, read_data
 from eagle3_draft.inspect.draft import read_draft
-from eagle3_draft.inspect.storage import check_space, free_bytes, is_made_from, of_former_specs
+from eagle3_draft.inspect.storage import Wanted, check_space, free_bytes, is_made_from, of_former_specs
 from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.places import place
 from eagle3_draft.stage import StageError
@@ -33,10 +33,10 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
     context_length = _context_length(config, target)
     draft = read_draft(config, target, version, context_length)
     data = read_data(config.data, Path(config.target)) if config.data is not None else None
-    per_token, size = None, None
+    features = None
     if data is not None and config.checkpoint is None:
         roots = features_root or Path(FEATURES_ROOT), drafts_root or Path(DRAFTS_ROOT)
-        per_token, size = _space(config, data, target, draft.layers, *roots)
+        features = _features(config, data, target, draft.layers, *roots)
     return Facts(
         architecture=target.architecture,
         num_layers=target.num_layers,
@@ -57,8 +57,8 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         held_out=data.held_out if data else None,
         data_digest=data.digest if data else None,
         expected_tokens=data.expected_tokens if data else None,
-        feature_bytes=size,
-        bytes_per_token=per_token,
+        feature_bytes=features.bytes if features else None,
+        bytes_per_token=features.per_token if features else None,
         chat_template_digest=data.template_digest if data else None,
         end_tokens=data.end_tokens if data else None,
         checkpoint_digest=draft.checkpoint_digest,
@@ -93,10 +93,10 @@ def _context_length(config: InspectConfig, target: TargetFacts) -> int:
     return length
 
 
-def _space(
+def _features(
     config: InspectConfig, data: DataFacts, target: TargetFacts, layers: list[int], features: Path, drafts: Path
-) -> tuple[int, int]:
-    """Bytes of a token's features and of all, which fit, or which a draft was trained from already."""
+) -> Wanted:
+    """What extraction is to make, which fits, or which a draft was trained from already."""
     owner, dtype, teacher = config.owner, config.feature_dtype, config.feature_teacher
     extractions = Path(folder(PurePosixPath(features), owner.namespace, owner.name, StageName.EXTRACT, ""))
     trainings = Path(folder(PurePosixPath(drafts), owner.namespace, owner.name, StageName.TRAIN, ""))
@@ -113,23 +113,15 @@ def _space(
         teacher=teacher,
         engine=config.engine or (),
     )
-    free: int | None
+    wanted = Wanted(data.expected_tokens, data.conversations, len(layers), target.hidden_size, dtype, teacher)
     if config.object_store is not None or any(is_made_from(path, inherited(made_from)) for path in trainings.glob("*")):
-        free = None
-    elif config.features_gone:
-        free = config.features_capacity
-    else:
+        return wanted  # no volume has to hold them
+    free = config.features_capacity
+    if not config.features_gone:
         free = free_bytes(features, config.features_capacity, extractions, made_from)
-    return check_space(
-        tokens=data.expected_tokens,
-        conversations=data.conversations,
-        layers=len(layers),
-        hidden_size=target.hidden_size,
-        dtype=dtype,
-        teacher=teacher,
-        free=free,
-        former=of_former_specs(extractions, made_from),
-    )
+    if free is not None:
+        check_space(wanted, free, of_former_specs(extractions, made_from))
+    return wanted
 
 
 def _warnings(config: InspectConfig, target: TargetFacts) -> list[str]:

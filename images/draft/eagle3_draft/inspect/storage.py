@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
@@ -11,6 +12,43 @@ from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
 from eagle3_draft.stage import StageError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Features that are to be made.
+
+    Attributes:
+        tokens: of all conversations, as estimated: three bytes are taken for a token, which texts of rare characters go below.
+        conversations: how many.
+        layers: how many auxiliary layers.
+        hidden_size: of the target.
+        dtype: of the stored states.
+        teacher: in which form the target's answers are stored.
+    """
+
+    tokens: int
+    conversations: int
+    layers: int
+    hidden_size: int
+    dtype: FeatureDtype
+    teacher: TeacherKind
+
+    @property
+    def per_token(self) -> int:
+        """Bytes of a token's features."""
+        return bytes_per_token(self.hidden_size, self.layers, self.dtype, self.teacher)
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return self.tokens * self.per_token
+
+    def __str__(self) -> str:
+        return (
+            f"about {readable_count(self.tokens)} tokens x {self.layers} auxiliary layer{'s' if self.layers > 1 else ''} and "
+            f"{'the last' if self.teacher == 'LastState' else self.teacher}, hidden {self.hidden_size}, {self.dtype}"
+        )
 
 
 def free_bytes(root: Path, capacity: int | None, extractions: Path, made_from: Mapping[str, str]) -> int:
@@ -72,55 +110,39 @@ def held_bytes(folder: Path) -> int:
     return total
 
 
-def check_space(
-    *,
-    tokens: int,
-    conversations: int,
-    layers: int,
-    hidden_size: int,
-    dtype: FeatureDtype,
-    teacher: TeacherKind,
-    free: int | None,
-    former: Sequence[Path] = (),
-) -> tuple[int, int]:
+def check_space(wanted: Wanted, free: int, former: Sequence[Path] = ()) -> None:
     """Set the features' size against the free space.
 
     Args:
-        tokens: of all conversations, as estimated: three bytes are taken for a token, which texts of rare characters go below.
-        conversations: how many.
-        layers: how many auxiliary layers.
-        hidden_size: of the target.
-        dtype: of the stored states.
-        teacher: in which form the target's answers are stored.
-        free: bytes; None where no space is needed, because the work is done.
+        wanted: the features.
+        free: bytes.
         former: folders of features that this object needs no more.
-
-    Returns:
-        Bytes of a token's features, and of all of them.
 
     Raises:
         StageError: they do not fit; the message names the missing bytes, and says what would (StorageTooSmall).
     """
-    per_token = bytes_per_token(hidden_size, layers, dtype, teacher)
-    needed = tokens * per_token
-    if free is None or needed <= free:
-        return per_token, needed
-    ways = [f"a claim of {readable_bytes(needed * 1.05)}"]
-    smallest = needed
-    for way in ways_to_store(dtype, teacher):
-        size = tokens * bytes_per_token(hidden_size, layers, way.dtype, way.teacher)
-        if size < smallest:
-            smallest = size
-            ways.append(f"{way.change} ({readable_bytes(size)}{'' if size <= free else ', still too much'})")
-    if samples := int(conversations * free / needed * 0.95):
-        ways.append(f"data.maxSamples {samples} (about {readable_count(free // per_token)} tokens)")
+    if wanted.bytes <= free:
+        return
+    *ways, last = _ways(wanted, free)
+    way = f"{', '.join(ways)} or {last}" if ways else last
     held = readable_bytes(sum(map(held_bytes, former)))
     hint = f". Or delete the features of former specs, {held}: {', '.join(map(str, former))}" if former else ""
     raise StageError(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
-        f"about {readable_count(tokens)} tokens x {layers} auxiliary layer{'s' if layers > 1 else ''} and "
-        f"{'the last' if teacher == 'LastState' else teacher}, hidden {hidden_size}, {dtype} need {readable_bytes(needed)}; the features volume has {readable_bytes(free)} free "
-        f"and lacks {readable_bytes(needed - free)}. Use "
-        f"{' or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}{hint}",
+        f"{wanted} need {readable_bytes(wanted.bytes)}; the features volume has {readable_bytes(free)} free and lacks "
+        f"{readable_bytes(wanted.bytes - free)}. Use {way}{hint}",
     )
+
+
+def _ways(wanted: Wanted, free: int) -> Iterator[str]:
+    """What a person can do about it."""
+    yield f"a claim of {readable_bytes(wanted.bytes * 1.05)}"
+    smallest = wanted.bytes
+    for way in ways_to_store(wanted.dtype, wanted.teacher):
+        size = replace(wanted, dtype=way.dtype, teacher=way.teacher).bytes
+        if size < smallest:
+            smallest = size
+            yield f"{way.change} ({readable_bytes(size)}{'' if size <= free else ', still too much'})"
+    if samples := int(wanted.conversations * free / wanted.bytes * 0.95):
+        yield f"data.maxSamples {samples} (about {readable_count(free // wanted.per_token)} tokens)"
