@@ -14,6 +14,7 @@ from eagle3_api.spec.data import Data, Dataset, Regenerate
 from eagle3_api.spec.draft import Draft
 from eagle3_api.spec.duration import Duration, Period, seconds
 from eagle3_api.spec.extract import Extract
+from eagle3_api.spec.object import AutoApply, DeletionPolicy, Eagle3Draft, Eagle3DraftSpec, Metadata, QueueName
 from eagle3_api.spec.placement import (
     STAGE_PLACEMENT,
     ClaimSource,
@@ -32,7 +33,6 @@ from eagle3_api.spec.strings import HubRevision, Path, PathOrRepository, Quantit
 from eagle3_api.spec.target import Target
 from eagle3_api.spec.train import EarlyStop, Logging, Loss, Train, Trainer, WeightsAndBiases
 from eagle3_api.spec.watch import Failures, PrometheusReference, Watch
-from eagle3_api.spec.whole import AutoApply, DeletionPolicy, Eagle3Draft, Eagle3DraftSpec, Metadata, QueueName
 
 __all__ = [
     "STAGE_PLACEMENT",

@@ -6,7 +6,7 @@ One object's way through it is one reconcile::
 
 - ``queue``      one keyed queue: one flight per object, coalescing, requeue-after, backoff, resync;
 - ``client``     the requests to the API server, as plain JSON objects;
-- ``observe``    an object's children as an ``Observation`` (conversions are pure functions);
+- ``observe``    an object's children as an ``Observation``;  ``parse``: each of them, by pure functions;
 - ``prometheus`` instant queries, with a problem text for whatever is not one plain number;
 - ``act``        a ``Decision`` carried out in a fixed order, never over what is somebody else's;
 - ``status``     one status write, if anything changed;  ``events``: what is told after it;

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError
-from eagle3_operator.cluster.convert import controller_uid, is_ours
+from eagle3_operator.cluster.parse import controller_uid, is_ours
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.observation import Refusal
 

@@ -13,7 +13,7 @@ from eagle3_api import KIND
 from eagle3_api.jobs import Progress, StageName
 from eagle3_api.spec import Eagle3Draft, Metadata, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
-from eagle3_operator.cluster import convert
+from eagle3_operator.cluster import parse
 from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
@@ -69,7 +69,7 @@ class Observer:
         metadata: dict[tuple[str, str], Json] = {}
         jobs = self._find(obj, "Job", metadata)
         jobsets = self._jobsets(obj, jobs, metadata) if _may_have_jobsets(obj, status, jobs) else None
-        runs = convert.runs(jobs, jobsets or ())
+        runs = parse.runs(jobs, jobsets or ())
         # serve can be added to an object but never taken away: without it there never was a server.
         deployments = self._find(obj, "Deployment", metadata) if obj.spec.serve else []
         services = self._services(obj, metadata) if obj.spec.serve else []
@@ -80,7 +80,7 @@ class Observer:
             for made in (self._deployment(obj, deployment, pods) for deployment in deployments)
             if made is not None
         }
-        served = {made.name: made for made in (convert.service_from(one, owner=owner) for one in services)}
+        served = {made.name: made for made in (parse.service_from(one, owner=owner) for one in services)}
         observation = Observation(
             jobs={made.name: made for made in (self._job(obj, run, pods, status, now) for run in runs)},
             deployments=revisions,
@@ -157,7 +157,7 @@ class Observer:
         try:
             for anew in (False, True):
                 found = self._budgets.get(namespace, name, anew=anew)
-                made = convert.budget_from(found, owner=obj.metadata.uid) if found else None
+                made = parse.budget_from(found, owner=obj.metadata.uid) if found else None
                 if made is None or (public and made.revision == public.selected_revision):
                     break  # what is not there is not kept: it was asked for just now
         except ApiError as error:
@@ -179,7 +179,7 @@ class Observer:
         for name in sorted({names.claim_name(obj, root) for root in names.roots(obj.spec)}):
             if claim := self._claims.get(obj.metadata.namespace, name, anew=edited or name in deleted):
                 metadata["PersistentVolumeClaim", name] = claim["metadata"]
-                made = convert.claim_from(claim, owner=obj.metadata.uid)
+                made = parse.claim_from(claim, owner=obj.metadata.uid)
                 if name in deleted and not made.terminating and cleaned is not None and cleaned.job is None:
                     made = replace(made, used_by=self._users(obj.metadata, name))
                 claims.append(made)
@@ -188,9 +188,9 @@ class Observer:
     def _users(self, metadata: Metadata, claim: str) -> tuple[str, ...]:
         """The objects, it among them, that name a claim anywhere in their specs, and the pods of others that mount it, or will."""
         objects = self._client.find(KIND, metadata.namespace, "")
-        named = [one["metadata"]["name"] for one in objects if convert.names_claim(one["spec"], claim)]
+        named = [one["metadata"]["name"] for one in objects if parse.names_claim(one["spec"], claim)]
         pods = self._client.find("Pod", metadata.namespace, f"{names.NAME_LABEL}!={metadata.name}")
-        mounting = [pod["metadata"]["name"] for pod in pods if convert.mounts_claim(pod, claim)]
+        mounting = [pod["metadata"]["name"] for pod in pods if parse.mounts_claim(pod, claim)]
         return (*named, *mounting)
 
     def _jobsets(self, obj: Eagle3Draft, jobs: list[Json], metadata: dict[tuple[str, str], Json]) -> list[Json] | None:
@@ -201,14 +201,12 @@ class Observer:
         try:
             return self._find(obj, "JobSet", metadata)
         except ApiError as error:
-            if error.status == _NOT_FOUND or (error.status == _FORBIDDEN and not any(map(convert.of_a_jobset, jobs))):
+            if error.status == _NOT_FOUND or (error.status == _FORBIDDEN and not any(map(parse.of_a_jobset, jobs))):
                 return None
             raise
 
-    def _job(
-        self, obj: Eagle3Draft, run: convert.Run, pods: list[Json], status: Eagle3DraftStatus, now: datetime
-    ) -> Job:
-        made = convert.job_from(run, pods, owner=obj.metadata.uid)
+    def _job(self, obj: Eagle3Draft, run: parse.Run, pods: list[Json], status: Eagle3DraftStatus, now: datetime) -> Job:
+        made = parse.job_from(run, pods, owner=obj.metadata.uid)
         running = [pod for pod in made.pods if pod.started and pod.phase == "Running" and not pod.terminating]
         if made.finished or not running:
             return made
@@ -220,7 +218,7 @@ class Observer:
         said = [progress for log, _ in logs if (progress := Progress.last(log))]
         return replace(
             made,
-            progress=convert.together(said, made.succeeded, made.completions),
+            progress=parse.together(said, made.succeeded, made.completions),
             progress_problem=next((problem for _, problem in logs if problem), ""),
         )
 
@@ -238,7 +236,7 @@ class Observer:
         return None
 
     def _deployment(self, obj: Eagle3Draft, deployment: Json, pods: list[Json]) -> Deployment | None:
-        made = convert.deployment_from(deployment, pods, owner=obj.metadata.uid)
+        made = parse.deployment_from(deployment, pods, owner=obj.metadata.uid)
         if made is None or made.ready_replicas >= made.replicas or not made.pods:
             return made
         newest = max(made.pods, key=lambda pod: pod.created_at)
@@ -250,7 +248,7 @@ class Observer:
 
     def _log(self, pod: Json, lines: int, *, previous: bool = False) -> tuple[str, str]:
         """The last lines of the pod's main container, and why they could not be read, if so."""
-        metadata, container = pod["metadata"], convert.main_container(pod)
+        metadata, container = pod["metadata"], parse.main_container(pod)
         try:
             log = self._client.log(metadata["namespace"], metadata["name"], container, lines=lines, previous=previous)
         except ApiError as error:
@@ -263,10 +261,10 @@ def _may_have_jobsets(obj: Eagle3Draft, status: Eagle3DraftStatus, jobs: list[Js
     """Whether an object trains, or trained, in a way in which a JobSet matters. Others pay for no request."""
     known = {job["metadata"]["name"] for job in jobs}
     begun = [stage.job for stage in status.stages if (stage.name, stage.state) == (StageName.TRAIN, StageState.RUNNING)]
-    return obj.spec.train.nodes > 1 or any(map(convert.of_a_jobset, jobs)) or not known.issuperset(filter(None, begun))
+    return obj.spec.train.nodes > 1 or any(map(parse.of_a_jobset, jobs)) or not known.issuperset(filter(None, begun))
 
 
-def _remembered(run: convert.Run, status: Eagle3DraftStatus) -> bool:
+def _remembered(run: parse.Run, status: Eagle3DraftStatus) -> bool:
     """Whether the status holds all that these pods had to say: their stage has succeeded."""
     metadata = run.made["metadata"]
     stage = (metadata.get("labels") or {}).get(names.STAGE_LABEL)

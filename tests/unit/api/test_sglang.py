@@ -27,7 +27,7 @@ from eagle3_api.sglang import (
     numeric_arguments,
     supports_target,
 )
-from eagle3_api.spec.whole import VERSIONED_IMAGE
+from eagle3_api.spec.object import VERSIONED_IMAGE
 
 KIMI: Final = "KimiK25ForConditionalGeneration"
 DEEPSEEK: Final = "DeepseekV3ForCausalLM"

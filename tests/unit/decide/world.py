@@ -17,7 +17,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Report, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Condition, Eagle3DraftStatus, Window
-from eagle3_operator.cluster.convert import revision_number
+from eagle3_operator.cluster.parse import revision_number
 from eagle3_operator.decide import decide
 from eagle3_operator.decision import Decision, Event, Manifest
 from eagle3_operator.manifests import names

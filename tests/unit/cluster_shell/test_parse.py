@@ -8,7 +8,7 @@ import pytest
 
 from eagle3_api.jobs import Progress, Report, StageName
 from eagle3_api.quantity import quantity
-from eagle3_operator.cluster.convert import (
+from eagle3_operator.cluster.parse import (
     Run,
     claim_from,
     controller_uid,
