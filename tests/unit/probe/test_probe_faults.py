@@ -231,7 +231,7 @@ def test_answers_are_tied_as_far_as_the_server_without_speculation_moves_its_own
     server.rounding = 0.4
     result = probe.run(speculative(server, prompts))
     assert result.rounding == pytest.approx(0.4)
-    assert result.tie == pytest.approx(0.8)
+    assert result.tie == pytest.approx(0.4)
 
 
 def test_requests_of_somebody_else_are_counted_and_such_a_measurement_is_not_kept(

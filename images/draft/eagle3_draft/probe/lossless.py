@@ -8,9 +8,9 @@ gap of two log-probabilities is that of the two logits, so epsilon is about logi
 
 How far roundings move two logits is a property of the target, its kernels and its dtype, and is measured: the server without
 speculation computes its own answers a second time as parts of prompts, many tokens at once as a verification does, and the
-largest change of a gap is its ``rounding``. Epsilon is twice that: the answers of the draft's server are other ones, and
-among as many new positions one may be moved a little farther. A broken kernel does not hide behind it, for it changes tokens
-that the model was sure of by several.
+largest change of a gap, over some thousand positions, is its ``rounding``, and epsilon. For roundings to change a token beyond
+that, a position must be moved farther than all of those, and be one of the few whose gap lies just between. A broken kernel does
+not hide behind it, for it changes tokens that the model was sure of by several.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,6 @@ from eagle3_api.base import Model
 #: bits) and of 2**-6 in float16 (11 bits), so two logits of which each is one such step off stand two steps nearer or
 #: farther. In float32 some hundred thousand additions in another order are what is seen, on a CPU about 1e-4.
 LEAST = {"float32": 1e-4, "float16": 0.03, "half": 0.03, "bfloat16": 0.25}
-
-#: Epsilon over the largest change that was seen.
-MARGIN = 2.0
 
 
 class Answer(Model):
@@ -77,7 +74,7 @@ def epsilon(dtype: object, rounding: float) -> float:
         dtype: as ``/server_info`` says it.
         rounding: of the server without speculation.
     """
-    return max(MARGIN * rounding, LEAST.get(str(dtype), LEAST["bfloat16"]))
+    return max(rounding, LEAST.get(str(dtype), LEAST["bfloat16"]))
 
 
 def deviation(baseline: Answer, output_ids: Sequence[int], epsilon: float) -> Deviation | None:
