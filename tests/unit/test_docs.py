@@ -14,8 +14,10 @@ from eagle3_api import KIND, artifacts
 from eagle3_api.checkpoints.rules import RULES
 from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.crd import definition
+from eagle3_api.exit_codes import ExitCode
 from eagle3_api.jobs import StageName
 from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, UNFIT, Version, capture_known
+from eagle3_draft.cli import main as by_hand
 from eagle3_draft.convert.accuracy import ACCURACY
 from eagle3_draft.convert.agreement import AGREEMENT
 from eagle3_draft.convert.proposals import PROPOSALS
@@ -23,6 +25,7 @@ from eagle3_draft.convert.reading import READING
 from eagle3_draft.convert.values import DISTINCT, FILLED, FINITE, TRAINED
 from eagle3_operator.cli.files import unknown_fields
 from eagle3_operator.cli.main import main
+from eagle3_operator.metrics import Metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")])
@@ -112,14 +115,126 @@ def test_the_first_page_says_which_releases_of_sglang_are_served() -> None:
     assert f"An SGLang image, {OLDEST} to {NEWEST}," in (DOCS.parent / "README.md").read_text()
 
 
-def links(page: Path) -> list[Path]:
-    """The files that a page leads to."""
-    return [page.parent / target for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
+def links(page: Path) -> list[tuple[Path, str]]:
+    """The files that a page leads to, and where in them: an anchor, or nothing."""
+    found = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text())
+    return [((page.parent / target).resolve() if target else page, anchor) for target, anchor in found]
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^-\w ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pages_with(links)
 def test_no_link_leads_nowhere(page: Path) -> None:
-    assert [target for target in links(page) if not target.exists()] == []
+    assert [
+        target for target, anchor in links(page) if not target.exists() or (anchor and anchor not in anchors(target))
+    ] == []
+
+
+def test_the_index_leads_to_every_page_and_every_example() -> None:
+    index = DOCS / "README.md"
+    led_to = {target for target, _ in links(index)}
+    examples = set((DOCS.parent / "examples").rglob("*.yaml"))
+    assert {*DOCS.rglob("*.md"), *examples} - {index} <= led_to
+
+
+def test_each_word_of_the_glossary_is_explained_once() -> None:
+    words = [
+        line.split("|")[1].strip()
+        for line in (DOCS / "README.md").read_text().partition("## Words")[2].splitlines()[5:]
+    ]
+    assert len(words) == len(set(words)) > 10
+
+
+# ------------------------------------------------------------------------------------------- what is looked up
+
+CODE = [path for folder in ("crds", "operator", "images/draft") for path in (DOCS.parent / folder).rglob("*.py")]
+SOURCE = "\n".join(path.read_text() for path in CODE)
+REFERENCE = (DOCS / "reference.md").read_text()
+
+
+def test_every_metric_is_listed_and_no_other() -> None:
+    metrics = Metrics()
+    metrics.phase("llm", "kimi", "Serving")
+    ours = [metric for metric in metrics.registry.collect() if metric.name.startswith("eagle3_")]
+    operators = {f"{metric.name}_total" if metric.type == "counter" else metric.name for metric in ours}
+    trains = {f"eagle3_train_{name}" for name in re.findall(r'_gauge\(\s*"(\w+)"', SOURCE)}
+    assert set(re.findall(r"`(eagle3_(?:operator|train)_\w+)`", REFERENCE)) == operators | trains
+
+
+def test_every_exit_code_is_listed_under_its_name() -> None:
+    assert re.findall(r"^\| (\d+) \| `(\w+)` \|", REFERENCE, re.MULTILINE) == [(str(int(c)), c.name) for c in ExitCode]
+
+
+def test_every_variable_of_ours_is_listed_and_those_that_pages_name_are_there() -> None:
+    pattern = r"\bEAGLE3_[A-Z_]+\b"
+    there = set(re.findall(pattern, SOURCE))
+    assert there == set(re.findall(pattern, REFERENCE))
+    tests = {name for path in tracked() for name in re.findall(pattern, path.read_text())}
+    assert {name for page in PAGES for name in re.findall(pattern, page.read_text())} <= there | tests
+
+
+def test_every_annotation_and_label_is_listed_and_those_that_pages_name_are_there() -> None:
+    there = set(re.findall(r"""_(?:LABEL|ANNOTATION) = f?"(?:\{GROUP\}|eagle3\.dev)/([a-z]+)\"""", SOURCE))
+    assert {"retry", "approve", "name", "stage", "revision", "key", "config"} <= there
+    pattern = r"eagle3\.dev/([a-z]+)\b(?![/.])"
+    listed = set(re.findall(pattern, REFERENCE))
+    assert there == listed
+    assert {name for page in PAGES for name in re.findall(pattern, page.read_text())} - {"v"} <= there
+
+
+def test_every_file_of_the_repository_that_a_page_names_is_there() -> None:
+    files = {str(path.relative_to(DOCS.parent)) for path in tracked()}
+    missing = [
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"`((?:[\w-]+/)*[\w-]+\.py)`", page.read_text())
+        if not any(f"/{file}".endswith(f"/{name}") for file in files) and name not in OTHERS
+    ]
+    assert missing == []
+
+
+#: Other projects' own.
+OTHERS = {"prepare_hidden_states.py"}
+
+
+def tracked() -> Iterator[Path]:
+    """The Python files of the repository."""
+    for folder in ("crds", "operator", "images", "tests", "examples"):
+        yield from (DOCS.parent / folder).rglob("*.py")
+
+
+def test_every_value_of_the_chart_that_a_page_names_is_one() -> None:
+    values = yaml.safe_load((DOCS.parent / "helm" / "eagle3-operator" / "values.yaml").read_text())
+    sections = {name for name, value in values.items() if isinstance(value, dict) and name not in SECTIONS}
+    for page in PAGES:
+        for name in re.findall(r"`([a-z]\w*(?:\.\w+)+)`", page.read_text()):
+            section, *path = name.split(".")
+            if section in sections and path[-1] not in ("yaml", "py"):
+                assert path[0] in values[section], f"{page.name}: {name}"
+
+
+def drafted(page: Path) -> list[list[str]]:
+    """How a page has the drafts' own command typed."""
+    found = re.findall(r"^eagle3-draft ((?:[^`\n|#\\]|\\\n)+)", page.read_text(), re.MULTILINE)
+    return [shlex.split(line.replace("\\\n", " ")) for line in found]
+
+
+@pages_with(drafted)
+def test_every_command_for_drafts_in_a_page_has_the_flags_that_it_is_given(
+    page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no torch, and so nothing is done
+    monkeypatch.chdir(tmp_path)
+    for words in drafted(page):
+        try:
+            code = by_hand(words)
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        assert code != 2, words
 
 
 SCHEMA = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
