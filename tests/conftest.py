@@ -43,9 +43,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with a test that may take longer than others come first: none is left for one worker while the other has nothing to do."""
+    longest: dict[Path, float] = {}
     for item in items:
-        suite = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(suite)
+        item.add_marker(item.path.relative_to(TESTS).parts[0])
+        mark = item.get_closest_marker("timeout")
+        allowed = float(mark.args[0] if mark else item.config.getini("timeout"))
+        longest[item.path] = max(allowed, longest.get(item.path, 0))
+    items.sort(key=lambda item: -longest[item.path])
 
 
 # What many modules look at and none changes. Torch is imported only where a test asks for it: most suites do without.
