@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import prod
 from pathlib import Path
@@ -23,45 +23,48 @@ from eagle3_draft.inspect.checkpoint import checkpoint_digest
 _WARNINGS = 4
 
 
-def publish(
-    config: ConvertConfig,
-    source: Source,
-    ids: list[int],
-    digests: Mapping[str, str],
-    findings: list[Finding],
-    proof: Proof,
-    started: datetime,
-) -> ConvertResult:
-    """Publish what was written and proven.
+@dataclass(frozen=True)
+class Converted:
+    """A draft that was written and proven.
 
-    Args:
-        config: of the stage; its folder holds the converted draft and the prompts.
+    Attributes:
         source: the draft before.
         ids: its layers as the serving SGLang calls them.
-        digests: sha256 of each file of the converted draft, by its name.
+        digests: sha256 of each of its files, by the name.
         findings: of all rules and of the proof.
         proof: what was found.
         started: when the conversion did.
     """
-    folder = Path(config.folder)
-    result = _result(config, source, ids, digests, findings, proof)
+
+    source: Source
+    ids: list[int]
+    digests: Mapping[str, str]
+    findings: list[Finding]
+    proof: Proof
+    started: datetime
+
+
+def publish(config: ConvertConfig, made: Converted) -> ConvertResult:
+    """Complete the artifact beside the draft and the prompts, and publish it."""
+    folder, source, proof = Path(config.folder), made.source, made.proof
+    result = _result(config, made)
     full = {
         "result": result.to_json(),
         "parity": asdict(proof.parity) if proof.parity is not None else None,
         "agreement": asdict(proof.agreement) if proof.agreement is not None else None,
         "proposals": None if proof.proposals is None else [asdict(step) for step in proof.proposals],
         "family": source.form.family,
-        "checks": report.to_json(findings),
+        "checks": report.to_json(made.findings),
         "config": config.to_json(),
     }
     run = {
         "sglang": config.sglang_version,
         "torch": torch.__version__,
         "node": platform.node(),
-        "started": started.isoformat(timespec="seconds"),
+        "started": made.started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    said = statement(config, source.form.family, digests, run, source.training(), read_origins(config))
+    said = statement(config, source.form.family, made.digests, run, source.training(), read_origins(config))
     artifacts.write_atomic(folder / REPORT, json.dumps(full, indent=1).encode())
     artifacts.write_atomic(folder / PROVENANCE, json.dumps(said, indent=1).encode())
     artifacts.publish(
@@ -71,34 +74,27 @@ def publish(
         made_from={"target": config.target_digest, **source.made_from},
         numbers=result.to_json(),
         provenance=run,
-        digests=digests,
+        digests=made.digests,
     )
     return result
 
 
-def _result(
-    config: ConvertConfig,
-    source: Source,
-    ids: list[int],
-    digests: Mapping[str, str],
-    findings: list[Finding],
-    proof: Proof,
-) -> ConvertResult:
-    folder, asked = Path(config.folder), proof.agreement
+def _result(config: ConvertConfig, made: Converted) -> ConvertResult:
+    folder, proof, asked = Path(config.folder), made.proof, made.proof.agreement
     parameters = {name: t for name, t in read_folder(folder).tensors.items() if name not in ("d2t", "t2d")}
     return ConvertResult(
-        digest=checkpoint_digest(folder, known=digests),
+        digest=checkpoint_digest(folder, known=made.digests),
         parameters=sum(prod(tensor.shape) for tensor in parameters.values()),
         bytes=(folder / WEIGHTS).stat().st_size,
         layers=config.layers,
-        capture_ids=ids,
+        capture_ids=made.ids,
         draft_vocabulary_size=parameters["lm_head.weight"].shape[0],
         prompts=len((folder / PROMPTS).read_bytes().splitlines()),
         prompts_digest=artifacts.file_digest(folder / PROMPTS),
-        expected_accept_lengths=source.expected_accept_lengths(proof),
+        expected_accept_lengths=made.source.expected_accept_lengths(proof),
         accuracy=asked.accuracy if asked is not None else None,
         equal_proposals=[round(step.equal, 4) for step in proof.proposals or () if step.positions] or None,
         chance=asked.chance if asked is not None else None,
         parity_error=proof.parity.error if proof.parity is not None else None,
-        warnings=report.warnings(findings)[:_WARNINGS],
+        warnings=report.warnings(made.findings)[:_WARNINGS],
     )

@@ -14,7 +14,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import prompts
 from eagle3_draft.convert.answers import Load
 from eagle3_draft.convert.emit import emit
-from eagle3_draft.convert.publish import publish
+from eagle3_draft.convert.publish import Converted, publish
 from eagle3_draft.convert.source import source_of
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.checkpoint import refuse
@@ -55,7 +55,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
     proof = source.prove(facts, load)
     refuse(proof.findings, f"the draft in {source.form.path} is refused")
     findings += [*emitted.findings, *proof.findings]
-    return publish(config, source, ids, emitted.digests, findings, proof, started)
+    return publish(config, Converted(source, ids, emitted.digests, findings, proof, started))
 
 
 def _capture_ids(config: ConvertConfig, facts: TargetFacts) -> list[int]:
