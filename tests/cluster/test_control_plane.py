@@ -188,14 +188,8 @@ def test_a_service_of_the_objects_name_that_is_not_its_own_is_never_applied_over
     site.apply("v1", "Service", "kimi", foreign)
     before = site.get("services", "kimi")
     site.create("kimi", SERVING)
-
-    def refused() -> Json:
-        said = condition(site.object("kimi"), "Stalled")
-        if (said.get("status"), said.get("reason")) != ("True", "NameConflict"):
-            raise NotYetError(str(said))
-        return said
-
-    said = site.until("the name conflict", refused)
+    said = site.until_says("kimi", "Stalled", "NameConflict")
+    assert said["status"] == "True"
     assert "Service kimi" in said["message"]
     assert site.all("jobs") == [], "nothing is trained that could not be served"
     assert condition(site.object("kimi"), "Ready")["reason"] == "NameConflict"
@@ -212,14 +206,7 @@ def test_a_quota_that_refuses_a_job_is_told_and_once_it_is_raised_the_object_goe
     site.apply("v1", "ResourceQuota", "few", {"hard": {"count/jobs.batch": "1"}})
     wait_for("the quota", 30, lambda: "used" in site.get("resourcequotas", "few").get("status", {}))
     site.create("kimi", SERVING)
-
-    def refused() -> Json:
-        said = condition(site.object("kimi"), "Ready")
-        if said.get("reason") != "Refused":
-            raise NotYetError(str(said))
-        return said
-
-    words: str = site.until("the refusal", refused)["message"]
+    words: str = site.until_says("kimi", "Ready", "Refused")["message"]
     assert words.startswith("Job kimi-extract-")
     assert "exceeded quota: few, requested: count/jobs.batch=1, used: count/jobs.batch=1" in words
     assert f"kubectl describe quota -n {site.namespace}" in words
@@ -275,15 +262,8 @@ def test_servers_make_room_for_an_approved_training_and_serve_again_after_it(sit
     site.create("kimi", merged(SERVING, {"serve": {"whileTraining": "ScaleToZero", "surge": "Never"}}))
     site.until_ready("kimi")
     site.create("kimi", merged(SERVING, {"serve": {"whileTraining": "ScaleToZero"}, "train": {"epochs": 9}}))
-
-    def asked() -> str:
-        said = condition(site.object("kimi"), "Ready")
-        if said.get("reason") != "AwaitingApproval":
-            raise NotYetError(str(said))
-        word: str = said["message"].split("eagle3.dev/approve=")[1].split()[0]
-        return word
-
-    word = site.until("the request for approval", asked)
+    asked = site.until_says("kimi", "Ready", "AwaitingApproval")["message"]
+    word = asked.split("eagle3.dev/approve=")[1].split()[0]
     assert site.get("deployments", "kimi-r1")["spec"]["replicas"] == 1
     approval = {"metadata": {"annotations": {"eagle3.dev/approve": word}}}
     site.cluster.request("PATCH", site.path(PLURAL, "kimi"), approval, MERGE_PATCH)

@@ -11,7 +11,7 @@ import yaml
 
 from eagle3_api import API_VERSION, KIND
 from eagle3_api.jobs import StageName
-from operating import NotYetError, OperatorProcess, Site, condition
+from operating import OperatorProcess, Site
 from operating.admission import admitting
 from operating.kubelet import MERGE_PATCH
 from operating.site import NOWHERE
@@ -165,14 +165,7 @@ def test_words_of_a_webhook_that_carry_the_time_are_written_and_told_once(
 
     with admitting(api_server, tmp_path, site.namespace, {"jobs": denied}):
         site.create("kimi", SERVING)
-
-        def refused() -> Json:
-            said = condition(site.object("kimi"), "Ready")
-            if said.get("reason") != "Refused":
-                raise NotYetError(str(said))
-            return said
-
-        assert "no GPUs for you at 20" in site.until("the refusal", refused)["message"]
+        assert "no GPUs for you at 20" in site.until_says("kimi", "Ready", "Refused")["message"]
         version, tries = site.object("kimi")["metadata"]["resourceVersion"], 'reconciles_total{result="refused"}'
         before = operator.metric(tries)
         wait_for("three more tries", 20, lambda: operator.metric(tries) >= before + 3)
@@ -222,14 +215,8 @@ def test_a_job_that_somebody_else_suspends_waits_for_whoever_that_was(site: Site
     (job,) = site.until("the extraction", lambda: site.jobs("kimi", StageName.EXTRACT), hold=hold)
     path = f"{site.path('jobs', job['metadata']['name'])}?fieldManager=kueue-job-controller"
     site.cluster.request("PATCH", path, {"spec": {"suspend": True}}, MERGE_PATCH)
-
-    def told() -> Json:
-        said = condition(site.object("kimi"), "FeaturesReady")
-        if said.get("reason") != "Suspended":
-            raise NotYetError(str(said))
-        return said
-
-    assert "was suspended by kueue-job-controller" in site.until("the word of it", told, hold=hold)["message"]
+    said = site.until_says("kimi", "FeaturesReady", "Suspended", hold=hold)
+    assert "was suspended by kueue-job-controller" in said["message"]
     site.poke("kimi", "again")
     assert site.jobs("kimi", StageName.EXTRACT)[0]["spec"]["suspend"] is True
     site.cluster.request("PATCH", path, {"spec": {"suspend": False}}, MERGE_PATCH)

@@ -94,6 +94,18 @@ class Site:
 
         return wait_for(what, seconds, stepped, tolerate=(NotYetError,))
 
+    def until_says(self, name: str, kind: str, reason: str, *, hold: Collection[StageName] = ()) -> Json:
+        """Wait until a condition of the object has this reason, and return it."""
+
+        def check() -> Json:
+            said = condition(self.object(name), kind)
+            if said.get("reason") != reason:
+                raise NotYetError(str(said))
+            return said
+
+        said: Json = self.until(f"{kind} of {name} to say {reason}", check, hold=hold)
+        return said
+
     def until_ready(self, name: str, status: str = "True") -> Json:
         """Wait until the object's Ready is so, and return the object."""
 
