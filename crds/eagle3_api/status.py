@@ -288,3 +288,7 @@ class Eagle3DraftStatus(Model):
     baseline: str = Field("", description="Tokens/s of the plain server.")
     progress: str = Field("", description="Of the running stage.")
     draft: str = Field("", description="Digest of the served draft, shortened.")
+
+    def to_json(self) -> dict[str, object]:
+        """Without what is empty too: it is what a reader takes anyway, and would be a dozen lines of kubectl describe."""
+        return {name: value for name, value in super().to_json().items() if value not in ("", [], {})}

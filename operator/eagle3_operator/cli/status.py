@@ -154,9 +154,15 @@ def _measured(revision: RevisionStatus) -> Iterator[str]:
 
 
 def _traffic(revision: RevisionStatus) -> str:
-    rows = [_window(window) for window in revision.windows]
-    columns = ("FROM", "UNTIL", "TOKENS", "REQUESTS", "RUNNING", "ACCEPT")
-    return f"r{revision.number} under traffic\n{grid(columns, rows)}" if rows else ""
+    """Windows with traffic; how many had none, and until when, in a line."""
+    rows = [_window(window) for window in revision.windows if window.tokens > 0]
+    idle = [window for window in revision.windows if window.tokens == 0]
+    if not revision.windows:
+        return ""
+    told = [f"r{revision.number} under traffic"]
+    told += [grid(("FROM", "UNTIL", "TOKENS", "REQUESTS", "RUNNING", "ACCEPT"), rows)] if rows else []
+    told += [f"none in {len(idle)} of the last {len(revision.windows)} windows, until {idle[-1].end}"] if idle else []
+    return "\n".join(told)
 
 
 def _window(window: Window) -> tuple[str, ...]:

@@ -262,7 +262,7 @@ def _quoted(pod: Pod) -> str:
 
 
 def _sentence(message: str) -> str:
-    return message if message.endswith((".", "!", "…")) else f"{message}."
+    return message if message.endswith((".", "!", "?", "…")) else f"{message}."
 
 
 def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Waiting | None) -> Step:

@@ -5,9 +5,7 @@ import re
 from eagle3_operator.observation import Pod
 
 #: What follows speaks of pods that would have to go for this one. It tells nothing about why this one has no place.
-_AFTERTHOUGHT = re.compile(
-    r"[.,]? *(no new claims to deallocate,? *)?preemption:.*|(?<=not found\.) not found\.$", re.DOTALL
-)
+_AFTERTHOUGHT = re.compile(r"[.,]? *(no new claims to deallocate,? *)?preemption:.*|(?<=\.) not found\.?$", re.DOTALL)
 
 #: What causes are told by, and what to do. Of a message with several each is told, because each keeps the pod from a node.
 #: The words are those of Kubernetes' scheduler plugins (VolumeBinding, NodeResourcesFit, NodeAffinity, TaintToleration).

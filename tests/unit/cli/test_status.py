@@ -87,3 +87,10 @@ def test_what_only_waits_for_its_turn_is_not_told() -> None:
     told = "\n".join(paragraphs(World().settle())["CONDITION"])
     assert "Pending" not in told
     assert "Accepted" in told
+
+
+def test_windows_without_traffic_take_one_line_together() -> None:
+    world = serving_draft().window().window(0, 0, 0).window(0, 0, 0)
+    lines = paragraphs(world)["r1"]
+    assert len(lines) == 4
+    assert lines[-1].startswith("none in 2 of the last 3 windows, until 2026")
