@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from eagle3_draft.data.conversations import Conversation, Message
 from eagle3_draft.data.dialogue import NO_QUESTION, QUESTION_TOO_LONG, Answer, Dialogue
-from eagle3_draft.data.rendering import TEMPLATE_REFUSED, Renderer, UnusableError
+from eagle3_draft.data.rendering import Renderer
+from eagle3_draft.data.template import TEMPLATE_REFUSED, UnusableError
 from unit.data.test_rendering import CHATML, LLAMA3, MISTRAL, OPENED_THINKING, bytelevel
 
 QUESTIONS: list[Message] = [

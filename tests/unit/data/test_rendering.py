@@ -12,16 +12,8 @@ from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from eagle3_api.conditions import Reason
 from eagle3_draft.data.conversations import Message
-from eagle3_draft.data.rendering import (
-    ANSWER_CUT,
-    HISTORY_REWRITTEN,
-    NO_ANSWER,
-    TEMPLATE_REFUSED,
-    TOKENS_JOINED,
-    Rendered,
-    Renderer,
-    UnusableError,
-)
+from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer
+from eagle3_draft.data.template import HISTORY_REWRITTEN, NO_ANSWER, TEMPLATE_REFUSED, UnusableError
 from eagle3_draft.stage import StageError
 
 SPECIAL = [

@@ -11,7 +11,8 @@ from typing import Any
 
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.conversations import Conversation
-from eagle3_draft.data.rendering import Renderer, UnusableError
+from eagle3_draft.data.rendering import Renderer
+from eagle3_draft.data.template import UnusableError
 
 #: At most so many are kept.
 LIMIT = 64
