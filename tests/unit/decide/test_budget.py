@@ -36,6 +36,11 @@ def test_an_edited_budget_is_made_right_again(changes: dict[str, Any]) -> None:
     assert with_budget(world, edited(world, **changes)).settle().seen.budget == right
 
 
+def test_what_others_add_to_a_budget_is_left_to_them() -> None:
+    world = serving_draft()
+    assert with_budget(world, edited(world, aFieldOfTomorrow="Yes")).step().apply == ()
+
+
 def test_a_budget_that_was_deleted_is_made_again() -> None:
     assert guarded(with_budget(serving_draft(), None).settle()) == 1
 
