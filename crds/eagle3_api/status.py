@@ -51,7 +51,8 @@ class StageProgress(Model):
     done: float
     seconds_left: float | None = None
     message: str = ""
-    time: str = Field(description="When the line was written.")
+    time: str = Field(description="When the line was written, by the clock of its node.")
+    heard: str | None = Field(None, description="When the operator saw it first, by its own clock.")
 
 
 class StageStatus(Model):

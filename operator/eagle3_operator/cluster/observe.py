@@ -230,7 +230,7 @@ class Observer:
         for stage in status.stages:
             if stage.name == job.stage and stage.key == job.key and stage.progress is not None:
                 said = stage.progress
-                if times.age(said.time, now) < self._poll_seconds:
+                if times.age(said.heard or said.time, now) < self._poll_seconds:
                     time = times.parse(said.time).timestamp()
                     return Progress(done=said.done, seconds_left=said.seconds_left, message=said.message, time=time)
         return None

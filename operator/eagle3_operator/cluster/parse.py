@@ -97,9 +97,17 @@ def _port(pod: Json) -> int | None:
 
 
 def _started(pod: Json, main: Json) -> datetime | None:
-    """When the main container was started last. Of one that was lost with its node only its pod's creation is known."""
-    run = (main.get("state") or {}).get("running") or _ending(main)
-    return times.parse(run.get("startedAt") or pod["metadata"]["creationTimestamp"]) if run else None
+    """When the main container was started last, by its node's clock; but not before the pod had that node, by another's.
+
+    A server whose node's clock is an hour late would else be found to hang as soon as it starts. Of a container that was lost
+    with its node only its pod's creation is known.
+    """
+    if not (run := (main.get("state") or {}).get("running") or _ending(main)):
+        return None
+    placed = _conditions(pod.get("status") or {}).get("PodScheduled", {})
+    since = placed.get("lastTransitionTime") if placed.get("status") == "True" else None
+    born = times.parse(since or pod["metadata"]["creationTimestamp"])
+    return max(born, times.parse(run["startedAt"])) if run.get("startedAt") else born
 
 
 def _ending(container: Json) -> Json:

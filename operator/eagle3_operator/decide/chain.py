@@ -4,6 +4,7 @@
 knows how a Job ends. A stage that has succeeded under its key is never run again; a failed one waits for the user.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -288,15 +289,9 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES), _held(job, view))
     if trouble := next(filter(None, troubles), None):
         return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
-    if _stalled(link, job, view):
+    shown = _progress(job, status.progress, view)
+    if _stalled(link, job, shown, view):
         return _end_stalled(status, job)
-    progress = job.progress
-    shown = progress and StageProgress(
-        done=progress.done,
-        seconds_left=progress.seconds_left,
-        message=progress.message,
-        time=times.text(datetime.fromtimestamp(progress.time, view.now.tzinfo)),
-    )
     return Step(_say(status, StageState.RUNNING, None, _tries(job), job).model_copy(update={"progress": shown}))
 
 
@@ -387,7 +382,23 @@ def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
     return next((pod for pod in job.pods if pod.phase == "Pending" and test(pod)), None)
 
 
-def _stalled(link: Link, job: Job, view: View) -> bool:
+def _progress(job: Job, before: StageProgress | None, view: View) -> StageProgress | None:
+    """The last progress line, and since when it is the last: its own time is its node's, whose clock may be an hour off."""
+    said = job.progress
+    if said is None:
+        return None
+    time = times.text(datetime.fromtimestamp(said.time, view.now.tzinfo))
+    known = before.heard or before.time if before is not None and before.time == time else None
+    return StageProgress(
+        done=said.done,
+        seconds_left=said.seconds_left,
+        message=said.message,
+        time=time,
+        heard=known or times.text(view.now),
+    )
+
+
+def _stalled(link: Link, job: Job, progress: StageProgress | None, view: View) -> bool:
     """Row 41: a container runs and has printed no progress line for so long. Its pod's wait before that does not count."""
     spec = view.obj.spec
     timeouts = {StageName.TRAIN: spec.train.stall_timeout}
@@ -396,8 +407,10 @@ def _stalled(link: Link, job: Job, view: View) -> bool:
     running = [pod.started_at for pod in job.pods if pod.started_at is not None and pod.phase == "Running"]
     if link.stage not in timeouts or not running or job.progress_problem:
         return False
-    heard = max(max(running).timestamp(), job.progress.time if job.progress else 0.0)
-    return view.now.timestamp() - heard > seconds(timeouts[link.stage])
+    silent = min(
+        (view.now - max(running)).total_seconds(), times.age(progress.heard, view.now) if progress else math.inf
+    )
+    return silent > seconds(timeouts[link.stage])
 
 
 def _end_stalled(status: StageStatus, job: Job) -> Step:

@@ -192,6 +192,18 @@ def test_who_has_suspended_a_job_last_is_known() -> None:
     assert job_from(Run(job, job), (), owner=UID).suspended_by == "kueue"
 
 
+@pytest.mark.parametrize(("clock", "started"), [("2026-11-29T09:00:00Z", LATER), (LAST, LAST)], ids=["late", "right"])
+def test_a_container_is_not_older_than_its_place_on_a_node_whatever_its_nodes_clock_says(
+    clock: str, started: str
+) -> None:
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": LATER}],
+        "containerStatuses": [container({"running": {"startedAt": clock}})],
+    }
+    assert pod_from(pod(status=status)).started_at == at(started)
+
+
 def test_a_crash_looping_server_has_an_ending_a_reason_and_has_started() -> None:
     status = {
         "phase": "Running",

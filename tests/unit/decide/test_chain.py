@@ -312,6 +312,20 @@ def test_a_job_without_progress_is_resumed_once_and_then_failed() -> None:
     assert world.reason("FeaturesReady") == ("False", Reason.JOB_STALLED)
 
 
+@pytest.mark.parametrize("off", [-7200, 0, 7200], ids=["late", "right", "early"])
+def test_a_job_on_a_node_with_another_time_is_ended_when_it_is_silent_and_not_before(off: float) -> None:
+    world = World().settle().finish("inspect")
+    job = world.job("extract")
+    pods = (Pod("p", world.now, "Running", started_at=world.now),)
+    for step in range(1, 5):
+        said = Progress(done=step / 10, message="", time=world.later(1000).now.timestamp() + off)
+        world._put_job(replace(job, pods=pods, progress=said))
+        world.settle().later(500).settle()
+    assert world.created.count(job.name) == 1
+    world.later(1301).settle()
+    assert world.created.count(job.name) == 2
+
+
 def test_a_pod_that_waited_long_for_its_gpus_has_the_whole_timeout_once_it_runs() -> None:
     world = World().settle().finish("inspect")
     name, created = world.job("extract").name, world.now
