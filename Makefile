@@ -45,11 +45,11 @@ prepare: ## Make all that the tests and the demo need: Python, Kubernetes and he
 	@$(MAKE) --jobs=2 programs sglang-cpu
 
 programs:
-	@$(TESTS_PATH) python3 tests/testcluster/build.py
+	@$(TESTS_PATH) python3 tests/testcluster/build.py >/dev/null
 
 sglang-cpu: $(READY)
-	@$(BIN)/python images/sglang-cpu/environment.py
-	@$(TESTS_PATH) $(BIN)/python -c "from tiny.make import cached; print(cached())"
+	@$(BIN)/python images/sglang-cpu/environment.py >/dev/null
+	@$(TESTS_PATH) $(BIN)/python -c "from tiny.make import cached; cached()"
 
 ## ----------------------------------------------------------------------------------------------------- tests
 

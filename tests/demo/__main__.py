@@ -9,8 +9,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import yaml
 
@@ -30,7 +31,8 @@ def main() -> int:
     with Testbed.up() as bed:
         checks = [*_good_draft(bed), *_broken_draft(bed)]
         if keep:
-            input(f"KUBECONFIG={bed.cluster.kubeconfig}  namespace {bed.namespace}; Enter ends the cluster ")
+            print(f"\nexport KUBECONFIG={bed.cluster.kubeconfig} PATH={build.kubectl().parent}:$PATH")
+            input(f"The namespace is {bed.namespace}. Enter ends the cluster. ")
     print(f"\nThe demo took {(time.monotonic() - begin) / 60:.1f} minutes.")
     return _verdict(checks)
 
@@ -100,16 +102,29 @@ def _broken_draft(bed: Testbed) -> list[Check]:
 
 @contextlib.contextmanager
 def _watching(bed: Testbed) -> Iterator[None]:
-    """``kubectl get e3d -w`` beside what happens, as a user has it in another terminal."""
+    """``kubectl get e3d -w`` beside what happens, as a user has it in another terminal; without lines that only grow older."""
     _title(f"kubectl get e3d -n {bed.namespace} -w")
     command = [str(build.kubectl()), "get", "e3d", "-n", bed.namespace, "-w"]
     environment = {**os.environ, "KUBECONFIG": str(bed.cluster.kubeconfig)}
-    watch = subprocess.Popen(command, env=environment)
+    watch = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    printing = threading.Thread(target=_print_changes, args=(watch.stdout,))
+    printing.start()
     try:
         yield
     finally:
         watch.terminate()
         watch.wait()
+        printing.join()
+
+
+def _print_changes(lines: Iterable[str]) -> None:
+    """Each line that differs from the one before it in more than its last word, the age."""
+    before: list[str] = []
+    for line in lines:
+        *words, _ = line.split()
+        if words != before:
+            print(line, end="", flush=True)
+        before = words
 
 
 def _show(bed: Testbed) -> None:

@@ -38,6 +38,9 @@ _LAST_WORDS = 300
 #: Why something that could go on does not yet, and what to say of it.
 Waiting = tuple[Reason, str]
 
+#: Progress that is less than a percent is told so often.
+_PROGRESS_SECONDS = 60.0
+
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 
@@ -292,7 +295,15 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     shown = _progress(job, status.progress, view)
     if _stalled(link, job, shown, view):
         return _end_stalled(status, job)
+    shown = _worth_telling(status.progress, shown, view.now)
     return Step(_say(status, StageState.RUNNING, None, _tries(job), job).model_copy(update={"progress": shown}))
+
+
+def _worth_telling(before: StageProgress | None, progress: StageProgress | None, now: datetime) -> StageProgress | None:
+    """Progress anew when a percent is done or a minute has passed, for each is a line for everybody who watches the object."""
+    if before is None or progress is None or before.heard is None or f"{before.done:.0%}" != f"{progress.done:.0%}":
+        return progress
+    return before if times.age(before.heard, now) < _PROGRESS_SECONDS else progress
 
 
 def _end_queued(status: StageStatus, job: Job) -> Step:

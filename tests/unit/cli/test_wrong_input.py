@@ -54,7 +54,6 @@ def written(tmp_path: Path) -> Callable[[str | bytes], str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "the following arguments are required: COMMAND"),
         (("frobnicate",), "invalid choice: 'frobnicate' (choose from"),
         (("status",), "the following arguments are required: name"),
         (("status", "kimi", "--verbose"), "unrecognized arguments: --verbose"),
@@ -210,3 +209,11 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     for command in ("estimate", "render"):
         code, said = told([command, "-f", "-"], text)
         assert (code, len(said.splitlines())) == (1, 1), said
+
+
+def test_the_plugin_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("status", "estimate", "check", "render"))

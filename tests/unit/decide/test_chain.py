@@ -300,6 +300,23 @@ def test_progress_is_shown_with_the_time_that_is_left() -> None:
     assert world.condition("FeaturesReady").message == "62% step 62 of 100"
 
 
+def test_progress_of_less_than_a_percent_is_a_line_for_those_who_watch_once_a_minute() -> None:
+    world = World().settle().finish("inspect")
+    running = Pod("p", world.now, "Running", started_at=world.now)
+
+    def shown(done: float, seconds: int) -> str:
+        world.later(seconds)
+        progress = Progress(done=done, message=f"{done:.4f}", time=world.now.timestamp())
+        world._put_job(replace(world.job("extract"), pods=(running,), progress=progress))
+        return world.settle().condition("FeaturesReady").message
+
+    assert shown(0.101, 0) == "10% 0.1010"
+    assert shown(0.102, 10) == "10% 0.1010"
+    assert shown(0.110, 10) == "11% 0.1100"
+    assert shown(0.111, 59) == "11% 0.1100"
+    assert shown(0.112, 1) == "11% 0.1120"
+
+
 def test_a_job_without_progress_is_resumed_once_and_then_failed() -> None:
     """Row 41."""
     world = World().settle().finish("inspect")
