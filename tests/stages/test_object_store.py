@@ -32,7 +32,7 @@ from eagle3_api.jobs import (
     ObjectReference,
     ObjectStoreConfig,
 )
-from eagle3_api.manifest import File
+from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts, clean
 from eagle3_draft.bucket import Patience
 from eagle3_draft.data.conversations import Conversations
@@ -271,6 +271,30 @@ def test_what_was_not_uploaded_whole_is_not_finished_though_its_manifest_lies_on
     assert not list(folder.glob("*")), "the disk is free for the next part"
 
 
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_pod_that_was_taken_for_lost_changes_nothing_of_a_part_that_another_has_finished(
+    server: Server, tmp_path: Path, meanwhile: bool
+) -> None:
+    """Its states differ in their last bits: the manifest of one over the shards of both would be of neither."""
+    successor = extract(tmp_path / "successor", server, PARTS[:1] if not meanwhile else [])
+    at, folder = place(config(server), tmp_path / "zombie"), tmp_path / "zombie" / "llm" / "tiny" / "extract" / "k1"
+    writer = FeatureWriter(folder / PARTS[0], HEADER)
+    for number in range(2):
+        writer.write(Split.TRAIN, number, [sample(9).input_ids.tolist()], [sample(9)])
+    manifest = writer.publish(key=KEY, made_from={}, numbers={}, provenance={})
+
+    def finished_by_the_other(done: int) -> None:
+        if meanwhile and done:
+            extract(tmp_path / "successor", server, PARTS[:1])
+
+    with pytest.raises(StageError, match="another pod has finished llm/tiny/extract/k1/part-00000") as raised:
+        at.published(folder / PARTS[0], manifest, finished_by_the_other)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    extract(tmp_path / "successor", server, PARTS[1:])
+    features = Features.open(successor, place(config(server), tmp_path / "successor"))
+    assert torch.equal(features.train[0].hidden, sample(0).hidden)
+
+
 def test_clean_removes_the_objects_of_every_key_and_nothing_of_others(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server)
     former = server.folder / "team" / "llm" / "tiny" / "extract" / "former"
@@ -293,7 +317,7 @@ def test_a_store_tells_what_is_finished_from_what_was_begun(server: Server, tmp_
     folder = extract(tmp_path / "one", server, PARTS[:1])
     at = place(config(server), tmp_path / "one")
     assert at.inside(folder.parent) == {folder: False}
-    extract(tmp_path / "one", server)
+    extract(tmp_path / "one", server, PARTS[1:])
     assert at.inside(folder.parent) == {folder: True}
     assert at.inside(folder.parent.with_name("nothing")) == {}
 
@@ -471,7 +495,7 @@ def extraction(target: corpus.Corpus, tmp_path: Path, store: ObjectStoreConfig, 
 
 
 def test_an_upload_on_which_nothing_moves_is_told_of_and_given_up_when_the_pod_is_to_end(
-    server: Server, target: corpus.Corpus, tmp_path: Path
+    server: Server, target: corpus.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next pod makes that part again, and no other."""
     parts = [f"team/llm/tiny/extract/k1/part-0000{number}-of-00002" for number in range(2)]
@@ -491,8 +515,22 @@ def test_an_upload_on_which_nothing_moves_is_told_of_and_given_up_when_the_pod_i
     assert f"{parts[0]}/{MANIFEST}" in there
     assert not any(name.startswith(parts[1]) for name in there)
     first = (server.folder / parts[0] / MANIFEST).stat().st_mtime_ns
-    assert run_extract(extraction(target, tmp_path, config(server), "pod-2"), part_conversations=8).whole
+    whole = run_extract(extraction(target, tmp_path, config(server), "pod-2"), part_conversations=8)
+    assert whole.whole
     assert (server.folder / parts[0] / MANIFEST).stat().st_mtime_ns == first
+    # And one that finds the whole published by another when it is about to do it
+    monkeypatch.setattr(ObjectStore, "finished", seeing_late("k1", ObjectStore.finished))
+    assert run_extract(extraction(target, tmp_path, config(server), "pod-3"), part_conversations=8) == whole
+
+
+def seeing_late(folder: str, finished: Callable[..., Manifest | None]) -> Callable[..., Manifest | None]:
+    """As another pod's manifest is seen that comes between two looks."""
+    looks = iter([None])
+
+    def found(at: ObjectStore, path: Path, key: str) -> Manifest | None:
+        return finished(at, path, key) if path.name != folder or next(looks, path) else None
+
+    return found
 
 
 def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_features(

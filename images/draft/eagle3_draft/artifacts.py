@@ -8,6 +8,7 @@ Files and folders whose name begins with a dot are a stage's working files. They
 once it is published.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -394,10 +395,13 @@ def _set_mode(path: Path, mode: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a folder's entries durable: what was created and renamed in it."""
+    """Make a folder's entries durable: what was created and renamed in it. Some file systems know no such thing, and need none."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 

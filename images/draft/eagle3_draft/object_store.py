@@ -14,11 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from eagle3_api.artifacts import MANIFEST
-from eagle3_api.jobs import ObjectStoreConfig
+from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode, ObjectStoreConfig
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket, Patience
 from eagle3_draft.shard_cache import ShardCache
+from eagle3_draft.stage import StageError
 
 #: Of the object, which names the store.
 FIELD = "storage.features.objectStore"
@@ -83,11 +85,22 @@ class ObjectStore:
 
     def published(self, folder: Path, manifest: Manifest, attend: Callable[[int], None] = lambda done: None) -> None:
         paths = [folder / file.path for file in manifest.files if not file.is_part]  # those of parts are there already
-        self._bucket.upload({self._below(path): path for path in paths}, attend)
-        done, last = sum(file.size for file in manifest.files if not file.is_part), folder / MANIFEST
+        last, done = folder / MANIFEST, sum(file.size for file in manifest.files if not file.is_part)
+
+        def attend_alone(sent: int) -> None:
+            attend(sent)
+            if self._is_there(last):  # of a pod that was taken for lost, or that took this one for lost
+                raise StageError(
+                    ExitCode.INTERRUPTED,
+                    Reason.INTERRUPTED,
+                    f"another pod has finished {self._below(folder)} in {self._bucket.url}; the next try goes on from there",
+                )
+
+        attend_alone(0)
+        self._bucket.upload({self._below(path): path for path in paths}, attend_alone)
         self._bucket.upload({self._below(last): last}, lambda more: attend(done + more))
         self._known[folder] = artifacts.manifest_text(folder)
-        for path in (*paths, folder / MANIFEST):
+        for path in (*paths, last):
             path.unlink(missing_ok=True)
 
     def inside(self, folder: Path) -> Mapping[Path, bool]:

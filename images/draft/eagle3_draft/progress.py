@@ -56,7 +56,8 @@ class Progress:
         if self._first is None:
             self._first = (now, done)
         completes = done >= self._total and not self._complete
-        if self._printed is not None and now - self._printed < INTERVAL and not completes:
+        # A clock that was set back would have it silent for as long, and its Job taken for hung
+        if self._printed is not None and 0 <= now - self._printed < INTERVAL and not completes:
             return
         self._printed = now
         self._complete = self._complete or completes

@@ -301,6 +301,13 @@ def test_two_pods_that_write_the_same_file_at_the_same_time_do_not_meet(tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_system_that_cannot_make_a_folder_durable_is_none_to_fail_on() -> None:
+    """As some network file systems; of those here it is the kernel's own."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.fsync(os.open("/proc", os.O_RDONLY))
+    artifacts.sync_folder(Path("/proc"))
+
+
 def test_a_digest_that_could_not_be_computed_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         def update(self, piece: memoryview) -> None:

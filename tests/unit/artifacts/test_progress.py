@@ -40,6 +40,17 @@ def test_a_line_every_two_seconds_at_most_and_one_at_the_end() -> None:
     assert (last.done, last.seconds_left, last.message) == (1.0, 0.0, "sample 1000")
 
 
+def test_a_clock_that_is_set_back_has_nobody_take_the_work_for_hung() -> None:
+    clock, out = Clock(), io.StringIO()
+    progress = Progress(100, "steps", clock=clock, out=out)
+    progress.update(1)
+    clock.now -= 3600
+    for done in range(2, 5):
+        clock.now += 2
+        progress.update(done)
+    assert len(out.getvalue().splitlines()) == 4
+
+
 def test_the_time_left_after_a_resume_is_reckoned_from_this_run_alone() -> None:
     clock, out = Clock(), io.StringIO()
     progress = Progress(100, "steps", clock=clock, out=out)

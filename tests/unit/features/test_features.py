@@ -7,6 +7,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from math import inf, nan, prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from eagle3_api.checkpoints.safetensors import BITS, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
-from eagle3_api.jobs import StageName
+from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.features import (
@@ -162,6 +163,29 @@ def test_shards_of_an_earlier_plan_are_not_published(tmp_path: Path) -> None:
     FeatureWriter(tmp_path, HEADER).write(Split.TRAIN, 7, ids([sample(5)]), [sample(5)])
     store(tmp_path, [[sample(2)]], [[sample(3)]])
     assert not (tmp_path / "train-00007.safetensors").exists()
+
+
+def test_of_two_pods_that_write_the_same_part_one_publishes_its_own_and_the_other_stops(tmp_path: Path) -> None:
+    """The first was taken for lost and runs on: its states differ in their last bits."""
+    zombie, successor = FeatureWriter(tmp_path, HEADER), FeatureWriter(tmp_path, HEADER)
+    said, shard = ids([sample(5), sample(6)]), (Split.TRAIN, 0)
+    ours = [sample(5), sample(6)]
+    theirs = [replace(one, hidden=one.hidden + 1) for one in ours]
+    how: dict[str, Any] = {"key": "ab" * 32, "made_from": {}, "numbers": {}, "provenance": {}}
+    successor.write(*shard, said, ours)
+    zombie.write(*shard, said, theirs)
+    with pytest.raises(StageError, match="another pod writes") as raised:
+        successor.publish(**how)
+    assert (raised.value.code, raised.value.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
+    assert not (tmp_path / MANIFEST).exists()
+    again = FeatureWriter(tmp_path, HEADER)
+    assert again.resume(*shard, said) is not None, "what is there is whole, whosever it is"
+    again.publish(**how)
+    with pytest.raises(StageError, match="another pod has finished"):
+        zombie.write(*shard, said, theirs)
+    with pytest.raises(StageError, match="another pod has finished"):
+        zombie.publish(**how)
+    assert torch.equal(Features.open(tmp_path).train[0].hidden, theirs[0].hidden.to(HEADER.torch_dtype))
 
 
 def test_a_conversation_whose_states_were_not_finite_counts_as_skipped(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_a_pod_that_was_killed_once_its_draft_was_there_leaves_no_checkpoints_be
     numbers = TRAINED.model_dump()
     artifacts.publish(folder, stage="train", key=config.key, made_from={}, numbers=numbers, provenance={})
     written(scratch / ".step-3" / "state.json")
+    written(folder / ".best-3.safetensors")
     assert run(config) == TRAINED
     assert not (scratch / ".step-3").exists()
+    assert not (folder / ".best-3.safetensors").exists()
     assert (folder / "model.safetensors").exists()

@@ -10,7 +10,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from eagle3_api.artifacts import FEATURES_ROOT, REPORT
+from eagle3_api.artifacts import FEATURES_ROOT, MANIFEST, REPORT
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName
 from eagle3_draft import artifacts
@@ -102,6 +102,8 @@ def run(
         to_make = [part for part in own if part not in there]
         for part in to_make:  # before the free space is looked at; no other pod writes there
             artifacts.remove_partials(folder / part.name)
+            if not at.keeps:  # it was made, and never got to where it is to lie
+                (folder / part.name / MANIFEST).unlink(missing_ok=True)
         texts, progress = _texts(inputs, own, to_make, folder, engine, termination)
         found: Sequence[Prompt] | None = None
         with (

@@ -62,9 +62,11 @@ def publish(
     require_train(inputs, result.conversations - result.held_out, result.conversations, Counter(result.dropped))
     try:
         _write(inputs, folder, at, parts, found, result, manifests[0], check)
-    except FileNotFoundError:
+    except (FileNotFoundError, StageError) as error:
         # Another pod finished its last part at the same time, publishes the same, and cleans up
         if at.finished(folder, config.key) is None:
+            if isinstance(error, StageError):
+                raise
             _write(inputs, folder, at, parts, found, result, manifests[0], check)
     return result
 

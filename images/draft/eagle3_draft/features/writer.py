@@ -1,8 +1,12 @@
-"""Writing a feature store, shard by shard, so that an interrupted run goes on where it stopped."""
+"""Writing a feature store, shard by shard, so that an interrupted run goes on where it stopped.
+
+One pod writes a part. A second one comes where the first was given up on a node that was lost, and runs on all the same: its states may
+differ in their last bits, and a store of both would be nobody's. So who finds the part finished stops, and who finds
+that a shard is no longer the file that it wrote does not publish.
+"""
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +16,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load, save
 
+from eagle3_api.artifacts import MANIFEST
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
@@ -28,7 +33,7 @@ from eagle3_draft.features.format import (
     shard_name,
 )
 from eagle3_draft.features.shard import write_shard
-from eagle3_draft.places import Place
+from eagle3_draft.places import Place, Volume
 from eagle3_draft.stage import StageError
 
 #: Large enough to be read in one piece, small enough that losing one costs seconds.
@@ -68,6 +73,8 @@ class FeatureWriter:
         self.header = header
         self._records: dict[Split, dict[int, ShardRecord]] = {split: {} for split in Split}
         self._durable: set[tuple[Split, int]] = set()
+        #: Which file each shard is, as it was written or resumed.
+        self._own: dict[tuple[Split, int], tuple[int, int]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def resume(self, split: Split, number: int, token_ids: Sequence[Sequence[int]]) -> ShardRecord | None:
@@ -76,16 +83,17 @@ class FeatureWriter:
         Args:
             token_ids: of the conversations that belong into the shard.
         """
+        shard = self.folder / shard_name(split, number)
         try:
             record = ShardRecord.model_validate_json(self._record(split, number).read_bytes())
-            whole = record.plan == self._plan(token_ids) and record.sha256 == artifacts.file_digest(
-                self.folder / shard_name(split, number)
-            )
+            own = _identity(shard)
+            whole = record.plan == self._plan(token_ids) and record.sha256 == artifacts.file_digest(shard)
         except (OSError, ValidationError):
             return None
         if not whole:
             return None
         self._records[split][number] = record
+        self._own[split, number] = own
         return record
 
     def write(
@@ -100,8 +108,11 @@ class FeatureWriter:
         without a sample.
 
         Raises:
-            StageError: a sample's parts do not have one row a token (FeaturesMisaligned).
+            StageError: a sample's parts do not have one row a token (FeaturesMisaligned); another pod has finished the store
+                meanwhile (Interrupted).
         """
+        if (self.folder / MANIFEST).exists():
+            raise self._of_another("has finished")
         finite = samples if all_finite(samples) else [sample for sample in samples if sample.is_finite()]
         written = write_shard(self.folder / shard_name(split, number), finite, self.header)
         record = ShardRecord(
@@ -114,6 +125,7 @@ class FeatureWriter:
         )
         artifacts.write_whole(self._record(split, number), json.dumps(record.to_json()).encode())
         self._records[split][number] = record
+        self._own[split, number] = _identity(self.folder / shard_name(split, number))
         return record
 
     def sync(self, split: Split, number: int) -> None:
@@ -135,6 +147,9 @@ class FeatureWriter:
             key: Extract's key.
             made_from, provenance: as of ``artifacts.publish``.
             numbers: further ones, beside the header's.
+
+        Raises:
+            StageError: another pod writes the store too, or has finished it (Interrupted).
         """
         lengths, shards = {}, {}
         for split, records in self._records.items():
@@ -149,6 +164,7 @@ class FeatureWriter:
                 {"file": shard_name(split, number), "conversations": len(records[number].lengths)}
                 for number in sorted(records)
             ]
+        self._require_own()
         artifacts.write_atomic(self.folder / LENGTHS, save(lengths))
         self._remove_strays()
         return artifacts.publish(
@@ -165,6 +181,23 @@ class FeatureWriter:
             },
         )
 
+    def _require_own(self) -> None:
+        if (self.folder / MANIFEST).exists():
+            raise self._of_another("has finished")
+        try:
+            own = all(_identity(self.folder / shard_name(*shard)) == known for shard, known in self._own.items())
+        except FileNotFoundError:
+            own = False
+        if not own:
+            raise self._of_another("writes")
+
+    def _of_another(self, does: str) -> StageError:
+        return StageError(
+            ExitCode.INTERRUPTED,
+            Reason.INTERRUPTED,
+            f"another pod {does} {self.folder}: this one was given up, or should have been. The next try goes on from what is there",
+        )
+
     def _plan(self, token_ids: Sequence[Sequence[int]]) -> str:
         return hashlib.sha256(repr([self.header.to_json(), [list(ids) for ids in token_ids]]).encode()).hexdigest()
 
@@ -178,6 +211,12 @@ class FeatureWriter:
             for path in self.folder.glob(f"{split}-*.safetensors"):
                 if path.name not in wanted:
                     path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file it is: one that replaces it has another."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def publish_store(
@@ -223,7 +262,7 @@ def publish_store(
     artifacts.write_atomic(folder / LENGTHS, save(joined))
     for path in folder.glob("part-*"):
         if path.name not in manifests:
-            shutil.rmtree(path)
+            Volume().remove(path)
     manifest = artifacts.publish(
         folder,
         stage="extract",

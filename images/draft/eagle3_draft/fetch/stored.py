@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,7 +88,8 @@ def _manifest(bucket: Bucket, name: str, address: str) -> Manifest:
 
 def _download(bucket: Bucket, name: str, file: File, folder: Path) -> Iterator[int]:
     """One file, of which nothing is to be seen before it is whole and the very one; the bytes of each block that came."""
-    path, partial = f"{name}/{file.path}", folder / f".{file.path}.partial"
+    # Of its own: a pod that was taken for lost may still write its
+    path, partial = f"{name}/{file.path}", folder / f".{file.path}.{uuid.uuid4().hex[:8]}.partial"
     try:
         if (size := bucket.size(path)) == file.size:
             with partial.open("wb") as coming:

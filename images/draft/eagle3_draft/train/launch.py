@@ -42,6 +42,7 @@ def run(config: TrainConfig) -> TrainResult:
     """
     folder, scratch = Path(config.folder), Path(config.scratch)
     if (manifest := artifacts.finished(folder, config.key)) is not None:
+        artifacts.remove_working_files(folder)  # it may have been killed as soon as it was published
         _clean(config)
         return artifacts.numbers(folder, manifest, TrainResult)
     check_libraries(config)
