@@ -88,10 +88,10 @@ class Placement(Model):
             "volumes: two of them have the same mountPath",
         ),
         rule(
-            "!has(self.labels) || self.labels.all(k, !k.startsWith('eagle3.dev/') && !k.startsWith('kueue.x-k8s.io/') && "
-            "k != 'app.kubernetes.io/managed-by')",
-            "labels: those of eagle3.dev and app.kubernetes.io/managed-by are the operator's own, and of Kueue's queueName says what "
-            "there is to say; choose others",
+            "!has(self.labels) || self.labels.all(k, !k.startsWith('eagle3.dev/') && "
+            "!(k in ['app.kubernetes.io/managed-by', 'kueue.x-k8s.io/queue-name']))",
+            "labels: those of eagle3.dev and app.kubernetes.io/managed-by are the operator's own, and kueue.x-k8s.io/queue-name is what "
+            "queueName is for; choose others",
         ),
         rule(
             "!has(self.annotations) || self.annotations.all(k, !k.startsWith('eagle3.dev/'))",
