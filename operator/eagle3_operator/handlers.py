@@ -49,7 +49,7 @@ async def stop(memo: Operator, **_: Any) -> None:
 
 @kopf.on.probe(id="overdue")
 async def alive(memo: Operator, **_: Any) -> float:
-    """Seconds by which the queue is behind. Not alive means that a reconcile hangs, not that the API server does."""
+    """Seconds for which the queue stands still. Not alive means that a reconcile hangs, not that the API server does."""
     overdue = memo.queue.overdue()
     if overdue > STUCK_SECONDS:
         raise kopf.PermanentError(f"no progress for {overdue:.0f} s")

@@ -67,6 +67,8 @@ class Schedule:
     #: Keys in flight and since when.
     flights: dict[Key, float] = field(default_factory=dict)
     failures: dict[Key, int] = field(default_factory=dict)
+    #: When a flight began or ended last.
+    _moved: float = float("-inf")
     #: The due times in order. Entries that ``due`` no longer confirms are skipped when they come up.
     _order: list[tuple[float, Key]] = field(default_factory=list)
 
@@ -82,7 +84,7 @@ class Schedule:
             at, key = heapq.heappop(self._order)
             if self.due.get(key) == at and key not in self.flights:
                 del self.due[key]
-                self.flights[key] = now
+                self.flights[key] = self._moved = now
                 return key
         return None
 
@@ -96,6 +98,7 @@ class Schedule:
             failed: the flight raised; the backoff may be over before ``again``.
         """
         del self.flights[key]
+        self._moved = now
         if failed:
             self.failures[key] = self.failures.get(key, 0) + 1
             wait = backoff(self.failures[key])
@@ -117,10 +120,13 @@ class Schedule:
         return None
 
     def overdue(self, now: float) -> float:
-        """Seconds that the longest flight has taken or that the first due key has waited, whichever is more."""
+        """Seconds that the longest flight has taken, or for which a key is due and no flight begins or ends, whichever is more.
+
+        However long keys wait while others are looked at: a slow API server lets them, and is not helped by another start.
+        """
         first = self.next_due()
         longest = max((now - since for since in self.flights.values()), default=0.0)
-        return max(longest, 0.0 if first is None else now - first)
+        return max(longest, 0.0 if first is None else now - max(first, self._moved))
 
 
 class Queue:
@@ -171,7 +177,7 @@ class Queue:
                 self._loop.call_soon_threadsafe(self.enqueue, key, GATHER_SECONDS)
 
     def overdue(self) -> float:
-        """Seconds by which the queue is behind: of a flight that does not end, or of a key that nobody takes."""
+        """Seconds for which the queue stands still: of a flight that does not end, or of a key that nobody takes."""
         return self._schedule.overdue(self._clock())
 
     def start(self) -> None:

@@ -102,12 +102,25 @@ def test_a_flight_that_does_not_end_and_a_key_that_nobody_takes_are_overdue() ->
     schedule.enqueue(A, 0.0)
     schedule.take(10.0)
     assert schedule.overdue(70.0) == 60.0
-    schedule.enqueue(B, 5.0)
-    assert schedule.overdue(70.0) == 65.0
-    schedule.take(70.0)
     schedule.landed(A, 70.0)
-    schedule.landed(B, 70.0)
+    schedule.enqueue(B, 75.0)
+    assert schedule.overdue(140.0) == 65.0
+    schedule.take(140.0)
+    schedule.landed(B, 140.0)
     assert schedule.overdue(1000.0) == 0.0
+
+
+def test_keys_that_wait_for_hours_while_others_are_looked_at_slowly_are_not_overdue() -> None:
+    schedule = Schedule()
+    keys = [Key("llm", f"object-{number}") for number in range(300)]
+    for key in keys:
+        schedule.enqueue(key, 0.0)
+    for number in range(len(keys)):
+        key = schedule.take(80.0 * number)
+        assert key is not None
+        assert schedule.overdue(80.0 * (number + 1)) <= 80.0
+        schedule.landed(key, 80.0 * (number + 1))
+    assert schedule.next_due() is None
 
 
 # ------------------------------------------------------------------------------------------- the queue on asyncio
