@@ -112,14 +112,13 @@ def test_a_flight_that_does_not_end_and_a_key_that_nobody_takes_are_overdue() ->
 
 def test_keys_that_wait_for_hours_while_others_are_looked_at_slowly_are_not_overdue() -> None:
     schedule = Schedule()
-    keys = [Key("llm", f"object-{number}") for number in range(300)]
-    for key in keys:
-        schedule.enqueue(key, 0.0)
-    for number in range(len(keys)):
-        key = schedule.take(80.0 * number)
-        assert key is not None
+    for number in range(300):
+        schedule.enqueue(Key("llm", f"object-{number}"), 0.0)
+    for number in range(300):
+        taken = schedule.take(80.0 * number)
+        assert taken is not None
         assert schedule.overdue(80.0 * (number + 1)) <= 80.0
-        schedule.landed(key, 80.0 * (number + 1))
+        schedule.landed(taken, 80.0 * (number + 1))
     assert schedule.next_due() is None
 
 
