@@ -104,7 +104,7 @@ RAW_UNLESS_FIRST_IS_ONE = frozenset(
 )
 RAW_SINCE = Version(0, 5, 16)
 
-#: Target architectures with ``set_eagle3_layers_to_capture`` that the operator knows the convention of.
+#: Those that read the ids as outputs, to which they add one.
 PLUS_ONE = frozenset(
     {
         "LlamaForCausalLM",
@@ -120,6 +120,13 @@ PLUS_ONE = frozenset(
         "ApertusForCausalLM",
     }
 )
+
+#: These read the ids as outputs, too, unless the last is the number of layers: then all name inputs, the final norm's among
+#: them, which no other captures (SGLang PR 32334).
+RAW_IF_LAST_IS_ALL = frozenset({"GptOssForCausalLM"})
+
+#: Every target architecture that the operator knows the convention of.
+KNOWN_TARGETS = PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE | RAW_IF_LAST_IS_ALL
 
 #: Targets of which SGLang captures what a draft must not be trained on, and why.
 UNFIT = {
@@ -143,7 +150,11 @@ EMBEDDING_SINCE = Version(0, 5, 22)
 #: From 0.5.21 on these capture a layer's output once the ranks' parts of it are summed. In 0.5.17 their own code takes it
 #: before, and with several GPUs of Hopper or Blackwell SGLang leaves that sum, by itself and for forwards of up to 2,048
 #: tokens, to the next layer's norm: what one rank computed then passes for all of it.
-WHOLE_SINCE = {"Glm4MoeForCausalLM": Version(0, 5, 21), "Glm4MoeLiteForCausalLM": Version(0, 5, 21)}
+WHOLE_SINCE = {
+    "Glm4MoeForCausalLM": Version(0, 5, 21),
+    "Glm4MoeLiteForCausalLM": Version(0, 5, 21),
+    "GptOssForCausalLM": Version(0, 5, 21),
+}
 
 
 def default_layers(layers: int) -> list[int] | None:
@@ -160,7 +171,7 @@ def default_layers(layers: int) -> list[int] | None:
 
 def supports_target(architecture: str) -> bool:
     """Whether this architecture's capture convention is known."""
-    return architecture in PLUS_ONE or architecture in RAW_UNLESS_FIRST_IS_ONE
+    return architecture in KNOWN_TARGETS
 
 
 def why_unsupported(architecture: str) -> str:
@@ -174,8 +185,11 @@ def convention(architecture: str, version: Version) -> str:
     """The name of the way in which a target's model code reads the configured ids: part of Convert's key.
 
     ``output``: ids are this product's (SGLang adds one). ``input-unless-first-is-1``: ids name the layer's *input*,
-    unless the first is 1, which makes the whole list outputs.
+    unless the first is 1, which makes the whole list outputs. ``output-unless-last-is-all``: ids are this product's, unless
+    the last is the number of layers, which makes the whole list inputs.
     """
+    if architecture in RAW_IF_LAST_IS_ALL:
+        return "output-unless-last-is-all"
     raw = architecture in RAW_UNLESS_FIRST_IS_ONE and version >= RAW_SINCE
     return "input-unless-first-is-1" if raw else "output"
 
@@ -201,34 +215,44 @@ def capture_ids(layers: list[int], architecture: str, num_layers: int, version: 
         raise UnsupportedLayersError("no layers are named, and a draft reads one at least")
     if layers != sorted(set(layers)):
         raise UnsupportedLayersError(f"layers {layers} are not strictly increasing; SGLang captures in layer order")
-    if layers[-1] > num_layers - 2:
+    last = num_layers - (1 if architecture in RAW_IF_LAST_IS_ALL else 2)
+    if layers[-1] > last:
         raise UnsupportedLayersError(
             f"layer {layers[-1]}: SGLang captures what enters the next layer, so the last that can be taken of "
-            f"{num_layers} is {num_layers - 2}"
+            f"{num_layers} is {last}"
         )
     if layers[0] < -1:
         raise UnsupportedLayersError(f"layer {layers[0]} does not exist; -1 is the embedding's output")
-    if convention(architecture, version) == "output":
-        if layers[0] == -1 and version < EMBEDDING_SINCE:
-            raise UnsupportedLayersError(
-                f"the embedding's output (-1) cannot be captured by SGLang {version} on {architecture}; "
-                f"{EMBEDDING_SINCE} can"
-            )
-        return list(layers)
+    inputs = [layer + 1 for layer in layers]
+    match convention(architecture, version):
+        case "output":
+            if layers[0] == -1 and version < EMBEDDING_SINCE:
+                raise UnsupportedLayersError(
+                    f"the embedding's output (-1) cannot be captured by SGLang {version} on {architecture}; "
+                    f"{EMBEDDING_SINCE} can"
+                )
+            return list(layers)
+        case "output-unless-last-is-all":
+            return inputs if inputs[-1] == num_layers else list(layers)
     if layers[0] == 1:
         return list(layers)
-    ids = [layer + 1 for layer in layers]
-    if ids[0] == 1:
+    if inputs[0] == 1:
         raise UnsupportedLayersError(
             f"layers {layers} on {architecture}: SGLang {version} reads a list that begins with 1 as outputs, so the "
             "output of layer 0 cannot be named; choose another first layer"
         )
-    return ids
+    return inputs
 
 
-def captured_layers(ids: Sequence[int], architecture: str, version: Version) -> list[int]:
+def captured_layers(ids: Sequence[int], architecture: str, num_layers: int, version: Version) -> list[int]:
     """The layers whose outputs SGLang captures for ``eagle_aux_hidden_state_layer_ids``: the inverse of ``capture_ids``."""
-    raw = convention(architecture, version) != "output" and ids[0] != 1
+    match convention(architecture, version):
+        case "output":
+            raw = False
+        case "output-unless-last-is-all":
+            raw = max(ids) == num_layers
+        case _:
+            raw = ids[0] != 1
     return [i - 1 for i in ids] if raw else list(ids)
 
 
@@ -279,7 +303,7 @@ class CapturePoints:
 
 
 #: Those of which a small one can run on a CPU. Of the others there are kernels for GPUs alone, or no code in transformers.
-_RUN_ON_A_CPU = (PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE) - {
+_RUN_ON_A_CPU = KNOWN_TARGETS - {
     "Qwen3NextForCausalLM",
     "DeepseekV32ForCausalLM",
 }

@@ -45,6 +45,7 @@ SUMMED_LATER = (
     "Glm4MoeLiteForCausalLM",
     "DeepseekV3ForCausalLM",
     "KimiK25ForConditionalGeneration",
+    "GptOssForCausalLM",
 )
 
 #: Where it decides so.

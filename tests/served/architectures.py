@@ -9,22 +9,25 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from eagle3_api.sglang import EMBEDDING_SINCE, RAW_UNLESS_FIRST_IS_ONE, Version
+from eagle3_api.sglang import EMBEDDING_SINCE, RAW_IF_LAST_IS_ALL, RAW_UNLESS_FIRST_IS_ONE, Version
 from served import kimi
 from unit.train import corpus
 
 #: Of every one of them.
 DECODER_LAYERS, VOCABULARY = 5, corpus.VOCABULARY
 
-#: The last layer's output is the final norm's input, which SGLang captures nowhere.
-EVERY = range(-1, DECODER_LAYERS - 1)
+#: The embedding and its layers.
+EVERY = range(-1, DECODER_LAYERS)
 
 
 def sets_of_layers(architecture: str, version: Version) -> list[list[int]]:
     """All layers that can be named to a release of SGLang, in each notation that it has for them."""
+    *all_but_last, _ = EVERY  # whose output is the final norm's input
     if architecture in RAW_UNLESS_FIRST_IS_ONE:
-        return [list(EVERY), list(EVERY)[2:]]
-    return [list(EVERY) if version >= EMBEDDING_SINCE else list(EVERY)[1:]]
+        return [all_but_last, all_but_last[2:]]
+    if architecture in RAW_IF_LAST_IS_ALL:
+        return [all_but_last, list(EVERY)]
+    return [all_but_last if version >= EMBEDDING_SINCE else all_but_last[1:]]
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ SMALLEST = Sizes()
 #: Heads as the kernels for GPUs know them.
 OF_A_GPU = Sizes(hidden=256, head=64, nope=128, rope=64, value=128, latent=512, expert=64, of_token=4)
 
+_ALTERNATING = ["sliding_attention", "full_attention"] * 2 + ["full_attention"]
 _TOKENS: Mapping[str, Any] = {"bos_token_id": 1, "eos_token_id": corpus.END, "pad_token_id": 0}
 _MARKS: Mapping[str, Any] = {
     "image_token_id": 120,
@@ -149,6 +153,26 @@ def _of(sizes: Sizes) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         "DeepseekV3ForCausalLM": ("deepseek_v3", {**grouped, **latent}),
         kimi.ARCHITECTURE: ("deepseek_v3", {**grouped, **latent}),
         "ApertusForCausalLM": ("apertus", {}),
+        "GptOssForCausalLM": (
+            "gpt_oss",
+            {
+                "num_local_experts": 4,
+                "num_experts_per_tok": sizes.of_token,
+                "intermediate_size": sizes.expert,
+                "swiglu_limit": 7.0,
+                "sliding_window": 8,
+                "layer_types": _ALTERNATING,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 150000.0,
+                    "factor": 4.0,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "truncate": False,
+                    "original_max_position_embeddings": 256,
+                },
+            },
+        ),
         "MiniMaxM2ForCausalLM": (
             "minimax_m2",
             {
@@ -165,7 +189,7 @@ def _of(sizes: Sizes) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
             {
                 "query_pre_attn_scalar": sizes.head,
                 "sliding_window": 8,
-                "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"],
+                "layer_types": _ALTERNATING,
                 "tie_word_embeddings": True,
             },
         ),

@@ -16,7 +16,7 @@ from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.crd import definition
 from eagle3_api.exit_codes import ExitCode
 from eagle3_api.jobs import StageName
-from eagle3_api.sglang import NEWEST, OLDEST, PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, UNFIT, Version, capture_known
+from eagle3_api.sglang import KNOWN_TARGETS, NEWEST, OLDEST, UNFIT, Version, capture_known
 from eagle3_draft.cli import main as by_hand
 from eagle3_draft.convert.accuracy import ACCURACY
 from eagle3_draft.convert.agreement import AGREEMENT
@@ -107,7 +107,7 @@ def test_every_target_that_is_supported_is_listed_with_how_its_states_are_known_
     )
     rows = re.findall(r"^\| (`.*?) \| (\w+)", section, re.MULTILINE)
     listed = {name: how for names, how in rows for name in re.findall(r"`(\w+)`", names)}
-    assert listed == {name: capture_known(name, Version(0, 5, 21)) for name in PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE}
+    assert listed == {name: capture_known(name, Version(0, 5, 21)) for name in KNOWN_TARGETS}
     assert all(f"`{name}`" in section for name in UNFIT)
 
 

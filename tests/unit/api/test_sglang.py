@@ -8,7 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from eagle3_api.sglang import (
-    PLUS_ONE,
+    KNOWN_TARGETS,
+    RAW_IF_LAST_IS_ALL,
     RAW_UNLESS_FIRST_IS_ONE,
     UNFIT,
     UnsupportedLayersError,
@@ -19,6 +20,7 @@ from eagle3_api.sglang import (
     capture_ids,
     capture_known,
     capture_points,
+    captured_layers,
     convention,
     default_layers,
     flag_values,
@@ -31,6 +33,7 @@ from eagle3_api.spec.object import VERSIONED_IMAGE
 
 KIMI: Final = "KimiK25ForConditionalGeneration"
 DEEPSEEK: Final = "DeepseekV3ForCausalLM"
+GPT_OSS: Final = "GptOssForCausalLM"
 LLAMA: Final = "LlamaForCausalLM"
 OLD, NEW = Version(0, 5, 11), Version(0, 5, 23)
 
@@ -39,8 +42,11 @@ def captured_inputs(ids: list[int], architecture: str, version: Version) -> list
     """The layers whose *input* SGLang keeps for these configured ids, restated from its models' code.
 
     ``set_eagle3_layers_to_capture`` of the Llama-like models: ``[val + 1 for val in layer_ids]``; of DeepSeek's since
-    0.5.16: the same only if the first is 1, else the ids as they are.
+    0.5.16: the same only if the first is 1, else the ids as they are; of gpt-oss: the same, but if the largest is the number
+    of layers.
     """
+    if architecture in RAW_IF_LAST_IS_ALL:
+        return list(ids) if max(ids) == 61 else [i + 1 for i in ids]
     raw = architecture in RAW_UNLESS_FIRST_IS_ONE and version >= Version(0, 5, 16)
     return list(ids) if raw and ids[0] != 1 else [i + 1 for i in ids]
 
@@ -55,6 +61,9 @@ def captured_inputs(ids: list[int], architecture: str, version: Version) -> list
         (KIMI, [1, 29, 57], NEW, [1, 29, 57], [2, 30, 58]),
         (KIMI, [-1, 2, 30], NEW, [0, 3, 31], [0, 3, 31]),
         (LLAMA, [-1, 2, 30], NEW, [-1, 2, 30], [0, 3, 31]),
+        (GPT_OSS, [1, 29, 57], NEW, [1, 29, 57], [2, 30, 58]),
+        (GPT_OSS, [-1, 29, 59], Version(0, 5, 21), [-1, 29, 59], [0, 30, 60]),
+        (GPT_OSS, [-1, 29, 60], NEW, [0, 30, 61], [0, 30, 61]),
     ],
 )
 def test_a_layer_is_named_as_each_version_and_architecture_reads_it(
@@ -66,8 +75,8 @@ def test_a_layer_is_named_as_each_version_and_architecture_reads_it(
 
 
 @given(
-    st.sets(st.integers(-1, 59), min_size=1, max_size=8).map(sorted),
-    st.sampled_from(sorted(PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE)),
+    st.sets(st.integers(-1, 60), min_size=1, max_size=8).map(sorted),
+    st.sampled_from(sorted(KNOWN_TARGETS)),
     st.sampled_from([OLD, Version(0, 5, 15), Version(0, 5, 16), Version(0, 5, 21), NEW]),
 )
 def test_whatever_can_be_named_is_what_sglang_captures(layers: list[int], architecture: str, version: Version) -> None:
@@ -76,6 +85,7 @@ def test_whatever_can_be_named_is_what_sglang_captures(layers: list[int], archit
     except UnsupportedLayersError:
         assume(False)
     assert captured_inputs(ids, architecture, version) == log_ids(layers)
+    assert captured_layers(ids, architecture, 61, version) == layers
 
 
 @pytest.mark.parametrize(
@@ -86,6 +96,8 @@ def test_whatever_can_be_named_is_what_sglang_captures(layers: list[int], archit
         ([2, 30, 60], LLAMA, NEW, "the last that can be taken of 61 is 59"),
         ([-2, 2], LLAMA, NEW, "-1 is the embedding's output"),
         ([-1, 2, 30], LLAMA, Version(0, 5, 21), "cannot be captured by SGLang 0.5.21 on LlamaForCausalLM; 0.5.22 can"),
+        ([2, 30, 61], GPT_OSS, NEW, "the last that can be taken of 61 is 60"),
+        ([2, 30, 58], GPT_OSS, Version(0, 5, 17), "not the sum over all; 0.5.21 gives the whole"),
         ([2, 30, 58], "Glm4MoeForCausalLM", Version(0, 5, 17), "not the sum over all; 0.5.21 gives the whole"),
         ([0, 2, 30], KIMI, NEW, "the output of layer 0 cannot be named; choose another first layer"),
     ],

@@ -198,13 +198,17 @@ def every(features: Features) -> Iterator[Sample]:
 
 
 def test_features_are_the_outputs_of_the_layers_that_were_asked_for(world: World) -> None:
-    run(world.config())
+    """Of the last layer, too, before the final norm."""
+    run(world.config(layers=[-1, 0, 2, 3]))
     sample = max(world.features().train, key=len)
     seen = truth(world.target, sample.input_ids)
-    expected = torch.cat([seen["-1"], seen["0"], seen["2"]], dim=-1)
+    expected = torch.cat([seen["-1"], seen["0"], seen["2"], seen["3"]], dim=-1)
     torch.testing.assert_close(sample.hidden, expected, rtol=1e-5, atol=1e-6)
-    off_by_one = torch.cat([seen["0"], seen["1"], seen["3"]], dim=-1)
-    assert (sample.hidden - off_by_one).abs().max() > 1e-2
+    off_by_one = torch.cat([seen["0"], seen["1"], seen["3"], seen["last"]], dim=-1)
+    assert all(
+        (part - other).abs().max() > 1e-2
+        for part, other in zip(sample.hidden.chunk(4, -1), off_by_one.chunk(4, -1), strict=True)
+    )
     told = sample.teaching
     assert isinstance(told, LastState)
     torch.testing.assert_close(told.last, seen["last"], rtol=1e-5, atol=1e-6)

@@ -26,7 +26,7 @@ def resolve_layers(form: Form, served: Served) -> tuple[int, ...] | None:
             return ids
         if form.layers.notation is Notation.INPUT or target is None:
             return tuple(i - 1 for i in ids)
-        return tuple(captured_layers(ids, target.architecture, served.version))
+        return tuple(captured_layers(ids, target.architecture, target.num_layers, served.version))
     if served.layers is not None:
         return served.layers
     default = default_layers(target.num_layers) if target is not None else None

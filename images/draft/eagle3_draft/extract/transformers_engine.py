@@ -58,8 +58,11 @@ class TransformersEngine:
         model.generation_config = _GENERATION(eos_token_id=model.generation_config.eos_token_id)
         self._model = model
         self._teacher = teacher
-        # hidden_states[0] is the embedding's output, hidden_states[i + 1] that of layer i; the very last may be normed
+        # hidden_states[0] is the embedding's output, hidden_states[i + 1] that of layer i, but the very last is after the norm
         self._taken = [layer + 1 for layer in layers]
+        self._before_norm: list[torch.Tensor] = []
+        if max(layers) == config.num_hidden_layers - 1:
+            model.get_decoder().layers[-1].register_forward_hook(self._keep)
         self._short_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._head_tried = False
 
@@ -142,10 +145,14 @@ class TransformersEngine:
         states = output.hidden_states
         head = self._model.get_output_embeddings()
         teaching = teach(self._teacher, states[-1][0], head, self.vocabulary_size)
+        outputs = [*states[:-1], *self._before_norm]
         return States(
-            hidden=torch.cat([states[index][0] for index in self._taken], dim=-1).cpu(),
+            hidden=torch.cat([outputs[index][0] for index in self._taken], dim=-1).cpu(),
             teaching=mapped(teaching, torch.Tensor.cpu),
         )
+
+    def _keep(self, _layer: Any, _given: Any, output: Any) -> None:
+        self._before_norm = [output[0] if isinstance(output, tuple) else output]
 
     def _forward(self, input_ids: Sequence[int], **options: Any) -> Any:
         ids = torch.tensor([list(input_ids)], device=self._model.device)

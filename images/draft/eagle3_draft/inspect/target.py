@@ -15,7 +15,7 @@ from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.rates import size_of
-from eagle3_api.sglang import PLUS_ONE, RAW_UNLESS_FIRST_IS_ONE, supports_target, why_unsupported
+from eagle3_api.sglang import KNOWN_TARGETS, supports_target, why_unsupported
 from eagle3_draft import artifacts
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
@@ -70,7 +70,7 @@ def read_target(folder: Path) -> TargetFacts:
     if not isinstance(architecture, str):
         raise _unreadable(f"{folder / 'config.json'} names no architecture")
     if not supports_target(architecture):
-        known = ", ".join(sorted(PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE))
+        known = ", ".join(sorted(KNOWN_TARGETS))
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNSUPPORTED,
