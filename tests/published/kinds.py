@@ -139,6 +139,12 @@ def speculators_normed(draft: Original, folder: Path) -> None:
     _say(folder, fc_norm=False, norm_before_fc=True, norm_output=False)
 
 
+def specforge_proportional(draft: Original, folder: Path) -> None:
+    """A draft for a target with Gemma's rotary embedding of a part of each head, of which it took over all but the part."""
+    specforge(draft, folder)
+    _say(folder, rope_parameters={"rope_type": "proportional", "rope_theta": 10_000.0})
+
+
 #: A head for every token of the tests' target.
 WHOLE = {"draft_vocabulary_size": 150}
 
@@ -152,6 +158,7 @@ KINDS: dict[str, Kind] = {
     "TorchSpec, latent, for vLLM": Kind(torchspec_latent, LATENT | WHOLE, architecture="DeepseekV3ForCausalLM"),
     "SpecForge, EAGLE-3.1": Kind(specforge_newer, {"fc_norm": True, "norm_output": True}),
     "SpecForge, an embedding of its own": Kind(specforge, {"hidden_size": 24, "head_dim": 8}),
+    "SpecForge, proportional rope": Kind(specforge_proportional),
     "speculators, EAGLE-3.1": Kind(speculators_newer, {"fc_norm": True, "norm_output": True}),
     "speculators, norm_before_fc": Kind(speculators_normed, {"norm_before_fc": True}),
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.convert import run
 from eagle3_draft.model import Draft
-from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
+from eagle3_draft.model.config import DynamicScaling, LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import held_out
 from published.kinds import KINDS, LATENT, LATENT_SIZES
@@ -62,9 +62,12 @@ VARIANTS: dict[str, dict[str, object]] = {
             attn_factor=0.9,
             mscale=0.7,
             mscale_all_dim=0.4,
+            extrapolation_factor=0.8,
             truncate=False,
         )
     },
+    "dynamic rope": CLOSE | {"rope_scaling": DynamicScaling(rope_type="dynamic", factor=4.0)},
+    "dynamic rope, by alpha": CLOSE | {"rope_scaling": DynamicScaling(rope_type="dynamic", alpha=50.0)},
     "one state": {"layers": [0]},
     "one state, with norms and biases that nobody reads": {
         "layers": [0],

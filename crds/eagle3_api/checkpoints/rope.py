@@ -1,6 +1,6 @@
-"""YaRN's stretch, which SGLang and Transformers write down in different fields.
+"""What SGLang and Transformers mean differently by a rotary embedding.
 
-Queries and keys that were turned are multiplied by a number that grows with the factor. SGLang and vLLM have ``attn_factor``, beside that
+YaRN's stretch stands in different fields. Queries and keys that were turned are multiplied by a number that grows with the factor. SGLang and vLLM have ``attn_factor``, beside that
 growth; Transformers has ``attention_factor``, the whole, and knows no other. Each ignores the other's.
 Source: SGLang 0.5.21, ``rotary_embedding/factory.py`` and ``yarn.py``; Transformers 5.12, ``modeling_rope_utils.py``.
 """
@@ -9,6 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+#: Kinds that turn as they should in SGLang alone, and why.
+_SGLANGS_ALONE = {
+    "deepseek_yarn": "SGLang's class of it is made for latent attention, and what it makes of other heads depends on the platform",
+    "longrope": "SGLang turns a text by the short or the long factors as the longest text of the same batch has it",
+}
+
 _WHOLE, _BESIDE = "attention_factor", "attn_factor"
 _WEIGHTS = ("mscale", "mscale_all_dim")
 
@@ -16,6 +22,13 @@ _WEIGHTS = ("mscale", "mscale_all_dim")
 def magnitude(factor: float, weight: float = 1.0) -> float:
     """YaRN's answer to softmaxes that get flatter over more positions: 1 + weight / 10 for each e-fold of the factor."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def sglangs_alone(rope: Mapping[str, Any]) -> str | None:
+    """Why a rotary embedding that passed the rules turns as it should in SGLang alone; None where this product turns as SGLang does."""
+    kind = rope["rope_type"]
+    why = _SGLANGS_ALONE.get(kind)
+    return None if why is None else f"its rotary embedding is of type {kind}: {why}"
 
 
 def in_sglangs_terms(rope: Mapping[str, Any]) -> dict[str, Any]:

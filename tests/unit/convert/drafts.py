@@ -246,7 +246,7 @@ def as_transformers(sizes: DraftConfig) -> dict[str, Any]:
     if sizes.latent is not None:
         said |= sizes.latent.model_dump()
     if sizes.rope_scaling is not None:
-        said["rope_scaling"] = sizes.rope_scaling.model_dump()
+        said["rope_scaling"] = sizes.rope_scaling.model_dump(exclude_none=True)
     return said
 
 

@@ -173,7 +173,6 @@ def test_both_spellings_of_the_rope_mean_the_same_to_transformers(
 
 #: Kinds that SGLang builds and this product's own forward does not.
 ONLY_SGLANGS: list[dict[str, object]] = [
-    {"rope_type": "dynamic", "factor": 2.0},
     {
         "rope_type": "longrope",
         "short_factor": [1.0] * 4,
@@ -181,8 +180,6 @@ ONLY_SGLANGS: list[dict[str, object]] = [
         "original_max_position_embeddings": 64,
     },
     {"rope_type": "deepseek_yarn", "factor": 4.0, "original_max_position_embeddings": 64},
-    {"rope_type": "proportional"},
-    {"rope_type": "yarn", "factor": 4.0, "extrapolation_factor": 0.5, "original_max_position_embeddings": 64},
 ]
 
 

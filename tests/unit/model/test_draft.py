@@ -204,8 +204,8 @@ def test_rotary_embeddings_are_those_of_transformers(rope: dict[str, Any]) -> No
     torch.testing.assert_close(sines[:, 0], expected[1][0])
 
 
-def test_a_rotary_embedding_of_another_kind_is_named() -> None:
-    with pytest.raises(ValueError, match="longrope is not known"):
+def test_a_rotary_embedding_that_turns_as_it_should_in_sglang_alone_is_named() -> None:
+    with pytest.raises(ValueError, match="of type longrope: SGLang turns a text by"):
         scaling_of({"rope_type": "longrope", "rope_theta": 1e4}, 4096)
 
 

@@ -18,7 +18,7 @@ from eagle3_api.checkpoints import (
     read_form,
     report,
 )
-from eagle3_api.checkpoints.rules.positions import ROPES
+from eagle3_api.checkpoints.rope import sglangs_alone
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.artifacts import file_digest
@@ -61,17 +61,14 @@ def check_trainable(form: Form, field: str) -> None:
     Raises:
         StageError: UnsupportedDraft.
     """
-    kind = form.rope.get("rope_type")
     if form.own_embedding:
-        why = (
+        why: str | None = (
             f"its states have {form.hidden_size} numbers, its target's {form.target_hidden_size}, so it embeds with a table of "
             "its own; training embeds with the target's"
         )
-    elif kind not in ROPES:
-        why = f"its rotary embedding is of type {kind}; training knows {', '.join(sorted(ROPES))}"
-    elif form.rope.get("extrapolation_factor", 1) != 1:
-        why = "its rotary embedding has an extrapolation_factor, which training does not know"
     else:
+        why = sglangs_alone(form.rope)
+    if why is None:
         return
     raise StageError(
         ExitCode.REFUSED,

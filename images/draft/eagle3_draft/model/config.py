@@ -9,6 +9,7 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form
 from eagle3_api.checkpoints.readers.llama import rope_of
+from eagle3_api.checkpoints.rope import sglangs_alone
 from eagle3_draft.target_files import language_config
 
 #: An MLA target (DeepSeek, Kimi) has no plain heads to take over; published drafts for them have these.
@@ -44,10 +45,25 @@ class YarnScaling(Model):
     attn_factor: float = 1.0
     mscale: float = 1.0
     mscale_all_dim: float = 0.0
+    extrapolation_factor: float | None = None
     truncate: bool = True
 
 
-Scaling = Llama3Scaling | YarnScaling | LinearScaling
+class DynamicScaling(Model):
+    """A larger base, by the factor, or by ``alpha`` where that is said (Hunyuan's). SGLang takes it for texts of every length, where
+    Transformers' grows with them and knows no ``alpha``."""
+
+    rope_type: Literal["dynamic"]
+    factor: float = 1.0
+    alpha: float | None = None
+
+    @property
+    def growth(self) -> float:
+        """What the base is multiplied with, to the power of width / (width - 2)."""
+        return self.factor**2 - self.factor + 1 if self.alpha is None else self.alpha
+
+
+Scaling = Llama3Scaling | YarnScaling | LinearScaling | DynamicScaling
 
 
 class Latent(Model):
@@ -170,7 +186,7 @@ def config_of(form: Form, layers: Sequence[int]) -> DraftConfig:
         layers: the auxiliary layers.
 
     Raises:
-        ValidationError, ValueError: it lacks a size, or its rope is of a kind that is not known here.
+        ValidationError, ValueError: it lacks a size, or its rope turns as it should in SGLang alone.
     """
     positions = form.max_position_embeddings
     return DraftConfig.model_validate(
@@ -208,20 +224,24 @@ def scaling_of(rope: Mapping[str, Any], positions: int, *, latent: bool = False)
         latent: for latent attention, where each of YaRN's two ``mscale`` counts alone.
 
     Raises:
-        ValueError: its kind is not known here.
+        ValueError: it turns as it should in SGLang alone.
     """
+    if (why := sglangs_alone(rope)) is not None:
+        raise ValueError(why)
     kind = rope["rope_type"]
     given = {"original_max_position_embeddings": positions, **rope}
-    if kind in ("default", "mrope"):
+    if kind in (
+        "default",
+        "mrope",
+        "proportional",
+    ):  # the last is of a part of a head, and where it is all of it the plain one
         return None
     if kind == "linear":
         return LinearScaling.model_validate(given)
     if kind == "llama3":
         return Llama3Scaling.model_validate(given)
-    if kind != "yarn":
-        raise ValueError(f"a rotary embedding of type {kind} is not known here")
-    if given.get("extrapolation_factor", 1) != 1:
-        raise ValueError("a rotary embedding of type yarn with an extrapolation_factor is not known here")
+    if kind == "dynamic":
+        return DynamicScaling.model_validate(given)
     if not latent and not {"mscale", "mscale_all_dim"} <= given.keys():
         given = {name: value for name, value in given.items() if name not in ("mscale", "mscale_all_dim")}
     return YarnScaling.model_validate(given)
@@ -231,4 +251,4 @@ def rope_parameters(config: DraftConfig) -> dict[str, object]:
     """The rotary embedding in Transformers 5's spelling: what ``scaling_of`` reads."""
     if config.rope_scaling is None:
         return {"rope_type": "default", "rope_theta": config.rope_theta}
-    return {**config.rope_scaling.model_dump(), "rope_theta": config.rope_theta}
+    return {**config.rope_scaling.model_dump(exclude_none=True), "rope_theta": config.rope_theta}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.checkpoints.rope import magnitude
-from eagle3_draft.model.config import DraftConfig, Llama3Scaling, YarnScaling
+from eagle3_draft.model.config import DraftConfig, DynamicScaling, Llama3Scaling, YarnScaling
 
 
 class Rotary:
@@ -34,18 +34,20 @@ class Rotary:
 def inverse_frequencies(config: DraftConfig) -> Tensor:
     """Radians per position: (rotary_dim / 2,), float32.
 
-    Source of the scalings: Transformers' ``rope_type`` linear, llama3 and yarn, which SGLang's of these names equal.
+    Source of the scalings: SGLang 0.5.21, ``rotary_embedding``. Its linear, llama3 and yarn are Transformers' of these names, its dynamic
+    is not.
     """
-    width = config.rotary_dim
+    width, scaling, base = config.rotary_dim, config.rope_scaling, config.rope_theta
+    if isinstance(scaling, DynamicScaling):
+        base *= scaling.growth ** (width / (width - 2))
     exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
-    frequencies = 1.0 / config.rope_theta**exponents
-    scaling = config.rope_scaling
-    if scaling is None:
+    frequencies = 1.0 / base**exponents
+    if scaling is None or isinstance(scaling, DynamicScaling):
         return frequencies
     if isinstance(scaling, Llama3Scaling):
         kept = _kept_by_llama3(frequencies, scaling)
     elif isinstance(scaling, YarnScaling):
-        kept = _kept_by_yarn(width, config.rope_theta, scaling)
+        kept = _kept_by_yarn(width, base, scaling)
     else:
         kept = torch.zeros_like(frequencies)
     return frequencies * (kept + (1 - kept) / scaling.factor)
@@ -81,7 +83,8 @@ def _kept_by_yarn(width: int, theta: float, scaling: YarnScaling) -> Tensor:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, width - 1)
     ramp = (torch.arange(width // 2, dtype=torch.float32) - low) / ((high - low) or 0.001)
-    return 1 - ramp.clamp(0, 1)
+    kept = 1 - ramp.clamp(0, 1)
+    return kept if scaling.extrapolation_factor is None else kept * scaling.extrapolation_factor
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
