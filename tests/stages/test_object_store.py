@@ -6,14 +6,17 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -424,6 +427,62 @@ def test_a_store_whose_certificate_an_authority_of_the_user_s_signed_is_trusted_
     monkeypatch.setenv(BUCKET_AUTHORITY, "no certificate")
     with pytest.raises(StageError, match=r"ca[.]crt .* is no certificate"):
         ObjectStore(config(server), tmp_path)
+
+
+class Exchange(BaseHTTPRequestHandler):
+    """Stands in for the service that exchanges a service account's token for keys, which here are the server's own."""
+
+    def do_POST(self) -> None:
+        keys = {"AccessKeyId": "eagle3", "SecretAccessKey": "not-a-secret", "SessionToken": ""}
+        said = "".join(
+            f"<{name}>{value}</{name}>" for name, value in (keys | {"Expiration": "2100-01-01T00:00:00Z"}).items()
+        )
+        for name in ("Credentials", "AssumeRoleWithWebIdentityResult", "AssumeRoleWithWebIdentityResponse"):
+            said = f"<{name}>{said}</{name}>"
+        known = "Action=AssumeRoleWithWebIdentity" in self.path and "WebIdentityToken=of-the-pod" in self.path
+        self.send_response(200 if known else 403)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def exchange(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Its address, and the authority that signed its certificate: it is asked over TLS alone."""
+    authority, certificate, key = certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with HTTPServer(("127.0.0.1", 0), Exchange) as service:
+        service.socket = context.wrap_socket(service.socket, server_side=True)
+        Thread(target=service.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{service.server_port}", authority.read_text()
+        service.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("token", "words"), [("of-the-pod", None), ("another", r"see the role of placement[.]service")]
+)
+def test_a_pod_whose_service_account_has_a_role_needs_no_keys(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exchange: tuple[str, str],
+    token: str,
+    words: str | None,
+) -> None:
+    (tmp_path / "token").write_text(token)
+    for name in server.environment:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/features")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", exchange[0])
+    monkeypatch.setenv(BUCKET_AUTHORITY, exchange[1])
+    at = ObjectStore(config(server), tmp_path, IMPATIENT)
+    with nullcontext() if words is None else pytest.raises(StageError, match=words):
+        at.check(tmp_path / "llm" / "tiny" / "extract")
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:

@@ -62,6 +62,18 @@ def silent(source: str) -> str:
             "no credentials",
         ),
         (
+            answered("403 Forbidden", "AccessDenied").replace("GET http://s3.example.com/b/x", "POST REDACTED"),
+            ExitCode.BAD_INPUT,
+            Reason.STORAGE_UNAVAILABLE,
+            "role",
+        ),
+        (
+            silent("dns error").replace("GET http://s3.example.com/b/x", "POST REDACTED"),
+            ExitCode.INTERRUPTED,
+            Reason.STORAGE_UNAVAILABLE,
+            "who gives pods their credentials does not answer",
+        ),
+        (
             answered("503 Service Unavailable", "SlowDown"),
             ExitCode.INTERRUPTED,
             Reason.STORAGE_UNAVAILABLE,

@@ -70,9 +70,16 @@ _MEANINGS: tuple[tuple[str, Meaning], ...] = (
         r"SecondLevelDomainForbidden|PathStyleDomainForbidden",
         _wrong("it wants the bucket in the host's name; set {field}.addressing to VirtualHost"),
     ),
+    (
+        r"performing POST REDACTED[\s\S]*(400 Bad Request|403 Forbidden)",
+        _wrong(
+            "who gives pods their credentials refuses; see the role of placement.serviceAccountName, and whom it trusts"
+        ),
+    ),
+    (r"performing POST REDACTED", _for_now("who gives pods their credentials does not answer")),
     (r"169\.254\.169\.254", _wrong("the pod has no credentials. Name them in {credentials}")),
     # A listing that is denied is a generic error
-    (r"403 Forbidden|401 Unauthorized", _wrong("it does not let us at {what}; see {credentials}")),
+    (r"403 Forbidden|401 Unauthorized|InvalidToken", _wrong("it does not let us at {what}; see {credentials}")),
     (
         r"UnknownIssuer",
         _wrong("nobody whom the pod trusts signed its certificate; put the authority's into {credentials}, as ca.crt"),

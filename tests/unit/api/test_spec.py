@@ -1,5 +1,6 @@
 """The object as users write it: defaults, durations, placements."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from eagle3_api import crd
-from eagle3_api.spec import Eagle3DraftSpec, Placement, Speculative, seconds
+from eagle3_api.spec import Bucket, Eagle3DraftSpec, Placement, Speculative, seconds
 from tiny.flags import AUXILIARY_LAYERS, SERVE_ARGUMENTS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -36,6 +37,19 @@ def spec_schema() -> dict[str, Any]:
     (version,) = crd.definition()["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return schema
+
+
+@pytest.mark.parametrize(
+    ("prefix", "fits"),
+    [
+        *((prefix, True) for prefix in ("", "/", "/team", "/team/", "/team-a/2026.11/.hidden", "/a_b/..c")),
+        *((prefix, False) for prefix in ("//", "/a//b", "/a/../b", "/./a", "/..", "/a b", "/a?b", "/a%2f")),
+    ],
+)
+def test_a_prefix_of_a_bucket_is_one_that_an_object_s_name_can_have(prefix: str, fits: bool) -> None:
+    """A step to a folder above is refused at admission: what speaks to stores takes none, hours later."""
+    with nullcontext() if fits else pytest.raises(ValidationError):
+        Bucket(url=f"s3://features{prefix}")
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.yaml")))
