@@ -18,7 +18,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from eagle3_api import KIND, PLURAL
-from eagle3_api.conditions import EventReason
+from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, Phase
@@ -26,6 +26,7 @@ from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Name
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key, UnfinishedError
 from eagle3_operator.cluster.reconcile import NAME_CONFLICT_SECONDS, Reconciler
+from eagle3_operator.decide.refusals import as_before, told
 from eagle3_operator.decision import Decision, Delete, Event, Manifest, Scale, Suspend
 from eagle3_operator.manifests import names
 from eagle3_operator.metrics import Metrics
@@ -346,7 +347,7 @@ def hanging_up() -> Iterator[int]:
         thread.join()
 
 
-def test_a_webhook_whose_errors_name_another_port_each_time_refuses_in_the_same_words(shell: Shell) -> None:
+def test_a_webhook_whose_errors_name_another_port_each_time_is_told_in_the_words_of_the_first(shell: Shell) -> None:
     name = f"{shell.site.namespace}.policy.example"
     rule = {"apiGroups": [""], "apiVersions": ["*"], "resources": ["services"], "operations": ["CREATE"]}
     with hanging_up() as port:
@@ -372,12 +373,21 @@ def test_a_webhook_whose_errors_name_another_port_each_time_refuses_in_the_same_
         wait_for("the webhook", 30, lambda: "reset by peer" in words())
         assert words() != words(), "the port of the API server is another each time"
         shell.decides(apply=lambda obj: (service(obj),))
-        told = set()
+        tried = []
         for _ in range(2):
-            with pytest.raises(UnfinishedError, match="failed calling webhook") as refused:
+            with pytest.raises(UnfinishedError, match="failed calling webhook"):
                 shell.reconcile()
-            told.add(str(refused.value))
-        assert len(told) == 1
+            tried.append(shell.seen[-1].refused)
+        once, again = tried
+        said = {
+            "type": Type.RECONCILING,
+            "status": "True",
+            "reason": Reason.REFUSED,
+            "message": told(once[0], shell.site.namespace)[1],
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-11-29T12:00:00Z",
+        }
+        assert as_before(again, Eagle3DraftStatus.model_validate({"conditions": [said]})) == once
     shell.site.cluster.request("DELETE", f"/apis/{group}/validatingwebhookconfigurations/{name}")
 
 
