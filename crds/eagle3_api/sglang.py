@@ -302,7 +302,7 @@ class CapturePoints:
     logits: str = "sglang.srt.layers.logits_processor.LogitsProcessor.forward"
 
 
-#: Those of which a small one can run on a CPU. Of the others there are kernels for GPUs alone, or no code in transformers.
+#: Those of which a small one can run on a CPU. Of the others there are kernels for GPUs alone.
 _RUN_ON_A_CPU = KNOWN_TARGETS - {
     "Qwen3NextForCausalLM",
     "DeepseekV32ForCausalLM",
@@ -312,7 +312,19 @@ _RUN_ON_A_CPU = KNOWN_TARGETS - {
 #: that transformers computes. Capture points are the same in all of them; another release gets a warning, and a hook that is
 #: not found ends the extraction by name.
 CAPTURE_KNOWN: Mapping[Version, frozenset[str]] = {
-    Version(0, 5, 17): frozenset({"LlamaForCausalLM"}),
+    Version(0, 5, 17): frozenset(
+        {
+            "LlamaForCausalLM",
+            "Qwen2MoeForCausalLM",
+            "Qwen2_5_VLForConditionalGeneration",
+            "Qwen3ForCausalLM",
+            "Qwen3MoeForCausalLM",
+            "Qwen3VLForConditionalGeneration",
+            "DeepseekV2ForCausalLM",
+            "DeepseekV3ForCausalLM",
+            "MiniMaxM2ForCausalLM",
+        }
+    ),
     Version(0, 5, 21): _RUN_ON_A_CPU,
     Version(0, 5, 23): _RUN_ON_A_CPU,
 }

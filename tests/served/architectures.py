@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from eagle3_api.sglang import EMBEDDING_SINCE, RAW_IF_LAST_IS_ALL, RAW_UNLESS_FIRST_IS_ONE, Version
+from eagle3_api.sglang import EMBEDDING_SINCE, RAW_IF_LAST_IS_ALL, RAW_UNLESS_FIRST_IS_ONE, WHOLE_SINCE, Version
 from served import kimi
 from unit.train import corpus
 
@@ -23,6 +23,8 @@ EVERY = range(-1, DECODER_LAYERS)
 def sets_of_layers(architecture: str, version: Version) -> list[list[int]]:
     """All layers that can be named to a release of SGLang, in each notation that it has for them."""
     *all_but_last, _ = EVERY  # whose output is the final norm's input
+    if architecture == "Glm4MoeLiteForCausalLM" and version < WHOLE_SINCE[architecture]:
+        return [all_but_last[2:]]  # what enters its first layer has no residual yet
     if architecture in RAW_UNLESS_FIRST_IS_ONE:
         return [all_but_last, all_but_last[2:]]
     if architecture in RAW_IF_LAST_IS_ALL:
@@ -152,13 +154,37 @@ def _of(sizes: Sizes) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         ),
         "DeepseekV3ForCausalLM": ("deepseek_v3", {**grouped, **latent}),
         kimi.ARCHITECTURE: ("deepseek_v3", {**grouped, **latent}),
+        "Qwen3NextForCausalLM": (
+            "qwen3_next",
+            {
+                **sizes.experts,
+                "shared_expert_intermediate_size": 2 * sizes.expert,
+                "full_attention_interval": 2,
+                "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+                "partial_rotary_factor": 0.5,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "linear_key_head_dim": sizes.nope,
+                "linear_value_head_dim": sizes.value,
+            },
+        ),
+        "DeepseekV32ForCausalLM": (
+            "deepseek_v32",
+            {
+                **grouped,
+                **latent,
+                "index_topk": 2048,
+                "index_n_heads": sizes.nope // 2,
+                "index_head_dim": sizes.value,
+            },
+        ),
         "ApertusForCausalLM": ("apertus", {}),
         "GptOssForCausalLM": (
             "gpt_oss",
             {
                 "num_local_experts": 4,
                 "num_experts_per_tok": sizes.of_token,
-                "intermediate_size": sizes.expert,
+                "intermediate_size": 2 * sizes.expert,
                 "swiglu_limit": 7.0,
                 "sliding_window": 8,
                 "layer_types": _ALTERNATING,
