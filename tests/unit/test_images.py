@@ -58,7 +58,7 @@ def test_an_image_runs_as_the_user_that_pods_have(recipe: Path) -> None:
     (user,), (last, _) = named(recipe, "USER"), instructions(recipe)[-1]
     assert user == (f"{NOBODY}:{NOBODY}",)
     assert last == "ENTRYPOINT"
-    chart = (ROOT / "helm/eagle3-operator/templates/deployment.yaml").read_text()
+    chart = (ROOT / "helm/eagle3-operator/values.yaml").read_text()
     assert set(re.findall(r"runAs(?:User|Group): (\d+)", chart)) == {str(NOBODY)}
 
 

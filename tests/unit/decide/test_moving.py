@@ -522,7 +522,7 @@ def test_a_settled_object_of_an_earlier_version_is_left_as_it_is() -> None:
     new = ("model", "failedAt", "unreadySince")
     former = [{name: value for name, value in r.items() if name not in new} for r in world.status["revisions"]]
     world.status["revisions"] = [{**revision, "watchedAt": "2026-11-29T12:00:00Z"} for revision in former]
-    world.status["handled"] = {**world.status["handled"], "approve": "r1@00000000"}
+    world.status["handled"] = {"approve": "r1@00000000"}
     decision = world.step()
     assert not (decision.apply or decision.delete or decision.scale or decision.events)
     assert world.reason() == ("True", Reason.SERVING)
