@@ -290,6 +290,32 @@ def test_a_corrected_placement_helps_a_pending_job_and_leaves_a_running_one() ->
     assert world.created.count(job.name) == 2
 
 
+@pytest.mark.parametrize(
+    ("stage", "reason", "mended"),
+    [
+        ("inspect", Reason.STORAGE_TOO_SMALL, {"storage": {"features": {"claim": "larger"}}}),
+        ("inspect", Reason.TARGET_UNREADABLE, {"target": {"model": "/models/there"}}),
+        ("extract", Reason.OUT_OF_MEMORY, {"extract": {"placement": {"memory": "200Gi"}}}),
+        ("train", Reason.NON_FINITE, {"train": {"learningRate": 1e-5}}),
+    ],
+)
+def test_what_is_corrected_in_the_spec_is_tried_at_once_as_the_message_says(
+    stage: str, reason: Reason, mended: dict[str, Any]
+) -> None:
+    world = World().settle()
+    for before in ("inspect", "extract"):
+        if before == stage:
+            break
+        world.finish(before)
+    world.fail(stage, reason, "it could not")
+    assert "What is corrected in the spec is tried at once" in world.condition("Ready").message
+    made = len(world.created)
+    claims = {**world.seen.claims, "larger": Claim("larger", 10**14)}
+    world.seen = replace(world.seen, claims=claims)
+    world.edit(**mended).settle()
+    assert [name for name in world.created[made:] if f"-{stage}-" in name]
+
+
 def test_progress_is_shown_with_the_time_that_is_left() -> None:
     world = World().settle().finish("inspect")
     progress = Progress(done=0.62, seconds_left=3.4 * 3600, message="step 62 of 100", time=world.now.timestamp())
