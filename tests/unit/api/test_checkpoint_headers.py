@@ -167,13 +167,14 @@ def test_the_same_layers_mean_what_their_exporter_means_by_them(tmp_path: Path, 
     assert resolve_layers(read_form(read_folder(folder)), replace(DEEPSEEK, layers=None)) == meant
 
 
+@pytest.mark.parametrize("exporter", [{}, MODELOPTS_FIELDS], ids=["any", "ModelOpt"])
 @pytest.mark.parametrize(("ids", "meant"), [([24, 50, 64], (23, 49, 63)), ([0, 31, 60], (0, 31, 60))])
 def test_of_gpt_oss_layers_up_to_the_very_last_are_inputs_and_others_outputs(
-    tmp_path: Path, ids: list[int], meant: tuple[int, ...]
+    tmp_path: Path, ids: list[int], meant: tuple[int, ...], exporter: dict[str, Any]
 ) -> None:
-    """As NVIDIA's drafts for it name them, in both ways."""
+    """As NVIDIA's drafts for it name them, in both ways: an output of that number there is none."""
     gpt_oss = Served(Version(0, 5, 21), replace(LLAMA, architecture="GptOssForCausalLM"), None, 4096)
-    folder = draft(tmp_path, GOOD | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}})
+    folder = draft(tmp_path, GOOD | {"eagle_config": exporter | {"eagle_aux_hidden_state_layer_ids": ids}})
     assert resolve_layers(read_form(read_folder(folder)), gpt_oss) == meant
     assert not [found for found in look(folder, gpt_oss) if found.level is Level.REFUSED]
 

@@ -6,6 +6,7 @@ from eagle3_api.checkpoints.form import Form, Notation
 from eagle3_api.checkpoints.rules.rule import Found, HeaderRule, Level, Served, refused
 from eagle3_api.conditions import Reason
 from eagle3_api.sglang import (
+    RAW_IF_LAST_IS_ALL,
     RAW_UNLESS_FIRST_IS_ONE,
     UnsupportedLayersError,
     capture_ids,
@@ -20,13 +21,14 @@ def resolve_layers(form: Form, served: Served) -> tuple[int, ...] | None:
 
     What the checkpoint says comes first, then what the caller does, then the default that all families share.
     """
-    ids, target = form.layers.ids, served.target
+    ids, target, notation = form.layers.ids, served.target, form.layers.notation
     if ids is not None:
-        if form.layers.notation is Notation.OUTPUT or (form.layers.notation is Notation.SERVER and target is None):
-            return ids
-        if form.layers.notation is Notation.INPUT or target is None:
+        if notation is Notation.INPUT:
             return tuple(i - 1 for i in ids)
-        return tuple(captured_layers(ids, target.architecture, target.num_layers, served.version))
+        # Of gpt-oss a list that names the number of its layers means inputs, whoever wrote it: there is no such output
+        if target is not None and (notation is Notation.SERVER or target.architecture in RAW_IF_LAST_IS_ALL):
+            return tuple(captured_layers(ids, target.architecture, target.num_layers, served.version))
+        return ids
     if served.layers is not None:
         return served.layers
     default = default_layers(target.num_layers) if target is not None else None
