@@ -67,7 +67,7 @@ test: prepare ## Run everything that CI runs, and say how long each suite took
 
 lint: $(READY) ## Check style, types, the direction of imports and the images' recipes
 	@status=0
-	for check in 'ruff check .' 'ruff format --check .' 'mypy crds operator images/draft tests' lint-imports \
+	for check in 'ruff check .' 'ruff format --check .' 'mypy --num-workers 2 crds operator images/draft tests' lint-imports \
 	    'hadolint images/draft/Dockerfile images/operator/Dockerfile'; do
 	  echo "$$check"
 	  $(BIN)/$$check || status=1
