@@ -316,7 +316,24 @@ MENDED: dict[str, tuple[dict[str, Any], Level, str]] = {
         Level.WARNING,
         "--speculative-draft-window-size",
     ),
+    "a window of some of a target's layers": (
+        {"sliding_window": 2048, "layer_types": ["sliding_attention", "full_attention"]},
+        Level.WARNING,
+        "--speculative-draft-window-size 2048",
+    ),
 }
+
+#: Says the same as the plain one in other words.
+ALIKE: dict[str, dict[str, Any]] = {
+    "a window that no layer has": {"sliding_window": 2048, "layer_types": ["full_attention"]},
+    "a window that is not used": {"sliding_window": 2048, "use_sliding_window": False},
+    "a rope by both names of its kind": rope(rope_type="default", type="default"),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_changes_nothing_is_not_told(tmp_path: Path, name: str) -> None:
+    assert look(draft(tmp_path, ALIKE[name])) == []
 
 
 @pytest.mark.parametrize("name", MENDED)

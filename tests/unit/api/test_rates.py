@@ -55,6 +55,15 @@ def test_a_configuration_tells_what_the_model_card_says(config: dict[str, Any], 
     assert size_of(config).weight_bytes == pytest.approx(card.weight_bytes, rel=0.18)
 
 
+def test_a_layer_has_the_parameters_of_its_attention_and_of_the_experts_that_a_token_meets() -> None:
+    """DeepSeek-V3's (arXiv 2412.19437): queries through 1,536 numbers and keys through 512, eight experts and a shared one."""
+    attention = 1536 * (7168 + 64 * 192) + 7168 * (512 + 64) + 512 * 64 * 256 + 64 * 128 * 7168
+    one_less = size_of(KIMI | {"num_hidden_layers": 60})
+    assert size_of(KIMI).active - one_less.active == attention + 9 * 3 * 7168 * 2048
+    straight = size_of(KIMI | {"q_lora_rank": None})
+    assert size_of(KIMI).active - straight.active == 61 * (1536 * (7168 + 64 * 192) - 7168 * 64 * 192)
+
+
 def test_weights_in_fp8_take_half_the_bytes_and_a_head_that_is_the_embedding_none() -> None:
     whole = size_of(LLAMA_8B)
     assert whole.weight_bytes == pytest.approx(16.06e9, rel=0.001)

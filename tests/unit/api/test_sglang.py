@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from eagle3_api.sglang import (
+    EMBEDDING_SINCE,
     KNOWN_TARGETS,
     RAW_IF_LAST_IS_ALL,
     RAW_UNLESS_FIRST_IS_ONE,
@@ -23,6 +24,7 @@ from eagle3_api.sglang import (
     captured_layers,
     convention,
     default_layers,
+    draft_attention_backend,
     flag_values,
     forward_arguments,
     log_ids,
@@ -64,6 +66,7 @@ def captured_inputs(ids: list[int], architecture: str, version: Version) -> list
         (GPT_OSS, [1, 29, 57], NEW, [1, 29, 57], [2, 30, 58]),
         (GPT_OSS, [-1, 29, 59], Version(0, 5, 21), [-1, 29, 59], [0, 30, 60]),
         (GPT_OSS, [-1, 29, 60], NEW, [0, 30, 61], [0, 30, 61]),
+        (LLAMA, [-1, 2, 30], EMBEDDING_SINCE, [-1, 2, 30], [0, 3, 31]),
     ],
 )
 def test_a_layer_is_named_as_each_version_and_architecture_reads_it(
@@ -123,6 +126,24 @@ def test_default_layers_can_always_be_captured(layers: int) -> None:
     assert chosen is not None
     for architecture in (LLAMA, KIMI):
         assert capture_ids(chosen, architecture, layers, NEW) == chosen
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "backend"),
+    [
+        (LLAMA, (), None),
+        (LLAMA, ("--attention-backend", "trtllm_mla"), None),
+        (KIMI, (), "flashinfer"),
+        (KIMI, ("--attention-backend", "trtllm_mla"), "flashinfer"),
+        (KIMI, ("--attention-backend=triton",), None),
+        (KIMI, ("--prefill-attention-backend", "triton", "--decode-attention-backend", "flashmla"), "flashinfer"),
+    ],
+)
+def test_a_draft_inherits_no_backend_that_knows_latent_attention_alone(
+    architecture: str, arguments: tuple[str, ...], backend: str | None
+) -> None:
+    """Row 15."""
+    assert draft_attention_backend(architecture, arguments) == backend
 
 
 def test_the_convention_is_part_of_a_key_and_changes_when_sglang_changed_it() -> None:
