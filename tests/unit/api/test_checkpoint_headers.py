@@ -636,6 +636,11 @@ ROPES_OF_SGLANG: list[dict[str, Any]] = [
 ]
 
 
+def test_the_kind_of_a_rope_is_written_by_one_name(tmp_path: Path) -> None:
+    form = read_form(read_folder(draft(tmp_path, rope(rope_type="linear", type="linear", factor=2.0))))
+    assert form.rope == {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+
+
 @pytest.mark.parametrize("fields", ROPES_OF_SGLANG)
 def test_a_rope_that_says_what_its_kind_needs_passes(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert look(draft(tmp_path, rope(**fields))) == []

@@ -73,6 +73,11 @@ def test_weights_in_fp8_take_half_the_bytes_and_a_head_that_is_the_embedding_non
     assert tied == Size(whole.active, whole.weight_bytes - 2 * 4096 * 128256)
 
 
+def test_heads_that_share_no_keys_need_not_say_so() -> None:
+    alone = {name: value for name, value in LLAMA_8B.items() if name != "num_key_value_heads"}
+    assert size_of(alone) == size_of(alone | {"num_key_value_heads": 32})
+
+
 def test_a_configuration_that_lacks_a_size_tells_none() -> None:
     with pytest.raises(KeyError):
         size_of({"hidden_size": 4096, "num_hidden_layers": 32})

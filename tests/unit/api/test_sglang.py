@@ -66,6 +66,7 @@ def captured_inputs(ids: list[int], architecture: str, version: Version) -> list
         (GPT_OSS, [1, 29, 57], NEW, [1, 29, 57], [2, 30, 58]),
         (GPT_OSS, [-1, 29, 59], Version(0, 5, 21), [-1, 29, 59], [0, 30, 60]),
         (GPT_OSS, [-1, 29, 60], NEW, [0, 30, 61], [0, 30, 61]),
+        (LLAMA, [2, 30, 59], NEW, [2, 30, 59], [3, 31, 60]),
         (LLAMA, [-1, 2, 30], EMBEDDING_SINCE, [-1, 2, 30], [0, 3, 31]),
     ],
 )
