@@ -413,6 +413,20 @@ def test_a_pod_killed_for_its_memory_is_told_so() -> None:
     assert world.reason("FeaturesReady") == ("False", Reason.OUT_OF_MEMORY)
 
 
+def test_a_job_that_failed_is_told_by_the_pod_that_ended_last_and_shows_no_progress_any_more() -> None:
+    world = World().settle().finish("inspect")
+    begun, half = world.now, Progress(done=0.5, message="half of it", time=world.now.timestamp())
+    world._put_job(replace(world.job("extract"), pods=(Pod("p", begun, "Running", started_at=begun),), progress=half))
+    world.settle().later(60)
+    last = Pod("first-made", begun, "Failed", started_at=begun, exit_code=7, finished_at=world.now)
+    other = Pod("x", begun + timedelta(seconds=1), "Failed", exit_code=8, finished_at=begun + timedelta(seconds=9))
+    world._put_job(replace(world.job("extract"), failed=True, finished_at=world.now, pods=(last, other)))
+    world.settle()
+    assert "pod first-made ended with code 7" in world.condition("FeaturesReady").message
+    extract = next(stage for stage in world.told.stages if stage.name is StageName.EXTRACT)
+    assert (extract.progress, extract.finished_at) == (None, stamp(world.now))
+
+
 def test_an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() -> None:
     """Row 40."""
     world = World().settle().finish("inspect")

@@ -3,7 +3,8 @@
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.observation import Pod
+from eagle3_operator.decide.diagnosis import diagnose
+from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import World, serving_plain
 from unit.samples import converted
 
@@ -39,6 +40,14 @@ def test_a_start_whose_time_was_not_noted_has_had_no_longer_than_its_pods_are_th
     assert world.replicas == {0: 0, 1: 1}
     world.later(2).settle()
     assert world.replicas == {0: 1, 1: 0}
+
+
+@pytest.mark.parametrize(("code", "told"), [(None, "no exit code"), (1, "code 1")])
+def test_a_server_that_ended_is_told_with_its_code_if_there_is_one(code: int | None, told: str) -> None:
+    now = World().now
+    pods = (Pod("p", now, "Running", started_at=now, restarts=3, exit_code=code),)
+    ended = Deployment("kimi-r1", 1, "key", now, replicas=1, pods=pods, log=("boom", " "))
+    assert diagnose(ended) == (Reason.START_FAILED, f'the server ended with {told}; last line: "boom"')
 
 
 # ---------------------------------------------------------------------------------------------------------- the rest
