@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -174,9 +175,11 @@ class SGLangEngine:
         return _SideBySide(self._engine, sampling)
 
     def close(self) -> None:
-        """End SGLang's processes."""
+        """End SGLang's processes. In the process's main thread."""
         engine = getattr(self, "_engine", None)
         if engine is not None:
+            # Ranks are killed one after another. One that misses another meanwhile would tell us so, and end this process
+            signal.signal(signal.SIGQUIT, signal.SIG_IGN)
             engine.loop.call_soon_threadsafe(engine.loop.stop)
             self._serving.submit(engine.shutdown).result()
         self._serving.shutdown()
