@@ -149,11 +149,14 @@ class Volume:
 
     def remove(self, folder: Path, told: Callable[[int], None] = lambda files: None) -> tuple[int, int]:
         files, size = 0, 0
-        for one in (folder, *self.inside(folder)):
+        tree = () if folder.is_symlink() else (folder, *self.inside(folder))  # what a link leads to is not ours
+        for one in tree:
             with suppress(NotADirectoryError):
                 (one / MANIFEST).unlink(missing_ok=True)
         below = (
-            Path(parent, name) for parent, names, leaves in os.walk(folder, topdown=False) for name in (*leaves, *names)
+            Path(parent, name)
+            for parent, names, leaves in (os.walk(folder, topdown=False) if tree else ())
+            for name in (*leaves, *names)
         )
         for path in chain(below, (folder,)):
             with suppress(FileNotFoundError):  # another pod removes the same

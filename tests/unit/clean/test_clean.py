@@ -52,6 +52,17 @@ def test_the_features_and_the_checkpoints_of_every_key_go_and_those_of_others_st
     assert cleaned(tmp_path).files == 0
 
 
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    """Of the user's own, beside a draft: the link is a working file by its name, and goes."""
+    outside = artifact(tmp_path / "models" / "target")
+    trained = artifact(tmp_path / "llm" / "tiny" / "train" / "t1")
+    (trained / ".notes").symlink_to(outside.parent)
+    (trained / ".target").symlink_to(outside)
+    assert cleaned(tmp_path).files == 2
+    assert not list(trained.glob(".*"))
+    assert {path.name for path in outside.rglob("*") if path.is_file()} == {"manifest.json", "train-00000.safetensors"}
+
+
 def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     features = artifact(tmp_path / "llm" / "tiny" / "extract" / "k1")
     for number in range(5):

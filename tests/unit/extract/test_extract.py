@@ -437,8 +437,15 @@ def test_many_parts_are_asked_for_side_by_side(tmp_path: Path) -> None:
 
 
 def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what a user calls so; where a link leads to stays."""
     extract(world, 2, 0, monkeypatch)
+    theirs = world.folder / "theirs"
+    theirs.mkdir()
+    (theirs / MANIFEST).write_text("{}")
+    (world.folder / "features" / "part-of-mine").symlink_to(theirs)
+    (world.folder / "features" / "part-list.txt").write_text("00000")
     assert run(world.config()).parts == 1
+    assert (theirs / MANIFEST).exists()
     assert [path.name for path in (world.folder / "features").glob("part-*")] == ["part-00000-of-00001"]
 
 
