@@ -56,7 +56,7 @@ def rms_apply_serial(query, key, of_query, of_key, squares, ranks, eps):
 #: What an architecture needs in the names of a module to run here, or to be run at all.
 CODE = {
     "MiniMaxM2ForCausalLM": {"sglang.srt.models.minimax_m2": OF_MINIMAX},
-    **{unfit: {"eagle3_api.sglang": "PLUS_ONE |= UNFIT.keys()"} for unfit in UNFIT},
+    **{unfit: {"eagle3_api.sglang": "KNOWN_TARGETS |= UNFIT.keys()"} for unfit in UNFIT},
 }
 
 CACHING = "CAPTURE_FLAGS = tuple(flag for flag in CAPTURE_FLAGS if flag != '--disable-radix-cache')"
