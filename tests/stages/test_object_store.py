@@ -28,23 +28,25 @@ from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import (
     BUCKET_AUTHORITY,
+    BucketConfig,
     CleanConfig,
     DataConfig,
     ExitCode,
     ExtractConfig,
     ObjectReference,
     ObjectStoreConfig,
+    StageName,
 )
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts, clean
-from eagle3_draft.bucket import Patience
+from eagle3_draft.bucket import Bucket, Patience
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.extract import run as run_extract
 from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, publish_store
 from eagle3_draft.object_store import SHARDS, ObjectStore
-from eagle3_draft.places import place
+from eagle3_draft.places import place, remove_abandoned
 from eagle3_draft.stage import StageError
-from eagle3_draft.termination import interrupted
+from eagle3_draft.termination import interrupted, interrupting
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
 from objectstore import BUCKET, Server, dripping, serving, stuck
@@ -362,6 +364,22 @@ def test_the_bounds_that_a_pod_has_end_a_question_within_the_grace_of_its_end() 
     assert Patience().trying + Patience().silence <= 120
 
 
+def test_a_stage_that_is_ended_waits_for_no_bucket(server: Server) -> None:
+    """What waits for somebody else is interrupted where it waits: a fetch."""
+    with stuck(server.url, f"/{BUCKET}") as way, ThreadPoolExecutor(1) as other, interrupting():
+        bucket = Bucket(BucketConfig(url=f"s3://{BUCKET}", endpoint=way.url), "draft.checkpoint")
+
+        def end() -> float:
+            assert way.reached.wait(20)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return time.monotonic()
+
+        ended = other.submit(end)
+        with pytest.raises(KeyboardInterrupt):
+            bucket.read("manifest.json")
+        assert time.monotonic() - ended.result() < 5
+
+
 def test_what_comes_slowly_comes_though_it_takes_longer_than_silence_is_borne(server: Server, tmp_path: Path) -> None:
     folder = extract(tmp_path / "one", server)
     shard = server.folder / "team" / folder.relative_to(tmp_path / "one") / PARTS[0] / "train-00000.safetensors"
@@ -399,9 +417,19 @@ def test_a_store_that_lets_us_not_in_is_named(
     assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_INPUT, Reason.STORAGE_UNAVAILABLE)
 
 
-def test_inspect_leaves_nothing_in_a_bucket_that_it_may_write_to(server: Server, tmp_path: Path) -> None:
-    ObjectStore(config(server), tmp_path).check(tmp_path / "llm" / "tiny" / "extract")
+def test_inspect_leaves_nothing_in_a_bucket_that_it_may_write_to(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extractions = tmp_path / "llm" / "tiny" / "extract"
+    at = ObjectStore(config(server), tmp_path)
+    at.check(extractions)
     assert server.objects() == set()
+    with monkeypatch.context() as killed:
+        killed.setattr(Bucket, "remove", lambda *_: None)
+        at.check(extractions)
+    assert len(server.objects()) == 1
+    remove_abandoned(extractions / "k1", StageName.EXTRACT, at)
+    assert server.objects() == set(), "and if it is killed, the next extraction removes it"
 
 
 def test_a_bucket_that_we_may_only_read_is_told_before_anything_is_extracted(tmp_path: Path) -> None:

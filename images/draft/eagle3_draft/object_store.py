@@ -52,8 +52,8 @@ class ObjectStore:
 
     def check(self, folder: Path) -> None:
         self._bucket.folders(self._below(folder))
-        # Who may only read would learn it from the first part, hours later
-        trial = self._below(folder / f".trial-{uuid.uuid4().hex[:8]}")
+        # Who may only read would learn it from the first part, hours later. In a folder, as what was begun and given up: such go
+        trial = self._below(folder / ".trial" / uuid.uuid4().hex)
         self._bucket.write(trial, b"may be removed")
         self._bucket.remove(trial)
 
