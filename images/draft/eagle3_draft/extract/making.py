@@ -39,6 +39,9 @@ WRITING_BYTES = 512 * 1024 * 1024
 SYNCERS = 4
 SYNCING_BYTES = 1024 * 1024 * 1024
 
+#: After which it is told how long nothing of an upload has got there.
+QUIET_SECONDS = 30.0
+
 #: What the layers in a manifest count, in words.
 LAYER_CONVENTION = "output of the decoder layer, from 0; -1 is the embedding's"
 
@@ -240,12 +243,16 @@ class Maker:
 
     def _uploading(self, part: Part, manifest: Manifest) -> Callable[[int], None]:
         size = readable_bytes(sum(file.size for file in manifest.files))
+        moved, there = time.monotonic(), 0
 
         def attend(done: int) -> None:
+            nonlocal moved, there
             self._attend()
-            self._progress.advance(
-                0, f"part {part.number + 1} of {part.count}: {readable_bytes(done)} of {size} uploaded"
-            )
+            if done > there:
+                moved, there = time.monotonic(), done
+            quiet = time.monotonic() - moved
+            told = f"part {part.number + 1} of {part.count}: {readable_bytes(done)} of {size} uploaded"
+            self._progress.advance(0, told if quiet < QUIET_SECONDS else f"{told}, nothing for {quiet:.0f} s")
 
         return attend
 
