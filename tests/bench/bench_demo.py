@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests:images/sglang-cpu python tests/bench/bench_demo.py
 
-Features of the tiny target are extracted as the demo does, and the whole stage trains from them as in its pod: launcher, reading,
-steps, checkpoints, evaluations by replay, the artifact. One JSON line; exit code 1 where the bar is missed.
+Features of the tiny target are extracted from more conversations than the demo keeps, and the whole stage trains from them as in its
+pod: launcher, reading, steps, checkpoints, evaluations by replay, the artifact. One JSON line; exit code 1 where the bar is missed.
 """
 
 import json
