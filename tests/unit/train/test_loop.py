@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_api.spec import EarlyStop
 from eagle3_draft.features import Features
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
+from eagle3_draft.train.learning import Learning
 from eagle3_draft.train.loop import Training
+from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.publish import publish
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, choose
 from unit.train import corpus
@@ -124,6 +129,30 @@ def test_a_step_in_several_passes_is_the_same_step(made: corpus.Corpus, tmp_path
     assert two.tokens / two.step > 2 * 50  # so that each took more than two passes
     assert [point["loss"] for point in two.curve] == pytest.approx([point["loss"] for point in one.curve], rel=1e-4)
     assert two.evaluations[-1]["accuracy"] == pytest.approx(one.evaluations[-1]["accuracy"], abs=0.02)
+
+
+def test_every_step_rounds_to_fp8_also_after_a_measure_and_no_measure_does(
+    made: corpus.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded: list[torch.Tensor] = []
+    unrolls: list[tuple[bool, bool]] = []  # whether it learns, whether it rounds
+
+    class Noted(Fp8Factor):
+        def __init__(self, weight: torch.Tensor) -> None:
+            super().__init__(weight)
+            rounded.append(weight)
+
+    def noted(learning: Learning, batch: Batch, weights: torch.Tensor) -> UnrollLoss:
+        rounded.clear()
+        result = unroll_loss(learning, batch, weights)
+        unrolls.append((torch.is_grad_enabled(), bool(rounded)))
+        return result
+
+    unroll_loss = Learning.unroll_loss
+    monkeypatch.setattr(Learning, "unroll_loss", noted)
+    monkeypatch.setitem(FACTORS, "fp8", Noted)
+    trained(prepared(made, tmp_path, precision="fp8"))
+    assert [unroll for unroll, _ in groupby(unrolls)] == 2 * [(True, True), (False, False)]
 
 
 def test_a_training_that_no_longer_gets_better_ends_early(made: corpus.Corpus, tmp_path: Path) -> None:
