@@ -1,11 +1,15 @@
 """What is done once, around the ranks."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eagle3_api.artifacts import MANIFEST
+from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft import artifacts
+from eagle3_draft.train import launch
 from eagle3_draft.train.launch import remove_abandoned, run
 from unit.samples import TRAINED
 from unit.train import corpus
@@ -68,3 +72,21 @@ def test_a_pod_that_was_killed_once_its_draft_was_there_leaves_no_checkpoints_be
     assert not (scratch / ".step-3").exists()
     assert not (folder / ".best-3.safetensors").exists()
     assert (folder / "model.safetensors").exists()
+
+
+def test_ranks_are_given_the_pod_s_grace_to_write_a_checkpoint_before_they_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    monkeypatch.setenv(variable, "30")  # torch's own
+    given: list[str] = []
+
+    def launched(*_: object) -> Callable[[TrainConfig], dict[int, TrainResult]]:
+        given.append(os.environ[variable])
+        return lambda _: {0: TRAINED}
+
+    monkeypatch.setattr(launch, "elastic_launch", launched)
+    made = corpus.make(tmp_path, train=4, held_out=1)
+    for grace in (600, 3):
+        run(corpus.train_config(made, tmp_path / str(grace), grace_seconds=grace))
+    assert given == ["595", "1"]
