@@ -84,12 +84,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Answered:
-    """Extractions in which the target answered, by one engine: at temperature 0, and drawn three times, once with another seed."""
+    """Extractions in which the target answered, by one engine: at temperature 0, and drawn four times, once with another seed
+    and once of the likeliest tokens alone."""
 
     greedy: ExtractConfig
     drawn: ExtractConfig
     again: ExtractConfig
     otherwise: ExtractConfig
+    narrow: ExtractConfig
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,7 @@ def answered(tiny: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
         config("drawn", 4, temperature=0.8),
         config("again", 4, temperature=0.8),
         config("otherwise", 4, temperature=0.8, seed=1),
+        config("narrow", 4, temperature=0.8, top_p=1e-6),
     )
     files = []
     for name, of_one in vars(all_of_them).items():
@@ -142,13 +145,13 @@ def answers(config: ExtractConfig) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_answers_that_are_drawn_are_drawn_the_same_by_the_same_seed_and_recorded_with_it(answered: Answered) -> None:
-    drawn, again, otherwise, greedy = (
-        answers(config) for config in (answered.drawn, answered.again, answered.otherwise, answered.greedy)
+    drawn, again, otherwise, narrow, greedy = map(
+        answers, (answered.drawn, answered.again, answered.otherwise, answered.narrow, answered.greedy)
     )
     assert drawn == again
     assert drawn.keys() == otherwise.keys() < greedy.keys()
     assert drawn != otherwise
-    assert drawn != {digest: greedy[digest] for digest in drawn}
+    assert drawn != narrow == {digest: greedy[digest] for digest in drawn}
     features = Features.open(Path(answered.otherwise.folder))
     how = json.loads(features.manifest.made_from["regenerate"])
     assert (how["temperature"], how["seed"]) == (0.8, 1)

@@ -753,6 +753,15 @@ def test_what_conversations_lose_at_the_longest_length_is_counted(world: World, 
     assert result.lost_tokens == whole.tokens - result.tokens == sum(max(0, length - longest) for length in lengths)
 
 
+def test_a_conversation_is_cut_at_one_token_less_than_the_target_s_positions_reach(world: World) -> None:
+    """A server of it takes no more: it makes one token of what it is given."""
+    reach = SHAPE["max_position_embeddings"]
+    asked = [{"role": "user", "content": "w1"}]
+    world.write([[*asked, {"role": "assistant", "content": f"w{i} " * reach}] for i in range(4)])
+    run(world.config(data=DataConfig(conversations=str(world.data), max_length=10 * reach, holdout=0.2)))
+    assert {len(sample) for sample in every(world.features())} == {reach - 1}
+
+
 def test_a_tokenizer_of_another_model_is_noticed(world: World, tmp_path: Path) -> None:
     world.target = save_target(tmp_path / "small", LlamaConfig(**{**SHAPE, "vocab_size": 20}))
     refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "not of one model")

@@ -29,8 +29,10 @@ ENDS = list(range(2, 64, 7))
 class Asking(World):
     """A world whose target answers itself."""
 
-    def asking(self, *, temperature: float = 0.0, max_tokens: int = 6, **changes: Any) -> ExtractConfig:
-        regenerate = Regenerate(temperature=temperature, max_tokens=max_tokens)
+    def asking(
+        self, *, temperature: float = 0.0, top_p: float = 1.0, max_tokens: int = 6, **changes: Any
+    ) -> ExtractConfig:
+        regenerate = Regenerate(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
         data = DataConfig(conversations=str(self.data), max_length=64, holdout=0.2, regenerate=regenerate)
         return self.config(**{"data": data, "end_tokens": ENDS, **changes})
 
@@ -176,15 +178,21 @@ def test_an_interrupted_run_goes_on_with_the_dialogues_that_were_not_finished(wo
     assert contents(world) == contents(whole)
 
 
-def test_parts_are_answered_once_whoever_makes_them(world: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_answered_once_whoever_makes_them_and_each_pod_loads_the_target_once(
+    world: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Counting] = []
+
+    def load(config: ExtractConfig) -> Counting:
+        loaded.append(Counting(engine(config)))
+        return loaded[-1]
+
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
-    second = Counting(engine(world.asking()))
-    result = run(world.asking(shards=2), load=lambda _: second, part_conversations=8)
-    assert (result.whole, second.asked) == (False, 8)
+    result = run(world.asking(shards=2), load=load, part_conversations=8)
+    assert (result.whole, [pod.asked for pod in loaded]) == (False, [8])
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
-    alone = Counting(engine(world.asking()))
-    result = run(world.asking(), load=lambda _: alone, part_conversations=8)
-    assert (result.whole, alone.asked) == (True, 16)
+    result = run(world.asking(), load=load, part_conversations=8)
+    assert (result.whole, [pod.asked for pod in loaded]) == (True, [8, 16])
     assert Features.open(world.folder / "features").manifest.made_from["regenerate"]
 
 
@@ -199,14 +207,16 @@ def test_prompts_are_questions_that_need_no_answer(world: Asking) -> None:
 
 
 def test_what_is_drawn_is_drawn_the_same_again_and_is_not_what_is_likeliest(world: Asking) -> None:
-    def spoken(name: str, temperature: float) -> list[list[int]]:
+    def spoken(name: str, temperature: float, top_p: float = 1.0) -> list[list[int]]:
         made = world.other(name)
-        run(made.asking(temperature=temperature))
+        run(made.asking(temperature=temperature, top_p=top_p))
         return [sample.input_ids.tolist() for sample in every(made.features())]
 
     drawn = spoken("drawn", 1.5)
     assert spoken("again", 1.5) == drawn
-    assert spoken("likeliest", 0.0) != drawn
+    likeliest = spoken("likeliest", 0.0)
+    assert likeliest != drawn
+    assert spoken("of the likeliest alone", 1.5, top_p=1e-6) == likeliest
 
 
 def test_questions_that_are_all_too_long_are_no_data(world: Asking) -> None:
