@@ -1,6 +1,7 @@
 """What each of four ranks does in ``test_sharding``; in a module that their processes find by its name."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import Batch
 from unit.train.corpus import step_on
-from unit.train.test_learning import new_batch, new_learning
+from unit.train.test_learning import new_batch, new_learning, norms_taken
 from unit.train.test_loop import trained
 
 RANKS = 4
@@ -26,13 +27,15 @@ def of_rank(rank: int) -> list[Batch]:
 
 
 def values(batches: Sequence[Batch], precision: str, shards: int | None = None) -> list[list[float]]:
-    """Loss, gradient norm and accuracy of a few steps."""
+    """Of a few steps: loss, gradient norm, accuracy, and the norm that the optimizer takes."""
     learning = new_learning(FACTORS[precision], shards=shards)
-    return [step_on(learning, *batches, rate=1e-3, notes=torch.zeros(0)).tolist() for _ in range(3)]
+    taken = norms_taken(learning)
+    told = [step_on(learning, *batches, rate=1e-3, notes=torch.zeros(0)).tolist() for _ in range(3)]
+    return [[*of_step, norm] for of_step, norm in zip(told, taken, strict=True)]
 
 
 def four_ranks(rank: int, folder: Path, trainings: dict[str, list[TrainConfig]]) -> None:
-    """What each of them does. Of a training, all tries but the last are interrupted; no tries is all of it."""
+    """What each of them does. Of a training, all tries but the last are interrupted, by what the last rank alone is told."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "meeting"), RANKS)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
@@ -45,7 +48,7 @@ def four_ranks(rank: int, folder: Path, trainings: dict[str, list[TrainConfig]])
     for name, tries in trainings.items():
         for config in tries[:-1]:
             with pytest.raises(StageError, match="interrupted after step"):
-                trained(config, 2)
+                trained(config, 2 if rank == RANKS - 1 else math.inf)
         states[name] = asdict(trained(tries[-1]))
     dist.destroy_process_group()
     if rank == 0:

@@ -93,6 +93,17 @@ def gradients_of(learning: Learning) -> list[torch.Tensor]:
     return [weight.grad.full_tensor() for group in learning.optimizer.param_groups for weight in group["params"]]
 
 
+def norms_taken(learning: Learning) -> list[float]:
+    """The global norm of what the optimizer takes, in each step from now on."""
+    taken: list[float] = []
+
+    def measure(*_: object) -> None:
+        taken.append(torch.stack([gradient.norm() for gradient in gradients_of(learning)]).norm().item())
+
+    learning.optimizer.register_step_pre_hook(measure)
+    return taken
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_drafts_learn_from_stored_probabilities(loss: Loss) -> None:
     found = losses(new_learning(loss=loss), new_batch(60, stored=16), 15)
@@ -133,12 +144,7 @@ def test_normalised_weights_leave_the_size_of_a_step_as_it_is_whatever_its_unrol
 
 def test_the_gradient_that_the_optimizer_takes_is_never_longer_than_the_bound_over_all_weights() -> None:
     learning = new_learning()
-    taken: list[float] = []
-
-    def measure(*_: object) -> None:
-        taken.append(torch.stack([gradient.norm() for gradient in gradients_of(learning)]).norm().item())
-
-    learning.optimizer.register_step_pre_hook(measure)
+    taken = norms_taken(learning)
     told = [step_on(learning, new_batch(60), rate=3e-3, notes=torch.zeros(0))[1].item() for _ in range(3)]
     assert min(told) > CLIP  # what is told is the norm before
     assert taken == pytest.approx([CLIP] * 3, rel=1e-4)
