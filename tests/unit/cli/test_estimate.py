@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import yaml
@@ -41,6 +42,13 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert "2.1 h more at 11,364 tokens/s" in table["answers"]
     assert "estimated, not measured: 2 x 32.0 G parameters a token at 30% of 989 Tflop/s a GPU" in table["rates"]
     assert table["or fp8 TopK"].strip() == "1.75 TiB"
+
+
+def test_the_page_shows_the_kimi_example_as_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "-f", str(EXAMPLES / "kimi-k25.yaml")]) == 0
+    page = (EXAMPLES.parent / "docs" / "extraction.md").read_text()
+    command = "    $ kubectl eagle3 estimate -f examples/kimi-k25.yaml\n"
+    assert command + indent(capsys.readouterr().out, "    ") + "\n" in page
 
 
 def test_another_size_is_another_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -106,17 +106,18 @@ def refused(read: Callable[[], object], *words: str) -> None:
         ('{"messages": []}', "'messages' is missing"),
         ('{"messages": "hi"}', "'messages' is missing"),
         ('{"messages": ["hi"]}', "messages[0] is no object"),
-        ('{"conversations": [{"from": "tool", "value": "hi"}]}', "role is 'tool'"),
+        ('{"conversations": [{"from": "robot", "value": "hi"}]}', "role is 'robot'"),
         ('{"conversations": [{"from": "human"}]}', "content is no string"),
         ('{"conversations": "hi"}', "'messages' is missing"),
         ('{"messages": [{"role": "user"}]}', "messages[0].content is no string"),
-        ('{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "only text"),
+        ('{"messages": [{"role": "user", "content": []}]}', "messages[0].content is no string and no list of parts"),
+        ('{"messages": [{"role": "user", "content": ["hi"]}]}', "messages[0].content[0] is no object with a type"),
+        ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "messages[0].content[0].text is no string"),
         (
-            '{"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}',
-            "messages[1].role is 'tool'",
+            '{"messages": [{"role": "assistant", "content": null, "tool_calls": []}]}',
+            "messages[0].content is no string",
         ),
         ('{"messages": [{"role": ["user"], "content": "a"}]}', "messages[0].role"),
-        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "only be the first"),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "surrogate"),
     ],
 )
@@ -124,6 +125,66 @@ def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, line: str, words
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps(talk("good")) + "\n" + line + "\n")
     refused(lambda: Conversations.read(path), f"{path}, line 2", words)
+
+
+def after(message: dict[str, object]) -> dict[str, object]:
+    """A conversation in which a message stands between a question and its answer."""
+    answered = {"role": "assistant", "content": "yes"}
+    return {"messages": [{"role": "user", "content": "one"}, message, answered]}
+
+
+def calling(**call: object) -> dict[str, object]:
+    return after({"role": "assistant", "content": None, **call})
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (after({"role": "tool", "content": "7", "tool_call_id": "x"}), "tool calls"),
+        (calling(tool_calls=[{"id": "x", "type": "function"}]), "tool calls"),
+        (calling(function_call={"name": "add", "arguments": "{}"}), "tool calls"),
+        (calling(content="I look it up", tool_calls=[{"id": "x", "type": "function"}]), "tool calls"),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{}"}]}, "tool calls"),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "observation", "value": "7"}]}, "tool calls"),
+        (
+            after({"role": "user", "content": [{"type": "text", "text": "what is it?"}, IMAGE]}),
+            "content that is not text",
+        ),
+        (after({"role": "system", "content": "be kind"}), "system message that is not the first"),
+        (after({"role": "developer", "content": "be kind"}), "message of a developer"),
+    ],
+)
+def test_a_conversation_of_a_kind_that_cannot_be_learned_from_is_counted_and_the_others_are_taken(
+    tmp_path: Path, line: dict[str, object], why: str
+) -> None:
+    path = write(tmp_path / "x.jsonl", line, talk("good"), line, talk("good"))
+    found = Conversations.read(path)
+    assert [conversation.messages for conversation in found] == [talk("good")["messages"]]
+    assert found.dropped == {why: 2, "duplicate": 1}
+
+
+def test_of_answers_that_are_not_looked_at_it_does_not_matter_that_they_call_a_tool(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "type": "function"}]}
+    result = {"role": "tool", "content": "7", "tool_call_id": "x"}
+    asked = question("one")["messages"]
+    lines = [{"messages": [*asked, call]}, {"messages": [*asked, call, result]}]  # type: ignore[misc]
+    found = Conversations.read(write(tmp_path / "x.jsonl", *lines), reading=QUESTIONS)
+    assert [conversation.messages for conversation in found] == [asked]
+    assert found.dropped == {"tool calls": 1}
+
+
+def test_a_content_in_parts_of_text_is_the_text_that_a_server_joins_them_to(tmp_path: Path) -> None:
+    parts = talk("one two")
+    parts["messages"][0]["content"] = [{"type": "text", "text": word} for word in ("one", "two")]  # type: ignore[index]
+    found = Conversations.read(write(tmp_path / "x.jsonl", talk("one two"), parts))
+    assert [conversation.messages for conversation in found] == [talk("one two")["messages"]]
+    assert found.dropped == {"duplicate": 1}
+    parquet.write_table(pyarrow.Table.from_pylist([{"messages": parts["messages"][:1]}]), tmp_path / "x.parquet")  # type: ignore[index]
+    rows = Conversations.read(tmp_path / "x.parquet")
+    assert [conversation.messages for conversation in rows] == [question("one two")["messages"]]
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_draft.data.conversations import Conversation, Message
+from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.dialogue import NO_QUESTION, QUESTION_TOO_LONG, Answer, Dialogue
 from eagle3_draft.data.rendering import Renderer
-from eagle3_draft.data.template import TEMPLATE_REFUSED, UnusableError
+from eagle3_draft.data.template import TEMPLATE_REFUSED
 from unit.data.test_rendering import CHATML, LLAMA3, MISTRAL, OPENED_THINKING, bytelevel
 
 QUESTIONS: list[Message] = [

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from eagle3_api.conditions import Reason
-from eagle3_draft.data.conversations import Message
+from eagle3_draft.data.conversations import Message, UnusableError
 from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer
-from eagle3_draft.data.template import HISTORY_REWRITTEN, NO_ANSWER, TEMPLATE_REFUSED, UnusableError
+from eagle3_draft.data.template import HISTORY_REWRITTEN, NO_ANSWER, TEMPLATE_REFUSED
 from eagle3_draft.stage import StageError
 
 SPECIAL = [

@@ -736,8 +736,9 @@ def test_data_without_a_usable_conversation_says_what_was_left_out(world: World)
 
 
 def test_unusable_conversations_are_counted_by_why(world: World) -> None:
-    world.write([*talks(60), [{"role": "user", "content": "w1"}], talks(1)[0]])
-    assert run(world.config()).dropped == {"duplicate": 1, "no answer of the assistant": 1}
+    tool = [*talks(1)[0], {"role": "tool", "content": "w1"}]
+    world.write([*talks(60), [{"role": "user", "content": "w1"}], talks(1)[0], tool])
+    assert run(world.config()).dropped == {"duplicate": 1, "no answer of the assistant": 1, "tool calls": 1}
 
 
 def test_what_conversations_lose_at_the_longest_length_is_counted(world: World, tmp_path: Path) -> None:

@@ -368,7 +368,11 @@ def test_missing_data_and_a_bad_line_are_named(world: World) -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_data_that_leaves_nothing_to_learn_from_is_refused(world: World, count: int) -> None:
     world.talk(count)
-    world.refused(ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, f"{count} distinct conversations")
+    tool = {"messages": [{"role": "user", "content": "?"}, {"role": "tool", "content": "7"}]}
+    world.data.write_text(world.data.read_text() + 2 * (json.dumps(tool) + "\n"))
+    world.refused(
+        ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, f"{count} distinct conversations", "Left out: 2 tool calls"
+    )
 
 
 def test_a_target_without_a_chat_template_needs_one_in_the_object(world: World, tmp_path: Path) -> None:

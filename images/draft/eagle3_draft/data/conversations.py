@@ -7,11 +7,16 @@ because a sample that was drawn by the number that also splits would be all held
 
 Where the target is to answer itself, the data's answers are not looked at: two conversations that differ in nothing else
 are then one.
+
+A line that is no conversation refuses the file, which may be broken as a whole; a conversation that is one, of a kind from which
+nothing can be learned here (tool calls, images), is left out and counted.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, overload
@@ -35,9 +40,19 @@ BYTES_PER_TOKEN = 3
 TOKENS_AROUND_MESSAGE = 8
 
 DUPLICATE = "duplicate"
+TOOL_CALLS = "tool calls"
+NOT_TEXT = "content that is not text"
+LATE_SYSTEM = "system message that is not the first"
+
+#: Of OpenAI's messages, beside those that are taken; and why a conversation with one is left out.
+LEFT_OUT = {"tool": TOOL_CALLS, "function": TOOL_CALLS, "developer": "message of a developer"}
 
 #: ``role`` and ``content``, and an assistant's ``reasoning_content`` where the data has it.
 Message = dict[str, str]
+
+
+class UnusableError(Exception):
+    """A conversation that cannot be learned from; its text is why."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ class Conversations(Sequence[Conversation]):
 
     @classmethod
     def read(cls, path: Path, max_samples: int | None = None, reading: Reading = AS_IT_STANDS) -> "Conversations":
-        """Read and check a whole file. A conversation that occurs twice is taken once.
+        """Read and check a whole file. A conversation that occurs twice is taken once; one that cannot be learned from is not.
 
         Args:
             path: of the file.
@@ -143,20 +158,24 @@ class Conversations(Sequence[Conversation]):
         """
         found: dict[bytes, _Line] = {}
         whole = hashlib.sha256()
-        duplicates = 0
+        dropped: Counter[str] = Counter()
         spelled_out = _spelled_out(path, reading)
         for number, offset, text in _lines(path, Path(spelled_out.name) if spelled_out else path, reading):
             whole.update(text)
             if not text.strip():
                 continue
-            conversation = _parse(path, number, text, reading)
+            try:
+                conversation = _parse(path, number, text, reading)
+            except UnusableError as why:
+                dropped[str(why)] += 1
+                continue
             if conversation.digest in found:
-                duplicates += 1
+                dropped[DUPLICATE] += 1
             else:
                 found[conversation.digest] = _line(conversation, offset)
         lines = sorted(found.values(), key=lambda line: line.digest[16:])[:max_samples]
         digest = file_digest(path) if spelled_out else whole.hexdigest()
-        return cls(path, reading, lines, digest, {DUPLICATE: duplicates} if duplicates else {}, spelled_out)
+        return cls(path, reading, lines, digest, dict(dropped), spelled_out)
 
     def held_out(self, share: float) -> list[bool]:
         """Which conversations are kept out of training, in order; at least one if there are any.
@@ -189,10 +208,11 @@ class Conversations(Sequence[Conversation]):
         with self._source.open("rb") as file:
             file.seek(line.offset)
             text = file.readline(LINE_LIMIT + 1)
-        conversation = _parse(self.path, None, text, self.reading)
-        if conversation.digest != line.digest:
-            raise _unreadable(self.path, None, self.reading, "the file was changed while it was read")
-        return conversation
+        with suppress(UnusableError):
+            conversation = _parse(self.path, None, text, self.reading)
+            if conversation.digest == line.digest:
+                return conversation
+        raise _unreadable(self.path, None, self.reading, "the file was changed while it was read")
 
 
 def held_out(digests: Sequence[bytes], share: float) -> list[bool]:
@@ -244,6 +264,12 @@ def _line(conversation: Conversation, offset: int) -> _Line:
 
 
 def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Conversation:
+    """The conversation in a line.
+
+    Raises:
+        StageError: it is none (DataUnreadable).
+        UnusableError: it is one that cannot be learned from.
+    """
     try:
         value = forms.as_messages(json.loads(text), prompts=not reading.answers)
     except (ValueError, RecursionError) as error:
@@ -251,7 +277,14 @@ def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Con
     problem = _problem(value, reading)
     if problem is not None:
         raise _unreadable(path, number, reading, problem)
-    messages = [_message(message) for message in value["messages"] if reading.answers or message["role"] != "assistant"]
+    taken = [message for message in value["messages"] if reading.answers or message["role"] != "assistant"]
+    obstacle = _obstacle(taken)
+    if obstacle is not None:
+        raise UnusableError(obstacle)
+    if reading.questions_last and value["messages"][-1]["role"] != "user":
+        belongs = "the last message is not the user's; with its own answers it belongs into data.conversations"
+        raise _unreadable(path, number, reading, belongs)
+    messages = [_message(message) for message in taken]
     canonical = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
         return Conversation(messages, hashlib.sha256(canonical.encode()).digest())
@@ -261,14 +294,17 @@ def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Con
 
 
 def _message(message: dict[str, Any]) -> Message:
-    made: Message = {"role": message["role"], "content": message["content"]}
+    content = message["content"]
+    # As SGLang joins them for a template that takes a text
+    text = content if isinstance(content, str) else " ".join(part["text"] for part in content)
+    made: Message = {"role": message["role"], "content": text}
     if reasoning := message.get("reasoning_content"):
         made["reasoning_content"] = reasoning
     return made
 
 
 def _problem(value: Any, reading: Reading) -> str | None:
-    """What is wrong with a line's value."""
+    """Why a line's value is no conversation."""
     if not isinstance(value, dict):
         return 'it is no object; one conversation is {"messages": [...]}'
     messages = value.get("messages")
@@ -280,17 +316,48 @@ def _problem(value: Any, reading: Reading) -> str | None:
         if not isinstance(message, dict):
             return f"{where} is no object"
         role = message.get("role")
-        if role not in ROLES:
+        if role not in (*ROLES, *LEFT_OUT):
             return f"{where}.role is {role!r}, not one of {', '.join(ROLES)}"
-        if role == "system" and position > 0:
-            return f"{where}.role is 'system', which can only be the first"
-        if not isinstance(message.get("content"), str):
-            return f"{where}.content is no string; only text can be learned from"
+        if role not in LEFT_OUT and (problem := _content_problem(message)) is not None:
+            return f"{where}.content{problem}"
         if not isinstance(message.get("reasoning_content", ""), str | None):
             return f"{where}.reasoning_content is no string"
-    if reading.questions_last and messages[-1]["role"] != "user":
-        return "the last message is not the user's; with its own answers it belongs into data.conversations"
     return None
+
+
+def _content_problem(message: dict[str, Any]) -> str | None:
+    """What is wrong with a message's content, to be said after that word."""
+    content = message.get("content")
+    if content is None and _calls(message):
+        return None
+    if not isinstance(content, list) or not content:
+        return None if isinstance(content, str) else " is no string and no list of parts"
+    for position, part in enumerate(content):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            return f"[{position}] is no object with a type"
+        if part["type"] == "text" and not isinstance(part.get("text"), str):
+            return f"[{position}].text is no string"
+    return None
+
+
+def _obstacle(messages: Sequence[dict[str, Any]]) -> str | None:
+    """Why nothing can be learned from a conversation, though it is one."""
+    for position, message in enumerate(messages):
+        role, content = message["role"], message.get("content")
+        if role in LEFT_OUT:
+            return LEFT_OUT[role]
+        if _calls(message):
+            return TOOL_CALLS
+        if role == "system" and position > 0:
+            return LATE_SYSTEM
+        if isinstance(content, list) and any(part["type"] != "text" for part in content):
+            return NOT_TEXT
+    return None
+
+
+def _calls(message: dict[str, Any]) -> bool:
+    """Whether the assistant calls a tool, by either of OpenAI's names."""
+    return message["role"] == "assistant" and bool(message.get("tool_calls") or message.get("function_call"))
 
 
 def _tokens(messages: Sequence[Message]) -> int:

@@ -16,9 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eagle3_draft.data.conversations import Conversation, Message
+from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.rendering import Rendered, Renderer
-from eagle3_draft.data.template import UnusableError
 
 NO_QUESTION = "no question of a user"
 QUESTION_TOO_LONG = "question as long as maxLength"

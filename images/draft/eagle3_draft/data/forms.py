@@ -26,6 +26,8 @@ _SPEAKERS = {
     "chatgpt": "assistant",
     "assistant": "assistant",
     "system": "system",
+    "function_call": "function",
+    "observation": "tool",
 }
 
 

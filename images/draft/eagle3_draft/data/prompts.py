@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_draft.artifacts import write_atomic
-from eagle3_draft.data.conversations import Conversation
+from eagle3_draft.data.conversations import Conversation, UnusableError
 from eagle3_draft.data.rendering import Renderer
-from eagle3_draft.data.template import UnusableError
 
 #: At most so many are kept.
 LIMIT = 64

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.conversations import Message
-from eagle3_draft.data.template import NO_ANSWER, Span, Template, UnusableError
+from eagle3_draft.data.conversations import Message, UnusableError
+from eagle3_draft.data.template import NO_ANSWER, Span, Template
 from eagle3_draft.stage import StageError
 
 ANSWER_CUT = "answers begin after maxLength"

@@ -20,7 +20,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.conversations import Message
+from eagle3_draft.data.conversations import Message, UnusableError
 from eagle3_draft.stage import StageError
 
 NO_ANSWER = "no answer of the assistant"
@@ -37,10 +37,6 @@ _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 
 #: A piece of a text: the characters from the first number up to the second.
 Span = tuple[int, int]
-
-
-class UnusableError(Exception):
-    """A conversation that cannot be learned from; its text is why."""
 
 
 class Template:

@@ -8,10 +8,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import numeric_arguments
 from eagle3_draft.data import prompts
-from eagle3_draft.data.conversations import Conversation, Conversations
+from eagle3_draft.data.conversations import Conversation, Conversations, UnusableError
 from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Renderer
-from eagle3_draft.data.template import UnusableError
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
 from eagle3_draft.features import Split
 from eagle3_draft.inspect.target import context_length, target_digest

@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
+from eagle3_draft.data.conversations import UnusableError
 from eagle3_draft.data.dialogue import Dialogue
 from eagle3_draft.data.rendering import Rendered
-from eagle3_draft.data.template import UnusableError
 from eagle3_draft.extract.answers import Count, PartAnswers
 from eagle3_draft.extract.engine import Answering, Engine, Sampling
 from eagle3_draft.extract.inputs import Inputs

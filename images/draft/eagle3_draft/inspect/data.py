@@ -1,5 +1,6 @@
 """The data that a draft learns from: counted and hashed, before it is rendered."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +50,12 @@ def read_data(config: DataConfig, target: Path) -> DataFacts:
     found = Conversations.of(config)
     held_out = sum(found.held_out(config.holdout))
     if held_out == len(found):
+        left_out = ", ".join(f"{count} {why}" for why, count in Counter(found.dropped).most_common(3))
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
             f"{found.reading.field}: {found.path} has {len(found)} distinct conversations, of which {held_out} are held out; "
-            "nothing is left to learn from",
+            f"nothing is left to learn from. Left out: {left_out or 'none'}",
         )
     answering = config.regenerate
     return DataFacts(
