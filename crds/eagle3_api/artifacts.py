@@ -17,6 +17,7 @@ FORMAT = "eagle3.dev/artifact/v1"
 
 #: Files with these names, so that readers need no search.
 PROMPTS = "prompts.jsonl"
+CHAT_TEMPLATE = "chat_template.jinja"
 VOCABULARY = "vocabulary.safetensors"
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"

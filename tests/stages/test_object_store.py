@@ -648,7 +648,12 @@ def test_a_draft_is_extracted_trained_and_cleaned_up_after_without_a_volume_for_
         epochs=1,
     )
     assert run_train(train_config).held_out == result.held_out
-    assert {path.name for path in drafts.iterdir()} >= {"manifest.json", "model.safetensors", "prompts.jsonl"}
+    assert {path.name for path in drafts.iterdir()} >= {
+        "manifest.json",
+        "model.safetensors",
+        "prompts.jsonl",
+        "chat_template.jinja",
+    }
     assert not (drafts / ".scratch").exists()
     assert not abandoned.exists()
 

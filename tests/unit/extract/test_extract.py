@@ -282,6 +282,21 @@ def test_the_manifest_says_by_which_settings_of_the_engine_the_states_were_compu
     ]
 
 
+def test_the_template_that_rendered_the_conversations_is_kept_though_the_objects_own_is_edited_later(
+    world: World,
+) -> None:
+    own = world.folder / "own.jinja"
+    own.write_text(text := TEMPLATE + "{# häßlich #}\n")
+    run(
+        world.config(data=DataConfig(conversations=str(world.data), max_length=64, holdout=0.2, chat_template=str(own)))
+    )
+    own.write_text("another")
+    folder = world.folder / "features"
+    assert artifacts.verified(folder, "chat_template.jinja").read_text() == text
+    of_file = artifacts.read(folder).file("chat_template.jinja")
+    assert of_file.sha256 == artifacts.read(folder).made_from["chatTemplate"]
+
+
 def test_prompts_are_held_out_conversations_up_to_the_assistants_last_turn(world: World) -> None:
     run(world.config())
     path = artifacts.verified(world.folder / "features", "prompts.jsonl")

@@ -26,7 +26,7 @@ class Inputs:
         conversations: all of them, in the order that their content decides.
         held_out: which of them are kept out of training.
         renderer: of the target. Its longest length is what a server of this target takes, which makes one token more of it.
-        template_digest: of the chat template.
+        template: the chat template, Jinja.
         tokenizer_digest: of the target's.
     """
 
@@ -34,7 +34,7 @@ class Inputs:
     conversations: Conversations
     held_out: Sequence[bool]
     renderer: Renderer
-    template_digest: str
+    template: str
     tokenizer_digest: str
 
     @classmethod
@@ -56,9 +56,14 @@ class Inputs:
             conversations,
             conversations.held_out(config.data.holdout),
             Renderer.load(target, template, longest, trust_remote_code=config.trust_remote_code),
-            template_digest(template),
+            template,
             tokenizer_digest(target),
         )
+
+    @property
+    def template_digest(self) -> str:
+        """Of the chat template."""
+        return template_digest(self.template)
 
     @property
     def field(self) -> str:

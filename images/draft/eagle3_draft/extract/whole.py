@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-from eagle3_api.artifacts import PROMPTS, REPORT
+from eagle3_api.artifacts import CHAT_TEMPLATE, PROMPTS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractResult
 from eagle3_api.manifest import Manifest
@@ -82,6 +82,7 @@ def _write(
     check: Callable[[], None],
 ) -> None:
     prompts.write(folder / PROMPTS, found)
+    artifacts.write_atomic(folder / CHAT_TEMPLATE, inputs.template.encode())
     artifacts.write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
     publish_store(
         folder,

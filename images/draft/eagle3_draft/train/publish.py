@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY
+from eagle3_api.artifacts import CHAT_TEMPLATE, CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY
 from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import inherited
@@ -38,8 +38,12 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     report = _report(config, state, result)
     artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
     artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
-    prompts = at.content(Path(config.features), features.manifest.file(PROMPTS))
-    artifacts.write_atomic(folder / PROMPTS, prompts)
+    for file in features.manifest.files:
+        if file.path in (
+            PROMPTS,
+            CHAT_TEMPLATE,
+        ):  # an extraction of an older version recorded the template's digest alone
+            artifacts.write_atomic(folder / file.path, at.content(Path(config.features), file))
     held_out.save(
         folder / HELD_OUT,
         features.held_out,
