@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import environment
@@ -30,7 +32,7 @@ from served.extraction import (
     python_path,
 )
 from served.injection import TAKES, WRITES, injected, marking
-from served.volume import small_volume
+from served.volume import NEEDS_ROOT, small_if_root
 from stages.supervised import command_line, descendants
 from testcluster.wait import wait_for
 from tiny import grammar
@@ -68,13 +70,6 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Extraction:
 def another(broken: Extraction, tmp_path: Path) -> Extraction:
     """The same extraction in a folder of its own."""
     return Extraction(tmp_path, broken.target, broken.data)
-
-
-@pytest.fixture
-def volume(tmp_path: Path) -> Iterator[Path]:
-    """Where the other extraction stores its features."""
-    with small_volume(tmp_path / "features", mebibytes=8) as volume:
-        yield volume
 
 
 @pytest.fixture(scope="module")
@@ -232,50 +227,87 @@ class InParts:
         return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
-def test_however_runs_end_they_say_so_and_what_they_stored_is_never_made_again(
-    made: Extraction, another: Extraction, volume: Path
-) -> None:
-    """Killed, evicted, on a full volume, by an exception in the hook and by one in SGLang; the last run ends it. FP8 and the most likely tokens
-    alone are kept: those that the states of the other extraction mean.
-    """
-    parts = InParts(another)
-    process = parts.start()
-    schedulers = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
-    os.kill(schedulers[0], signal.SIGKILL)
-    killed = parts.end(process)
-    assert (killed.code, killed.report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
+@dataclass(frozen=True)
+class Ended:
+    """How the runs of one extraction ended, each on what those before it had stored: one process each, which is what takes long.
 
-    process = parts.start(statement="time.sleep(0.3)")  # an engine that is slow
-    wait_for("a stored part", 120, parts.stored)
-    process.send_signal(signal.SIGTERM)
-    evicted = parts.end(process)
+    Attributes:
+        killed: its scheduler was.
+        evicted: it got SIGTERM.
+        full: its volume was; None where there is none that can be filled.
+        hook: an exception in it.
+        engine: an exception in SGLang.
+        last: nothing came between.
+        written: files of finished parts, after each of those that stored one.
+        made: the extraction.
+    """
+
+    killed: Ending
+    evicted: Ending
+    full: Ending | None
+    hook: Ending
+    engine: Ending
+    last: Ending
+    written: Sequence[dict[Path, tuple[int, int]]]
+    made: Extraction
+
+
+@pytest.fixture(scope="module")
+def ended(broken: Extraction, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    folder = tmp_path_factory.mktemp("ended")
+    extraction = Extraction(folder, broken.target, broken.data)
+    with small_if_root(volume := folder / "features", mebibytes=8) as small:
+        parts = InParts(extraction)
+        process = parts.start()
+        schedulers = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
+        os.kill(schedulers[0], signal.SIGKILL)
+        killed = parts.end(process)
+
+        process = parts.start(statement="time.sleep(0.3)")  # an engine that is slow
+        wait_for("a stored part", 120, parts.stored)
+        process.send_signal(signal.SIGTERM)
+        evicted = parts.end(process)
+        written = [parts.written()]
+
+        full = None
+        if small:
+            full = parts.end(parts.start(statement=filling(filler := volume / "somebody-else")))
+            filler.unlink(missing_ok=True)  # what it ended by is judged below
+            written.append(parts.written())
+        hook = parts.end(parts.start(TAKES, "raise ValueError('a fault in the hook')"))
+        written.append(parts.written())
+        engine = parts.end(parts.start(SCHEDULER, "raise RuntimeError('a fault in the engine')"))
+        written.append(parts.written())
+        last = parts.end(parts.start())
+        written.append(parts.written())
+        yield Ended(killed, evicted, full, hook, engine, last, written, extraction)
+
+
+def test_however_a_run_ends_it_says_so(ended: Ended) -> None:
+    """Killed, evicted, by an exception in the hook and by one in SGLang."""
+    killed, evicted, hook, engine = ended.killed, ended.evicted, ended.hook, ended.engine
+    assert (killed.code, killed.report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
     assert (evicted.code, evicted.report.reason) == (ExitCode.INTERRUPTED, Reason.INTERRUPTED)
     assert "last words" not in evicted.report.message
-    written = parts.written()
-
-    full = parts.end(parts.start(statement=filling(filler := volume / "somebody-else")))
-    assert (full.code, full.report.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
-    assert "the volume is full" in full.report.message
-    filler.unlink()
-    before, written = written, parts.written()
-    assert before.items() < written.items()
-
-    hook = parts.end(parts.start(TAKES, "raise ValueError('a fault in the hook')"))
     assert (hook.code, hook.report.reason) == (ExitCode.INTERNAL_ERROR, Reason.INTERNAL_ERROR)
     assert "in SGLang's process: ValueError: a fault in the hook" in hook.report.message
-    before, written = written, parts.written()
-    assert before.items() < written.items()
-
-    engine = parts.end(parts.start(SCHEDULER, "raise RuntimeError('a fault in the engine')"))
     assert (engine.code, engine.report.reason) == (ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED)
     assert "RuntimeError: a fault in the engine" in engine.report.message
-    before, written = written, parts.written()
-    assert before.items() < written.items()
 
-    result = parts.end(parts.start()).result
+
+def test_a_run_that_fills_its_volume_says_so(ended: Ended) -> None:
+    if ended.full is None:
+        pytest.skip(NEEDS_ROOT)
+    assert (ended.full.code, ended.full.report.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
+    assert "the volume is full" in ended.full.report.message
+
+
+def test_what_runs_stored_before_they_ended_is_never_made_again(ended: Ended, made: Extraction) -> None:
+    """FP8 and the most likely tokens alone are kept: those that the states of the other extraction mean."""
+    assert all(before.items() < after.items() for before, after in pairwise([{}, *ended.written]))
+    result = ended.last.result
     assert (result.parts, result.conversations, result.dropped) == (11, CONVERSATIONS, {WHY: 1})
-    assert written.items() < parts.written().items()
-    assert_rounded(another.features(), made.features())
+    assert_rounded(ended.made.features(), made.features())
 
 
 def assert_rounded(ours: Features, exact: Features) -> None:
