@@ -38,11 +38,9 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     report = _report(config, state, result)
     artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
     artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
+    # An extraction of an older version has the template's digest alone
     for file in features.manifest.files:
-        if file.path in (
-            PROMPTS,
-            CHAT_TEMPLATE,
-        ):  # an extraction of an older version recorded the template's digest alone
+        if file.path in (PROMPTS, CHAT_TEMPLATE):
             artifacts.write_atomic(folder / file.path, at.content(Path(config.features), file))
     held_out.save(
         folder / HELD_OUT,
