@@ -1,4 +1,4 @@
-"""On GPUs, in bf16, the states of each architecture are those that its layers compute: a small target of each, layer by layer.
+"""On GPUs, in bf16, the states of each architecture are those that its layers compute: a small target of each but Qwen2, layer by layer.
 
 It runs in an environment with SGLang for CUDA and needs no model. Engines start side by side, and only those that are asked for.
 """

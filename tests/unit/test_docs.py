@@ -294,6 +294,27 @@ def test_every_field_that_a_page_names_is_one_of_the_objects(page: Path) -> None
     assert [".".join(path) for path in fields(page) if field(SCHEMA, path) is None] == []
 
 
+def enumerated(schema: Schema) -> set[str]:
+    """The values that fields of a schema may have, where they are listed."""
+    parts = [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]
+    return set(schema.get("enum", ())).union(*(enumerated(part) for part in parts if isinstance(part, dict)))
+
+
+#: Answers of object stores, and the operator's error of its API server, as its metrics and log have it.
+SAID_ELSEWHERE = {"SlowDown", "PathStyleDomainForbidden", "SecondLevelDomainForbidden", "ApiError"}
+
+
+def words_of_status(page: Path) -> list[str]:
+    """The names in a page that are written as reasons and conditions are, of two words or more."""
+    return re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", page.read_text())
+
+
+@pages_with(words_of_status)
+def test_every_reason_and_condition_that_a_page_names_is_one(page: Path) -> None:
+    there = {*Reason, *EventReason, *Type} | enumerated(SCHEMA["properties"]["spec"])
+    assert set(words_of_status(page)) - there - SAID_ELSEWHERE == set()
+
+
 #: What stands for a word of the reader's.
 STANDING_FOR = {"VERSION": str(NEWEST), "rN": "r3"}
 
