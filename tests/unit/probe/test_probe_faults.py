@@ -234,6 +234,22 @@ def test_answers_are_tied_as_far_as_the_server_without_speculation_moves_its_own
     assert result.tie == pytest.approx(0.4)
 
 
+def test_a_server_that_tells_of_fewer_positions_than_it_was_asked_for_is_named_with_the_numbers(
+    server: FaultyServer, prompts: Path
+) -> None:
+    def short(method: str, path: str, body: dict[str, Any]) -> Answer | None:
+        if "logprob_start_len" not in body:
+            return None
+        text = json.loads(server._generate(body))
+        del text["meta_info"]["input_top_logprobs"][2:]
+        return 200, json.dumps(text).encode()
+
+    server.fault = short
+    error = failure(config(server, prompts))
+    assert (error.code, error.reason) == (ExitCode.BAD_INPUT, Reason.PROBE_ERROR)
+    assert "told of 2 positions of a prompt where 8 were asked for" in error.message
+
+
 def test_requests_of_somebody_else_are_counted_and_such_a_measurement_is_not_kept(
     server: FaultyServer, prompts: Path
 ) -> None:
@@ -315,13 +331,13 @@ def test_missing_prompts_are_refused(server: FaultyServer, prompts: Path) -> Non
 
 
 def test_prompts_that_the_server_has_no_room_for_are_left_out(server: FaultyServer, prompts: Path) -> None:
-    server.info["context_length"] = 12
+    server.info["context_length"] = 18
     result = probe.run(config(server, prompts, expected_arguments={}))
     assert result.requests == 2
 
 
 def test_a_server_with_room_for_no_prompt_is_named_with_the_numbers(server: FaultyServer, prompts: Path) -> None:
-    server.info["context_length"] = 10
+    server.info["context_length"] = 16
     error = failure(config(server, prompts))
     assert (error.code, error.reason) == (ExitCode.BAD_INPUT, Reason.PROBE_ERROR)
     assert "the shortest of 3 held-out prompts has 2 tokens; the server has room for 1" in error.message

@@ -206,6 +206,12 @@ class Server:
         body = _greedy([*input_ids, *answer_ids], 1)
         body |= {"return_logprob": True, "top_logprobs_num": NEAR, "logprob_start_len": len(input_ids) - 1}
         told = self._generated(body).meta_info.input_top_logprobs or []
+        if len(told) < len(answer_ids):
+            raise StageError(
+                ExitCode.BAD_INPUT,
+                Reason.PROBE_ERROR,
+                f"the server at {self.url} told of {len(told)} positions of a prompt where {len(answer_ids)} were asked for",
+            )
         return [_likeliest(position or []) for position in told[len(told) - len(answer_ids) :]]
 
     def stream(self, input_ids: list[int], max_tokens: int) -> Streamed:

@@ -35,6 +35,8 @@ WARM_UP_REQUESTS = 2
 #: Prompts that are streamed for the latencies, and conversations that go through the server's chat template.
 STREAMED = 8
 CONVERSATIONS = 4
+#: Of the context, which SGLang keeps from prompts: it refuses one of as many tokens as the context has positions, less six.
+RESERVED = 7
 #: Tokens of an answer that are computed once more, one answer at a time: the server holds their logits of the whole
 #: vocabulary at once, beside everything else that fills its GPU.
 PREFILLED = 128
@@ -105,9 +107,9 @@ def run(config: ProbeConfig) -> ProbeResult:
 
 
 def _room(info: dict[str, Any], max_tokens: int) -> int | None:
-    """The longest prompt that leaves room for an answer; SGLang keeps one position of the context for itself."""
+    """The longest prompt that leaves room for an answer, also where prompt and answer are sent as one prompt."""
     context = info.get("context_length")
-    return context - max_tokens - 1 if isinstance(context, int) else None
+    return context - max_tokens - RESERVED if isinstance(context, int) else None
 
 
 def _measure(
