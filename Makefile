@@ -18,8 +18,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/pytest --durations=5 -m "not long"
 # Most of a test against real parts is waiting: two files at a time, each with a cluster or servers of its own. A cluster that is
-# there already is one.
-TWO_FILES := $(if $(EAGLE3_TEST_KUBECONFIG),,-n 2 --dist loadfile)
+# there already is one. The order is that of tests/conftest.py.
+TWO_FILES := $(if $(EAGLE3_TEST_KUBECONFIG),,-n 2 --dist loadfile --no-loadscope-reorder)
 TESTS_PATH := PYTHONPATH=tests:images/sglang-cpu
 CRD := helm/eagle3-operator/files/crd.yaml
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,14 +44,18 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a test that may take longer than others come first: none is left for one worker while the other has nothing to do."""
+    """Files with a test that may take longer than others come first, of the rest those of many tests.
+
+    So none is left for one worker while the other has nothing to do, where xdist is told to keep this order (see the Makefile).
+    """
+    tests = Counter(item.path for item in items)
     longest: dict[Path, float] = {}
     for item in items:
         item.add_marker(item.path.relative_to(TESTS).parts[0])
         mark = item.get_closest_marker("timeout")
         allowed = float(mark.args[0] if mark else item.config.getini("timeout"))
         longest[item.path] = max(allowed, longest.get(item.path, 0))
-    items.sort(key=lambda item: -longest[item.path])
+    items.sort(key=lambda item: (-longest[item.path], -tests[item.path]))
 
 
 # What many modules look at and none changes. Torch is imported only where a test asks for it: most suites do without.

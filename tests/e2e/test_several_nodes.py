@@ -33,9 +33,11 @@ def jobsets(bed: Testbed, folder: Path) -> Iterator[None]:
     """The cluster serves JobSets."""
     controller = Controller(bed.cluster, folder, "jobset", JOBSET)
     controller.add_kinds()
-    with controller.running():
-        yield
-    controller.remove_kinds()
+    try:
+        with controller.running():
+            yield
+    finally:
+        controller.remove_kinds()
 
 
 def train_on_two_nodes(bed: Testbed, name: str, storage: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import base64
 import http.server
 import json
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from operating.controller import WEBHOOKS, certify
 from operating.counting import serving_http
-from testcluster import AnyCluster
+from testcluster import AnyCluster, wait_for
 
 Json = dict[str, Any]
 
@@ -20,26 +21,27 @@ Answer = Callable[[Json], Sequence[Json] | str]
 
 
 @contextmanager
-def admitting(
-    cluster: AnyCluster, folder: Path, namespace: str, answers: Mapping[str, Answer], *operations: str
-) -> Iterator[None]:
+def admitting(cluster: AnyCluster, folder: Path, namespace: str, answers: Mapping[str, Answer]) -> Iterator[None]:
     """A webhook in force for one namespace of a cluster whose API server reaches this machine.
+
+    It is asked about what is made and changed.
 
     Args:
         cluster: an embedded one.
         folder: for its certificate.
         namespace: whose objects it is asked about.
         answers: what it makes of an object, by its resource (``deployments``).
-        operations: at which it is asked; ``CREATE`` and ``UPDATE`` without.
     """
     certify(folder)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    asked = threading.Event()
 
     class Webhook(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
+            asked.set()
             review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             body = json.dumps(review | {"response": _response(review["request"], answers)}).encode()
             self.send_response(200)
@@ -56,8 +58,8 @@ def admitting(
         rule = {
             "apiGroups": ["*"],
             "apiVersions": ["*"],
-            "resources": sorted(answers),
-            "operations": list(operations or ("CREATE", "UPDATE")),
+            "resources": sorted({*answers, "configmaps"}),  # of these one is made to see whether it is asked
+            "operations": ["CREATE", "UPDATE"],
         }
         webhook = {
             "name": "others.example.com",
@@ -72,14 +74,24 @@ def admitting(
         }
         made = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
         cluster.apply(made | {"webhooks": [webhook]})
+        probe = f"/api/v1/namespaces/{namespace}/configmaps?dryRun=All"
+
+        def in_force() -> bool:
+            cluster.request("POST", probe, {"metadata": {"name": "probe"}})
+            return asked.is_set()
+
         try:
+            wait_for("the webhook to be in force", 30, in_force)
             yield
         finally:
             cluster.request("DELETE", f"{WEBHOOKS[kind]}/{name}")
 
 
 def _response(request: Json, answers: Mapping[str, Answer]) -> Json:
-    said = answers[request["resource"]["resource"]](request["object"])
+    answer = answers.get(request["resource"]["resource"])
+    if answer is None:
+        return {"uid": request["uid"], "allowed": True}
+    said = answer(request["object"])
     if isinstance(said, str):
         return {"uid": request["uid"], "allowed": False, "status": {"message": said, "code": 403}}
     patch = base64.b64encode(json.dumps(list(said)).encode()).decode()

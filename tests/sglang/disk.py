@@ -38,7 +38,9 @@ class Clock:
 
     def _wait_for_a_look(self) -> None:
         wanted, give_up = self._looks.value + 2, time.monotonic() + _PATIENCE  # one may be under way
-        while self._looks.value < wanted and time.monotonic() < give_up:
+        while self._looks.value < wanted:
+            if time.monotonic() > give_up:
+                raise TimeoutError("nobody looks at this clock")
             time.sleep(0.001)
 
 

@@ -357,10 +357,10 @@ def test_a_bucket_that_takes_a_question_up_and_never_answers_is_told_of_in_bound
     assert told in raised.value.message
     assert about in raised.value.message
     assert re.search(r"; \d+ tries in \d+ s", raised.value.message)
-    assert took < IMPATIENT.trying + IMPATIENT.silence + 1, "a second for a busy machine"
+    assert took < 30
 
 
-def test_the_bounds_that_a_pod_has_end_a_question_within_the_grace_of_its_end() -> None:
+def test_a_bucket_that_answers_nothing_is_told_of_within_two_minutes() -> None:
     assert Patience().trying + Patience().silence <= 120
 
 
@@ -446,7 +446,8 @@ def test_a_store_whose_certificate_an_authority_of_the_user_s_signed_is_trusted_
 ) -> None:
     authority, certificate, key = certificates(tmp_path)
     with serving(tmp_path / "s3", "--cert", certificate, "--key", key, scheme="https") as server:
-        at = ObjectStore(config(server), tmp_path, IMPATIENT)
+        # It is tried again, like all to which no connection comes about
+        at = ObjectStore(config(server), tmp_path, Patience(trying=0.4))
         with pytest.raises(StageError, match=r"put the authority's into the Secret .* as ca[.]crt") as raised:
             at.check(tmp_path / "llm")
         assert raised.value.code == ExitCode.BAD_INPUT
@@ -508,7 +509,7 @@ def test_a_pod_whose_service_account_has_a_role_needs_no_keys(
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/features")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", exchange[0])
     monkeypatch.setenv(BUCKET_AUTHORITY, exchange[1])
-    at = ObjectStore(config(server), tmp_path, IMPATIENT)
+    at = ObjectStore(config(server), tmp_path)
     with nullcontext() if words is None else pytest.raises(StageError, match=words):
         at.check(tmp_path / "llm" / "tiny" / "extract")
 
@@ -534,7 +535,7 @@ def test_a_store_that_wants_the_bucket_in_the_host_s_name_gets_it_there(
         monkeypatch.delenv("no_proxy", raising=False)
         store = config(server, endpoint="http://s3.test", addressing="VirtualHost")
         folder = tmp_path / "llm" / "tiny" / "extract"
-        at = ObjectStore(store, tmp_path, IMPATIENT)
+        at = ObjectStore(store, tmp_path)
         at.check(folder)
         (server.folder / "team" / "llm" / "tiny" / "extract" / "k1").mkdir(parents=True)
         (server.folder / "team" / "llm" / "tiny" / "extract" / "k1" / MANIFEST).write_text("{}")

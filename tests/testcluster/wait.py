@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a bound: the only place of the tests that sleeps."""
+"""Waiting for a condition, with a bound: what tests do in place of a `sleep`, but for one that stands for slowness or for silence."""
 
 import time
 from collections.abc import Callable

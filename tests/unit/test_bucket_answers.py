@@ -1,4 +1,4 @@
-"""What a bucket's bad answers mean: words as obstore tells them, recorded from stores."""
+"""What a bucket's bad answers mean: words in the form in which obstore tells them, codes as the stores document them."""
 
 import pytest
 
