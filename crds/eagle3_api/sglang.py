@@ -121,7 +121,7 @@ PLUS_ONE = frozenset(
     }
 )
 
-#: These read the ids as outputs, too, unless the last is the number of layers: then all name inputs, the final norm's among
+#: These read the ids as outputs, too, unless the largest is the number of layers: then all name inputs, the final norm's among
 #: them, which no other captures (SGLang PR 32334).
 RAW_IF_LAST_IS_ALL = frozenset({"GptOssForCausalLM"})
 
@@ -186,7 +186,7 @@ def convention(architecture: str, version: Version) -> str:
 
     ``output``: ids are this product's (SGLang adds one). ``input-unless-first-is-1``: ids name the layer's *input*,
     unless the first is 1, which makes the whole list outputs. ``output-unless-last-is-all``: ids are this product's, unless
-    the last is the number of layers, which makes the whole list inputs.
+    the largest is the number of layers, which makes the whole list inputs.
     """
     if architecture in RAW_IF_LAST_IS_ALL:
         return "output-unless-last-is-all"
@@ -250,9 +250,9 @@ def captured_layers(ids: Sequence[int], architecture: str, num_layers: int, vers
         case "output":
             raw = False
         case "output-unless-last-is-all":
-            raw = max(ids) == num_layers
+            raw = max(ids, default=None) == num_layers
         case _:
-            raw = ids[0] != 1
+            raw = next(iter(ids), None) != 1
     return [i - 1 for i in ids] if raw else list(ids)
 
 

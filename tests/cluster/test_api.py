@@ -272,6 +272,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "mountPath: /eagle3 is where the operator mounts its own volumes; choose another path",
     ),
+    "a mount that is no path": (
+        {"placement.volumes": [{"name": "x", "mountPath": "models", "persistentVolumeClaim": {"claimName": "x"}}]},
+        "where pods see the volume: a path that begins with /",
+    ),
     "two mounts at one path": (
         {
             "placement.volumes": [

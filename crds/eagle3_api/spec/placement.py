@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from eagle3_api.base import Model
 from eagle3_api.spec.affinity import Affinity
 from eagle3_api.spec.schema import BY_NAME, Says, rule, rules
-from eagle3_api.spec.strings import Label, LabelValue, Name, Path, Quantity, Text
+from eagle3_api.spec.strings import Label, LabelValue, MountPath, Name, Quantity, Text
 
 Resource = Annotated[
     str,
@@ -64,7 +64,7 @@ class Volume(Model):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)] = Field(
         description="The volume's name in the pods."
     )
-    mount_path: Path = Field(description="Where the pods see it; target.model and the other paths begin with it.")
+    mount_path: MountPath = Field(description="Where the pods see it; target.model and the other paths begin with it.")
     sub_path: Annotated[str, StringConstraints(max_length=512)] | None = Field(
         None, description="A folder of the claim to mount instead of its root."
     )

@@ -38,7 +38,8 @@ class Says:
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core)
-        return schema | {"x-kubernetes-validations": [rule(f"self.matches(r'{schema.pop('pattern')}')", self.message)]}
+        pattern = schema.pop("pattern")
+        return schema | {"x-kubernetes-validations": [rule(f"self.matches(r'{pattern}')", self.message)]}
 
 
 #: A list whose items the API server knows by their names, which must differ.

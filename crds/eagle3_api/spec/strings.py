@@ -17,6 +17,12 @@ Path = Annotated[
     Says("a path as pods see it, which begins with / and leads into a volume of placement.volumes"),
 ]
 
+MountPath = Annotated[
+    str,
+    StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$"),
+    Says("where pods see the volume: a path that begins with /"),
+]
+
 #: ``organisation/name`` of a hub.
 _REPOSITORY = r"[A-Za-z0-9][-A-Za-z0-9._]{0,95}/[A-Za-z0-9][-A-Za-z0-9._]{0,95}"
 Repository = Annotated[str, StringConstraints(max_length=193, pattern=f"^{_REPOSITORY}$")]

@@ -92,6 +92,11 @@ def test_whatever_can_be_named_is_what_sglang_captures(layers: list[int], archit
     assert captured_layers(ids, architecture, 61, version) == layers
 
 
+@pytest.mark.parametrize("architecture", [LLAMA, KIMI, GPT_OSS])
+def test_of_no_ids_no_layers_are_captured(architecture: str) -> None:
+    assert captured_layers([], architecture, 61, NEW) == []
+
+
 @pytest.mark.parametrize(
     ("layers", "architecture", "version", "words"),
     [
