@@ -179,11 +179,22 @@ def test_the_authority_of_a_prometheus_is_mounted_where_the_settings_say() -> No
         "prometheus.servers.tenant.caConfigMap.name=service-ca",
         "prometheus.servers.tenant.caConfigMap.key=service-ca.crt",
     )
-    (mount,) = (mount for mount in container(manifests)["volumeMounts"] if mount["name"] == "prometheus-tenant-ca")
+    (mount,) = (mount for mount in container(manifests)["volumeMounts"] if mount["name"] == "ca-tenant")
     assert settings(manifests).prometheus["tenant"].ca_file == f"{mount['mountPath']}/ca.crt"
     volumes = manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]
-    (volume,) = (volume for volume in volumes if volume["name"] == "prometheus-tenant-ca")
+    (volume,) = (volume for volume in volumes if volume["name"] == "ca-tenant")
     assert volume["configMap"] == {"name": "service-ca", "items": [{"key": "service-ca.crt", "path": "ca.crt"}]}
+
+
+def test_no_two_volumes_of_prometheus_servers_have_one_name() -> None:
+    read = ("a.caConfigMap", "a-ca.tokenSecret", "ca-a.tokenSecret", "ca-a.caConfigMap")
+    manifests = rendered(
+        *(f"prometheus.servers.{name}.url=https://metrics.example.com" for name in ("a", "a-ca", "ca-a")),
+        *(f"prometheus.servers.{one}.{field}={field}" for one in read for field in ("name", "key")),
+    )
+    volumes = [volume["name"] for volume in manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]]
+    assert len(set(volumes)) == len(volumes) == 2 + len(read)
+    assert sorted(mount["name"] for mount in container(manifests)["volumeMounts"]) == sorted(volumes)
 
 
 def test_images_are_pinned_by_their_digests() -> None:
@@ -193,13 +204,29 @@ def test_images_are_pinned_by_their_digests() -> None:
     assert settings(manifests).draft_image == f"eagle3-operator/draft@{digest}"
 
 
+#: Values with which the chart makes all that it can.
+EVERY_KIND = ("podMonitor.enabled=true", "prometheusRule.enabled=true", "networkPolicy.enabled=true")
+
+
 def test_a_label_of_the_platforms_is_on_all_that_the_chart_makes_and_selects_nothing() -> None:
-    every = ("podMonitor.enabled=true", "prometheusRule.enabled=true", "networkPolicy.enabled=true")
-    made = all_rendered("commonLabels.team=llm", *every)
+    made = all_rendered("commonLabels.team=llm", *EVERY_KIND)
     assert [one["kind"] for one in made if one["metadata"]["labels"].get("team") != "llm"] == []
     deployment = next(one for one in made if one["kind"] == "Deployment")
     assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "llm"
     assert "team" not in deployment["spec"]["selector"]["matchLabels"], "which nobody could change later"
+
+
+def test_a_label_that_is_given_twice_stands_once_and_as_the_narrower_says() -> None:
+    narrower = ("podLabels.team=pods", "podMonitor.labels.team=monitors", "prometheusRule.labels.team=rules")
+    sets = [word for value in ("commonLabels.team=llm", *narrower, *EVERY_KIND) for word in ("--set", value)]
+    text = helm("template", "e3", str(CHART), "--kube-version", "1.34.0", *sets)
+    labels = {
+        re.search(r"^kind: (\w+)", one, re.MULTILINE)[1]: re.findall(r"^ +team: (\w+)", one, re.MULTILINE)  # type: ignore[index]
+        for one in text.split("\n---\n")
+    }
+    own = {"Deployment": ["llm", "pods"], "PodMonitor": ["monitors"], "PrometheusRule": ["rules"]}
+    assert labels == {kind: own.get(kind, ["llm"]) for kind in labels}
+    assert own.keys() < labels.keys()
 
 
 def test_a_cluster_that_chooses_users_itself_is_left_to() -> None:
@@ -418,6 +445,10 @@ def test_the_alerts_are_over_metrics_that_the_operator_tells_and_stand_in_the_ru
         ("prometheus.servers.default.url=prometheus:9090", "at '/prometheus/servers/default/url'"),
         ("prometheus.servers.default.timeoutSeconds=5", "missing property 'url'"),
         ("image.digest=latest", "at '/image/digest'"),
+        (r"commonLabels.app\.kubernetes\.io/managed-by=Flux", "'app.kubernetes.io/managed-by'"),
+        (r"podLabels.app\.kubernetes\.io/name=a", "'app.kubernetes.io/name'"),
+        (r"podLabels.helm\.sh/chart=a", "'helm.sh/chart'"),
+        (r"podMonitor.labels.app\.kubernetes\.io/instance=a", "'app.kubernetes.io/instance'"),
         ("prometheus.servers.Default.url=http://prometheus:9090", "'Default'"),
     ],
 )

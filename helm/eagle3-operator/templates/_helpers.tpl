@@ -16,14 +16,25 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 |
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "eagle3.labels" -}}
+{{- define "eagle3.ownLabels" -}}
 {{ include "eagle3.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
 {{- end }}
+
+{{/*
+All labels of one kind of object with further ones of its own: (list . .Values.podLabels). Of a key that stands in several
+the chart's own label goes first, then the object's, then the common one.
+*/}}
+{{- define "eagle3.labelsWith" -}}
+{{- $root := index . 0 -}}
+{{- $further := index . 1 | default dict -}}
+{{- merge (include "eagle3.ownLabels" $root | fromYaml) $further ($root.Values.commonLabels | default dict) | toYaml -}}
+{{- end }}
+
+{{- define "eagle3.labels" -}}
+{{- include "eagle3.labelsWith" (list . dict) -}}
 {{- end }}
 
 {{- define "eagle3.serviceAccount" -}}
