@@ -26,7 +26,9 @@ _PASSING = r"""(?xi:
       \S+:\d+->                                                     # one's own end of a connection
     | (?<![\d:]) \d{1,2}:\d\d:\d\d (?:[.,]\d+)?                     # the time of day
     | (?<=\d{8}T) \d{6}
-    | \b 1[6-9]\d{8} (?:\d{3}|\d{6}|\d{9})? (?:\.\d+)? \b            # seconds since 1970, or parts of them
+    # Seconds since 1970, or parts of them, where they are called a time: a quota's bytes are as large.
+    | \b (?:\w*time|\w*timestamp|ts?|at|now|since|until|after|before) ["']? [ =:]{1,3} ["']?
+      1[6-9]\d{8} (?:\d{3}|\d{6}|\d{9})? (?:\.\d+)? \b
     | \b (?:\d+[hm])* \d+ (?:\.\d+)? [ ]? (?:[nuµμm]?s|seconds) \b   # how long something took
     | \b (?:request|trace|correlation) [ _-]? id \W* [:=] \W* [\w-]+
     | (?<![\w-]) [0-9a-f]{8} (?:-[0-9a-f]{4}){3} - [0-9a-f]{12} \b

@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eagle3_api.conditions import Reason
-from eagle3_operator.decide.refusals import told
+from eagle3_api.conditions import Reason, Type
+from eagle3_api.status import Condition, Eagle3DraftStatus
+from eagle3_operator.decide.refusals import as_before, told
 from eagle3_operator.observation import Refusal
 from unit.decide.world import QUOTA, World, serving_draft, serving_plain, trained
 from unit.samples import measured, merged
@@ -179,6 +182,10 @@ UUID = "0f2b5c4e-8d61-4f0a-9a53-{:012}"
         DENIED + "(2026-11-30 14:12:0{}.113 +0000 UTC m=+103.5) no",
         DENIED + "asked at 20261130T14120{}Z, no",
         DENIED + "no, t=176451234{}.113",
+        DENIED + "no, asked at 176451234{}",
+        DENIED + "no (ts: 176451234{}113)",
+        DENIED + '{{"timestamp":176451234{}113, "why": "no"}}',
+        DENIED + 'no, startTime="176451234{}"',
         DENIED + "no (evaluated in {}.5ms, queued for 1m0{}s)",
     ],
 )
@@ -206,6 +213,24 @@ def test_a_refusal_that_differs_in_anything_else_is_news(once: str, again: str) 
     world.settle()
     assert again in world.condition("Ready").message
     assert reasons(world).count("Refused") == 2
+
+
+LARGE = st.integers(16 * 10**8, 2 * 10**9 - 1)
+
+
+@given(st.sampled_from(["requests.memory", "limits.memory", "requests.storage", "count/jobs.batch"]), LARGE, LARGE)
+def test_the_bytes_of_a_quota_are_no_time_however_large_they_are(resource: str, once: int, again: int) -> None:
+    words = f"exceeded quota: few, requested: {resource}=2Gi, used: {resource}={{}}, limited: {resource}=1717986918"
+    before, now = (Refusal("Job", "kimi-train-0", "created", words.format(used)) for used in (once, again))
+    condition = Condition(
+        type=Type.RECONCILING,
+        status="True",
+        reason=Reason.REFUSED,
+        message=told(before, "llm")[1],
+        observed_generation=1,
+        last_transition_time="2026-11-30T14:12:00Z",
+    )
+    assert as_before((now,), Eagle3DraftStatus(conditions=[condition])) == (now,)
 
 
 def test_what_serves_and_may_not_be_scaled_says_so_and_what_still_serves() -> None:
