@@ -186,13 +186,17 @@ def _answers_differ(case: _Case) -> _Finding | None:
     result = case.result
     if not case.policy.lossless or result.different <= result.baseline_different:
         return None
+    # A measurement of before the margins were kept has none to tell
+    beyond, moves = "beyond ties", ""
+    if result.tie:
+        beyond = f"by more than {result.tie:.2g} in the logits"
+        moves = f"moves its own by up to {result.rounding:.2g}, and "
     return _Finding(
         "Fail",
         Reason.NOT_LOSSLESS,
-        f"{result.different} of {result.compared} greedy answers differ from those without speculation, by more than "
-        f"{result.tie:.2g} in the logits; the server without it moves its own by up to {result.rounding:.2g}, and differs "
-        f"from itself in {result.baseline_different} answers. Fast but wrong: suspect the verification kernel, and try "
-        "another --attention-backend",
+        f"{result.different} of {result.compared} greedy answers differ from those without speculation, {beyond}; the "
+        f"server without it {moves}differs from itself in {result.baseline_different} answers. Fast but wrong: suspect "
+        "the verification kernel, and try another --attention-backend",
     )
 
 

@@ -191,6 +191,15 @@ def test_a_changed_answer_is_said_with_how_far_it_is_from_a_tie() -> None:
     assert "differs from itself in 1 answers" in verdict.message
 
 
+def test_a_changed_answer_of_a_measurement_without_margins_is_said_without_them() -> None:
+    verdict = judge(measured(different=3, baseline_different=1))
+    assert (
+        "differ from those without speculation, beyond ties; the server without it differs from itself in 1 answers"
+        in (verdict.message)
+    )
+    assert "logits" not in verdict.message
+
+
 def test_a_server_that_differs_from_itself_as_often_is_not_blamed_on_the_draft() -> None:
     verdict = judge(measured(different=2, baseline_different=2))
     assert verdict.passed
