@@ -197,10 +197,11 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                 "metadata": {
                     # No revision here: a Service selects a revision's pods, and a probe's pod is none of its servers.
                     "labels": {**(placement.labels or {}), **names.labels(name, stage=stage)},
+                    # Who scrapes, and where, is the user's to say otherwise; those of eagle3.dev the schema keeps for us.
                     "annotations": {
+                        **_scraping(stage),
                         **(placement.annotations or {}),
                         CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json()),
-                        **_scraping(stage),
                     },
                 },
                 "spec": pod_spec(

@@ -84,7 +84,12 @@ def deployment(
             "template": {
                 "metadata": {
                     "labels": {**(placement.labels or {}), **labels},
-                    "annotations": {**(placement.annotations or {}), **_pod_annotations(obj.spec, draft)},
+                    # Who scrapes, and where, is the user's to say otherwise; those of eagle3.dev the schema keeps for us.
+                    "annotations": {
+                        **_scraping(obj.spec),
+                        **(placement.annotations or {}),
+                        **_adaptive(obj.spec, draft),
+                    },
                 },
                 "spec": pod_spec(
                     _program(obj, facts, number, draft),
@@ -111,8 +116,7 @@ def public_service(obj: Eagle3Draft, *, revision: int) -> Manifest:
 def disruption_budget(obj: Eagle3Draft, *, revision: int) -> Manifest:
     """Whoever drains nodes takes the ready serving pods one after the other; one that is alone goes too.
 
-    A pod that is not ready goes at any time. What is only tried or kept warm is not covered. Its spec says all that there is
-    to say: the API server adds nothing to it.
+    A pod that is not ready goes at any time. What is only tried or kept warm is not covered.
     """
     name = obj.metadata.name
     return {
@@ -169,12 +173,16 @@ def _adapts(spec: Eagle3DraftSpec, draft: str | None) -> bool:
     return draft is not None and serving(spec).speculative.mode == "Auto"
 
 
-def _pod_annotations(spec: Eagle3DraftSpec, draft: str | None) -> dict[str, str]:
-    serve = serving(spec)
-    made = {"prometheus.io/scrape": "true", "prometheus.io/port": str(serve.port)}
-    if _adapts(spec, draft):
-        made[names.ADAPTIVE_ANNOTATION] = json.dumps(adaptive_config(serve.speculative.num_steps))
-    return made
+def _scraping(spec: Eagle3DraftSpec) -> dict[str, str]:
+    """By which a Prometheus without its operator finds it."""
+    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(serving(spec).port)}
+
+
+def _adaptive(spec: Eagle3DraftSpec, draft: str | None) -> dict[str, str]:
+    """What a server that adapts its steps reads of them, as a file of its pod."""
+    if not _adapts(spec, draft):
+        return {}
+    return {names.ADAPTIVE_ANNOTATION: json.dumps(adaptive_config(serving(spec).speculative.num_steps))}
 
 
 def _mounts(obj: Eagle3Draft, draft: str | None) -> tuple[Mount, ...]:

@@ -30,6 +30,14 @@ def test_the_pod_reads_the_very_configuration_it_was_made_for(stage: StageName) 
     assert annotation == json.dumps(json.loads(annotation), sort_keys=True, separators=(",", ":"))
 
 
+def test_who_scrapes_a_trainer_is_its_users_to_say_and_its_configuration_is_not() -> None:
+    asked = {"prometheus.io/scrape": "false", CONFIG_ANNOTATION: "{}"}
+    template = made(StageName.TRAIN, placement={"annotations": asked})["spec"]["template"]
+    annotations = template["metadata"]["annotations"]
+    assert (annotations["prometheus.io/scrape"], annotations["prometheus.io/port"]) == ("false", "9400")
+    assert JobEnvelope.model_validate_json(annotations[CONFIG_ANNOTATION]).config == config(StageName.TRAIN)
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_trying_again_cannot_help_fails_the_job_at_once(stage: StageName) -> None:
     fatal, disruption = made(stage)["spec"]["podFailurePolicy"]["rules"]

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.claims import claim
+from eagle3_operator.manifests.names import ADAPTIVE_ANNOTATION
 from eagle3_operator.manifests.servers import deployment, disruption_budget, public_service, service
 from unit.samples import DRAFT, FACTS, KIMI, SETTINGS, draft
 
@@ -37,6 +39,14 @@ def test_services_select_the_pods_of_one_revision_and_no_other(number: int) -> N
     ):
         assert selector.items() <= pods.items()
         assert not selector.items() <= others.items()
+
+
+def test_who_scrapes_a_server_is_its_users_to_say_and_how_it_adapts_is_not() -> None:
+    asked = {"prometheus.io/port": "15020", ADAPTIVE_ANNOTATION: "{}"}
+    spec: dict[str, Any] = {"placement": {"annotations": asked}, "serve": {"speculative": {"mode": "Auto"}}}
+    annotations = made(**spec)["spec"]["template"]["metadata"]["annotations"]
+    assert (annotations["prometheus.io/scrape"], annotations["prometheus.io/port"]) == ("true", "15020")
+    assert json.loads(annotations[ADAPTIVE_ANNOTATION])
 
 
 def test_a_promotion_changes_the_selector_of_the_public_service_and_nothing_else() -> None:
