@@ -127,8 +127,8 @@ def _said(stage: StageStatus, told: Collection[str]) -> str:
     if stage.progress is None or stage.finished_at is not None:
         return ""
     left = stage.progress.seconds_left
-    told = (f"{stage.progress.done:.0%}", stage.progress.message, f"{duration(left)} left" if left is not None else "")
-    return ", ".join(filter(None, told))
+    parts = (f"{stage.progress.done:.0%}", stage.progress.message, f"{duration(left)} left" if left is not None else "")
+    return ", ".join(filter(None, parts))
 
 
 def _revisions(revisions: Iterable[RevisionStatus]) -> str:

@@ -154,19 +154,14 @@ def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | No
     pods = spec.extract.shards
     if tokens_per_second is None:
         return "not known: the target's parameters are not; give --tokens-per-second or the whole config.json"
-    hours = chosen.hours(tokens_per_second, pods)
     gpus = spec.extract.gpus
     each = f"{gpus} GPU{'' if gpus == 1 else 's'} at {tokens_per_second:,.0f} tokens/s"
     written = readable_bytes(tokens_per_second * chosen.per_token)
     return (
-        f"{_duration(hours)} on "
+        f"{duration(chosen.hours(tokens_per_second, pods) * 3600)} on "
         + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
         + f", if the volume takes {written}/s of each"
     )
-
-
-def _duration(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 60:.1f} min"
 
 
 def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, pods: int) -> list[tuple[str, str]]:
@@ -176,8 +171,8 @@ def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, po
         return []
     told = f"the target's own, at most {asked.max_tokens:,} tokens each, and the tokens above must have counted them"
     if tokens_per_second is not None:
-        hours = chosen.hours(tokens_per_second, pods)
-        told += f"; up to {_duration(hours)} more at {tokens_per_second:,.0f} tokens/s a pod"
+        longest = duration(chosen.hours(tokens_per_second, pods) * 3600)
+        told += f"; up to {longest} more at {tokens_per_second:,.0f} tokens/s a pod"
     return [("answers", told)]
 
 
