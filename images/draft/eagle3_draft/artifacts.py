@@ -43,6 +43,9 @@ MANIFEST_LIMIT = 64 * 1024 * 1024
 #: Small files of parts that are asked for at a time: they may have to come over the network.
 READ_TOGETHER = 8
 
+#: What a volume says that is full, or of which a user has had their share.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 #: Bytes that a volume which is not full takes.
 PROBED = 1024 * 1024
 
@@ -337,10 +340,14 @@ def noticing_a_full_volume(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:  # which is all that PyTorch's is
-        with TemporaryFile(dir=folder) as more:
-            more.write(bytes(PROBED))
-            more.flush()
-            os.fsync(more.fileno())
+        try:
+            with TemporaryFile(dir=folder) as more:
+                more.write(bytes(PROBED))
+                more.flush()
+                os.fsync(more.fileno())
+        except OSError as probed:
+            if probed.errno in FULL:
+                raise
         raise
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, JobConfig, JobEnvelope, Report, StageName
-from eagle3_draft.artifacts import write_atomic
+from eagle3_draft.artifacts import FULL, write_atomic
 from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupted
 
@@ -97,7 +97,7 @@ def _as_stage_error(error: BaseException) -> StageError:
             return cause
         if isinstance(cause, KeyboardInterrupt):
             return interrupted()
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(cause, OSError) and cause.errno in FULL:
             return StageError(
                 ExitCode.DOES_NOT_FIT,
                 Reason.STORAGE_TOO_SMALL,
@@ -109,14 +109,14 @@ def _as_stage_error(error: BaseException) -> StageError:
                 Reason.STORAGE_UNAVAILABLE,
                 f"{cause}. The volume must let this pod's user in: see placement.runAsUser and placement.fsGroup",
             )
-        if _is_out_of_memory(cause):
+        if is_out_of_memory(cause):
             return StageError(
                 ExitCode.DOES_NOT_FIT,
                 Reason.OUT_OF_MEMORY,
                 f"out of memory: {_first_line(cause)} ({_place(cause)}). Give the pod more memory or more GPUs, or lower "
                 "data.maxLength",
             )
-        if _is_momentary(cause):
+        if is_momentary(cause):
             return StageError(
                 ExitCode.ENGINE_CRASHED,
                 Reason.JOB_FAILED,
@@ -138,7 +138,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a host or a device had no more memory."""
     # Torch's by name and by text: this process may have no torch
     return (
         isinstance(error, MemoryError)
@@ -147,7 +148,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _is_momentary(error: BaseException) -> bool:
+def is_momentary(error: BaseException) -> bool:
     """Whether it says nothing about what the stage was given: it may not come again, and not on another node."""
     if isinstance(error, OSError):
         return isinstance(error, ConnectionError | TimeoutError) or error.errno in _MOMENTARY

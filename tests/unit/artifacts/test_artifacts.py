@@ -320,3 +320,8 @@ def test_a_digest_that_could_not_be_computed_is_not_told(tmp_path: Path, monkeyp
     monkeypatch.setattr("eagle3_draft.artifacts.hashlib.sha256", Failing)
     with pytest.raises(MemoryError):
         artifacts.write_pieces(tmp_path / "shard", map(memoryview, (b"first", b"second")))
+
+
+def test_a_writers_error_stays_what_it_is_where_nothing_says_that_the_volume_is_full(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="unexpected pos"), artifacts.noticing_a_full_volume(tmp_path / "gone"):
+        raise RuntimeError("unexpected pos 64")

@@ -1,5 +1,6 @@
 """A checkpoint is there as a whole or not at all."""
 
+import errno
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.fsdp import fully_shard
 
 from eagle3_api.conditions import Reason
@@ -145,6 +146,32 @@ def test_one_that_cannot_be_gone_on_from_is_passed_over_for_the_one_before_and_r
     assert state.step == 3
 
 
+@pytest.mark.parametrize("read", [(FileSystemReader, "read_data"), (Path, "read_text")], ids=["tensors", "state"])
+@pytest.mark.parametrize(
+    "met",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.ESTALE, "Stale file handle"),
+        MemoryError("no room"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+    ],
+    ids=["EIO", "ESTALE", "host", "device"],
+)
+def test_one_that_another_try_may_read_is_neither_passed_over_nor_removed(
+    tmp_path: Path, met: Exception, read: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path, 2)
+
+    def failing(*_: object) -> None:
+        raise met
+
+    with monkeypatch.context() as now:
+        now.setattr(*read, failing)
+        with pytest.raises(type(met), match=str(met.args[-1])):
+            Training(tmp_path).checkpoints.load()
+    assert Training(tmp_path).checkpoints.load() == TrainingState(step=2, tokens=20)
+
+
 def test_one_of_a_newer_version_which_says_more_is_gone_on_from(tmp_path: Path) -> None:
     trained(tmp_path, 1)
     file = tmp_path / ".step-1" / "state.json"
@@ -169,3 +196,9 @@ def test_when_none_can_be_read_training_does_not_silently_start_anew(tmp_path: P
     with pytest.raises(StageError, match="no checkpoint") as refused:
         Training(tmp_path).checkpoints.load()
     assert refused.value.reason == Reason.CHECKPOINT_UNREADABLE
+
+
+def test_when_none_can_be_read_it_says_what_was_met_in_each(tmp_path: Path) -> None:
+    cut_to(0)(trained(tmp_path, 1), tmp_path / ".step-1")
+    with pytest.raises(StageError, match=r"\(\.step-1: EOFError\)"):
+        Training(tmp_path).checkpoints.load()

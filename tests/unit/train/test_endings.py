@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_api.jobs import ExitCode, StageName, TrainConfig
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import endings
@@ -38,6 +38,12 @@ def test_a_rank_that_knows_why_it_ended_is_believed_before_those_that_it_left_al
 ) -> None:
     _, told = ended(tmp_path, {0: LOST, 1: LOST, 2: error})
     assert told.code == code
+
+
+def test_the_stage_that_a_rank_wants_retried_is_what_the_training_says(tmp_path: Path) -> None:
+    corrupt = StageError(ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT, "train-00000 is cut", retry=StageName.EXTRACT)
+    _, told = ended(tmp_path, {0: LOST, 1: corrupt})
+    assert told.retry == StageName.EXTRACT
 
 
 def test_a_pod_that_another_left_alone_says_so(tmp_path: Path) -> None:

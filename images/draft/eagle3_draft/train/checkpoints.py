@@ -31,6 +31,7 @@ from torch.distributed.tensor import DTensor
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft import child
 from eagle3_draft.artifacts import noticing_a_full_volume, sync_folder
 from eagle3_draft.stage import StageError
 
@@ -134,6 +135,7 @@ class Checkpoints:
 
         Raises:
             StageError: there are checkpoints, and none can be gone on from (CheckpointUnreadable).
+            BaseException: what a rank met that says nothing of the checkpoint, as of ``_problem``; none is removed.
         """
         if dist.get_rank() == 0:
             for partial in self._folder.glob(".step-*.partial"):
@@ -147,7 +149,7 @@ class Checkpoints:
             try:
                 load(tensors, checkpoint_id=self._folder / name)
             except (CheckpointException, OSError, ValueError, TypeError) as error:
-                problems[name] = type(error).__name__
+                problems[name] = _problem(error)
                 continue
             if not self._is_finite(tensors):
                 problems[name] = "not finite"
@@ -211,9 +213,26 @@ def _state_of(folder: Path) -> TrainingState | str:
     """What state a checkpoint is of, or the kind of error that it cannot be read for.
 
     What a newer version says besides, whose image was taken back since, is not needed to go on.
+
+    Raises:
+        OSError: as of ``_problem``.
     """
     try:
         said = json.loads((folder / _STATE).read_text())
         return TrainingState(**{own.name: said[own.name] for own in fields(TrainingState) if own.name in said})
     except (OSError, ValueError, TypeError) as error:
-        return type(error).__name__
+        return _problem(error)
+
+
+def _problem(error: BaseException) -> str:
+    """The kind of error that a checkpoint cannot be read for: of several ranks', that of the first.
+
+    Raises:
+        BaseException: what one of them met, where another try may read the same checkpoint: there was no memory, or a volume or
+            a device was away.
+    """
+    met = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+    for cause in met:
+        if child.is_out_of_memory(cause) or child.is_momentary(cause):
+            raise cause
+    return type(met[0]).__name__

@@ -99,7 +99,9 @@ def _said(config: TrainConfig) -> dict[int, StageError]:
             with suppress(FileNotFoundError):
                 outcome = Outcome.model_validate_json(file.read_bytes())
                 report = outcome.report
-                found[rank] = StageError(outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message)
+                found[rank] = StageError(
+                    outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message, retry=report.retry
+                )
     return found
 
 
