@@ -24,6 +24,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.provenance import Origin, read_origins
 from eagle3_draft.convert.sglang_config import checkpoint_config
+from eagle3_draft.convert.source import Adopted
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, Scaling, YarnScaling, config_of, draft_config
@@ -487,6 +488,15 @@ def test_a_checkpoint_that_was_changed_since_it_was_inspected_is_refused(
     with pytest.raises(StageError, match="changed since it was inspected") as no:
         drafts.adopt(made, tmp_path / "out", converted[0], checkpoint_digest="00" * 32)
     assert no.value.reason == Reason.CHECKPOINT_UNREADABLE
+
+
+def test_a_checkpoint_of_no_known_digest_is_not_read_to_compare_it(
+    made: drafts.Made, converted: tuple[Path, ConvertResult], tmp_path: Path
+) -> None:
+    checkpoint = drafts.with_fault(converted[0], tmp_path / "adopted", lambda *_: None)
+    source = Adopted(drafts.adopt_config(made, tmp_path / "out", checkpoint), checkpoint)
+    shutil.rmtree(checkpoint)
+    source.check_unchanged()
 
 
 def test_a_checkpoint_that_is_not_there_is_named(made: drafts.Made, tmp_path: Path) -> None:

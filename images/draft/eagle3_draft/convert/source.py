@@ -135,7 +135,8 @@ class Adopted(Source):
         return check_checkpoint(self.form, served)
 
     def check_unchanged(self) -> None:
-        if self._config.checkpoint_digest not in (None, digest := checkpoint_digest(self._folder)):
+        expected = self._config.checkpoint_digest
+        if expected is not None and (digest := checkpoint_digest(self._folder)) != expected:
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.CHECKPOINT_UNREADABLE,
