@@ -133,7 +133,7 @@ def accuracy(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target
     labels = Teacher(head, vocabulary.ids).soft_labels(batch.teaching)
     logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
     sums = step_sums(logits, labels, batch.label_rows, vocabulary.ids)
-    shares: list[float] = (sums.right / sums.supervised).tolist()
+    shares: list[float] = (sums.right / sums.labelled).tolist()
     return shares
 
 

@@ -97,7 +97,7 @@ def learn(made: drafts.Made, answered: list[Sample]) -> Original:
         logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
         losses = step_sums(logits, labels, batch.label_rows, ids).losses
         optimizer.zero_grad()
-        (losses * torch.tensor([1.0, 0.8])).sum().div(len(batch.supervised)).backward()  # type: ignore[no-untyped-call]
+        (losses * torch.tensor([1.0, 0.8])).sum().div(len(batch.labelled)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     weights = {name: value.detach().contiguous() for name, value in draft.state_dict().items()}
     return Original(weights, ids, drafts.original_of(made).sizes, tuple(corpus.LAYERS))

@@ -65,14 +65,14 @@ def test_the_loss_mask_is_that_of_the_predicted_token() -> None:
     # Assistant:           x  x
     batch = pack([sample([0, 0, 0, 1, 1, 0])], steps=3)
     # The target at 2 and 3 says tokens 3 and 4: the answer's first token is taught as well
-    assert batch.supervised.tolist() == [2, 3]
+    assert batch.labelled.tolist() == [2, 3]
     assert isinstance(batch.teaching, LastState)
     assert batch.teaching.last.flatten().tolist() == [2, 3]
     assert batch.teaching.greedy.tolist() == [102, 103]
     # Step i at p proposes token p + 2 + i and is compared with the target at p + 1 + i
     for step, (rows, teachers) in enumerate(zip(batch.wanted, batch.label_rows, strict=True)):
         proposed = (rows + 2 + step).tolist()
-        assert proposed == (batch.supervised[teachers] + 1).tolist()
+        assert proposed == (batch.labelled[teachers] + 1).tolist()
     assert [rows.tolist() for rows in batch.wanted] == [[1, 2], [0, 1], [0]]
 
 
@@ -82,21 +82,30 @@ def test_what_is_taught_is_what_the_assistant_has_to_say_whatever_the_template(t
     rendered = Renderer(tokenizer, template, 4096).conversation(TURNS)
     one = sample(list(rendered.loss_mask))
     batch = pack([replace(one, input_ids=torch.tensor(rendered.input_ids, dtype=torch.int32))], steps=3)
-    said = tokenizer.decode(batch.input_ids[batch.supervised + 1])
+    said = tokenizer.decode(batch.input_ids[batch.labelled + 1])
     assert said == "".join(answers(Renderer(tokenizer, template, 4096), tokenizer, TURNS))
     assert said.startswith((TURNS[1]["content"], " " + TURNS[1]["content"]))
     for step, (rows, teachers) in enumerate(zip(batch.wanted, batch.label_rows, strict=True)):
         # Each token of every answer is proposed once at each step, from the row that the step's chain began at
-        assert (rows + 2 + step).tolist() == (batch.supervised + 1).tolist()
-        assert teachers.tolist() == list(range(len(batch.supervised)))
+        assert (rows + 2 + step).tolist() == (batch.labelled + 1).tolist()
+        assert teachers.tolist() == list(range(len(batch.labelled)))
 
 
 def test_no_row_is_taught_across_the_border_of_two_conversations() -> None:
     batch = pack([sample([0, 1, 1]), sample([0, 1, 1], first=3)], steps=3)
     assert batch.documents == [3, 3]
-    assert batch.supervised.tolist() == [0, 1, 3, 4]
+    assert batch.labelled.tolist() == [0, 1, 3, 4]
     assert [rows.tolist() for rows in batch.wanted] == [[0, 3], [], []]
     assert [rows.tolist() for rows in batch.label_rows] == [[1, 3], [], []]
+
+
+def test_a_position_whose_label_the_draft_does_not_know_is_not_labelled_in_a_batch_to_learn_from() -> None:
+    one = sample([0, 1, 1, 1])  # supervised at 0, 1 and 2, where the target says 100, 101 and 102
+    knows = torch.arange(200) != 101
+    assert pack([one], steps=1).labelled.tolist() == [0, 1, 2]
+    learnt = pack([one], steps=1, knows=knows)
+    assert learnt.labelled.tolist() == [0, 2]
+    assert learnt.teaching.greedy.tolist() == [100, 102]
 
 
 def test_an_idle_batch_teaches_nothing() -> None:

@@ -202,3 +202,9 @@ def test_when_none_can_be_read_it_says_what_was_met_in_each(tmp_path: Path) -> N
     cut_to(0)(trained(tmp_path, 1), tmp_path / ".step-1")
     with pytest.raises(StageError, match=r"\(\.step-1: EOFError\)"):
         Training(tmp_path).checkpoints.load()
+
+
+def test_a_training_whose_best_weights_are_lost_has_none_until_it_measures_again() -> None:
+    assert not TrainingState().has_best
+    assert TrainingState(evaluations=[{"step": 1}, {"step": 2}], best=1).has_best
+    assert not TrainingState(evaluations=[{"step": 1}, {"step": 2}], best=2).has_best

@@ -153,7 +153,7 @@ def test_a_token_that_the_draft_does_not_know_gives_no_loss_and_counts_as_wrong(
     assert labels.known.tolist() == [True, False]
     logits = torch.tensor([[5.0, 0, 0], [5.0, 0, 0]], requires_grad=True)
     sums = step_sums([logits], labels, [torch.tensor([0, 1])], torch.tensor([0, 1, 2]))
-    assert (sums.right.item(), sums.supervised.item(), sums.counted.item()) == (1, 2, 1)
+    assert (sums.right.item(), sums.labelled.item(), sums.counted.item()) == (1, 2, 1)
     (gradient,) = torch.autograd.grad(sums.losses.sum(), logits)
     assert gradient[0].abs().sum() > 0
     assert gradient[1].abs().sum() == 0

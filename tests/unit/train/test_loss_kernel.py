@@ -81,7 +81,7 @@ def test_loss_gradient_and_marks_are_those_of_the_plain_loss(
     result = loss_kernel.unroll_loss(states, Factor(head), batch, labels, Teacher(TARGET, IDS), weights, loss)
     torch.testing.assert_close(result.loss, expected)
     torch.testing.assert_close(result.sums.losses, sums.losses)
-    for name in ("counted", "right", "supervised"):
+    for name in ("counted", "right", "labelled"):
         assert getattr(result.sums, name).tolist() == getattr(sums, name).tolist()
     found = torch.autograd.grad(3 * result.loss, [head, *states])
     for one, other in zip(found, gradients, strict=True):
@@ -117,7 +117,7 @@ def test_the_logits_that_exist_at_a_time_are_bounded_also_for_a_draft_that_knows
             states_of(batch), Factor(head), batch, teacher.labels(batch.teaching), teacher, torch.ones(STEPS)
         )
     assert result.sums.counted.tolist() == [len(rows) for rows in batch.label_rows]
-    assert len(batch.supervised) == 20
+    assert len(batch.labelled) == 20
     assert {vocabulary for _, vocabulary in shapes} == {VOCABULARY}
     assert max(rows for rows, _ in shapes) == 4
 

@@ -73,7 +73,7 @@ def test_every_portion_tells_the_rows_of_the_whole_step_and_a_rank_without_conve
     plan, portions = portions_of(made, ranks=99, rank=98)
     idle = portions.make(plan.passes(0)[0])
     assert not idle.counts.any()
-    assert not len(idle.batch.supervised)
+    assert not len(idle.batch.labelled)
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -230,11 +230,8 @@ def scaling_of(rope: Mapping[str, Any], positions: int, *, latent: bool = False)
         raise ValueError(why)
     kind = rope["rope_type"]
     given = {"original_max_position_embeddings": positions, **rope}
-    if kind in (
-        "default",
-        "mrope",
-        "proportional",
-    ):  # the last is of a part of a head, and where it is all of it the plain one
+    # "proportional" turns a part of a head; where that is all of it, it is the plain one
+    if kind in ("default", "mrope", "proportional"):
         return None
     if kind == "linear":
         return LinearScaling.model_validate(given)

@@ -14,6 +14,7 @@ what trains, and must equal them. Words that both use:
 teacher              the target, as what the draft is distilled from
 teaching             what the feature store has of the teacher at a position: its last state or its most likely tokens
 supervised position  one whose next token is the assistant's: there the teacher is a label
+labelled position    a supervised one; where the draft learns, one whose label is a token that the draft knows
 labels, soft labels  the teacher's most likely tokens; its distributions over the tokens that the draft knows, besides
 unroll               the draft's steps of training-time test, each on the state that the one before left
 row                  a position at one step of the unroll; it has a loss where its label is a token that the draft knows

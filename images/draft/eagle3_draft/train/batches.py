@@ -71,17 +71,17 @@ def passes(samples: Sequence[int], lengths: Sequence[int], room: int | None) -> 
 class Batch:
     """One rank's conversations, packed one after the other. A position is a row of the pack.
 
-    A *supervised* position is one whose next token is the assistant's: there the target's own prediction is the label. Step
-    i of position p is compared with the target at p + 1 + i, so a supervised position is the label of one row of every step, as
-    long as that row is in the same document. The loss mask is thereby that of the predicted token. A batch to learn from has no
-    labels that the draft does not know: nothing is learned of them.
+    A *supervised* position is one whose next token is the assistant's: there the target's own prediction is the label. A
+    *labelled* position is supervised, and in a batch to learn from its label is a token that the draft knows: nothing is learned
+    of others. Step i of position p is compared with the target at p + 1 + i, so a labelled position is the label of one row of
+    every step, as long as that row is in the same document. The loss mask is thereby that of the predicted token.
     """
 
     documents: list[int]  # tokens of each document
     input_ids: Tensor  # (tokens,) int64
     features: Tensor  # (tokens, layers x hidden)
-    teaching: Teaching  # (supervised, ...), what the target says after the supervised positions
-    supervised: Tensor  # (supervised,), these positions
+    teaching: Teaching  # (labelled, ...), what the target says after the labelled positions
+    labelled: Tensor  # (labelled,), positions that have a label
     wanted: list[Tensor]  # per step (wanted_i,), positions whose proposal counts
     label_rows: list[Tensor]  # per step (wanted_i,), the row of ``teaching`` that is the label of each, ascending
     bounds: list[list[int]]  # ``label_rows``, as the host knows them
@@ -113,7 +113,7 @@ class Batch:
         rows = self.rows
         told = [tensor for tensor in vars(self.teaching).values() if tensor is not None]
         scales = [] if self.scale is None else [self.scale]
-        own = [self.input_ids, self.features, *scales, *told, self.supervised, *self.wanted, *self.label_rows]
+        own = [self.input_ids, self.features, *scales, *told, self.labelled, *self.wanted, *self.label_rows]
         return [*own, rows.positions, rows.starts, rows.cells, rows.rows, *rows.spots]
 
     def to(self, device: torch.device) -> "Batch":
@@ -127,7 +127,7 @@ class Batch:
             input_ids=moved(self.input_ids),
             features=moved(self.features),
             teaching=mapped(self.teaching, moved),
-            supervised=moved(self.supervised),
+            labelled=moved(self.labelled),
             wanted=[moved(rows) for rows in self.wanted],
             label_rows=[moved(rows) for rows in self.label_rows],
             bounds=self.bounds,
@@ -137,7 +137,7 @@ class Batch:
 
 
 def labels_of(sample: Sample, knows: Tensor | None = None) -> Tensor:
-    """(labels,) int64, the supervised positions of a conversation; ``knows`` as of ``pack``."""
+    """(labelled,) int64, the labelled positions of a conversation; ``knows`` as of ``pack``."""
     supervised = sample.loss_mask[1:].nonzero().flatten()
     return supervised if knows is None else supervised[knows[sample.teaching.greedy[supervised].long()]]
 
@@ -156,13 +156,13 @@ def pack(
     """
     documents = [len(sample.input_ids) for sample in samples]
     labels = [labels_of(sample, knows) for sample in samples]
-    supervised, starts = [], []
+    labelled, starts = [], []
     start = 0
     for of_sample, length in zip(labels, documents, strict=True):
-        supervised.append(start + of_sample)
+        labelled.append(start + of_sample)
         starts.append(torch.full_like(of_sample, start))
         start += length
-    positions, document_starts = torch.cat(supervised), torch.cat(starts)
+    positions, document_starts = torch.cat(labelled), torch.cat(starts)
     wanted, label_rows = [], []
     for step in range(steps):
         rows = positions - 1 - step
@@ -179,7 +179,7 @@ def pack(
             [mapped(sample.teaching, itemgetter(rows)) for sample, rows in zip(samples, labels, strict=True)],
             partial(_joined, filler=0, pin=pin),
         ),
-        supervised=positions,
+        labelled=positions,
         wanted=wanted,
         label_rows=label_rows,
         bounds=[rows.tolist() for rows in label_rows],

@@ -55,7 +55,12 @@ class TrainingState:
     resumed: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)  # loss and accuracy in training
     evaluations: list[dict[str, Any]] = field(default_factory=list)  # on the held-out conversations
-    best: int = 0  # index of the evaluation whose weights were kept
+    best: int = 0  # index of the evaluation whose weights were kept; len(evaluations) where none were, or they are lost
+
+    @property
+    def has_best(self) -> bool:
+        """Whether the weights of an evaluation were kept."""
+        return self.best < len(self.evaluations)
 
 
 class Checkpoints:

@@ -75,8 +75,8 @@ def evaluate(
         batch = packed.to(device)
         result = unroll_loss(batch)
         of_batch = result.sums
-        sums += torch.stack([of_batch.losses, of_batch.counted, of_batch.right, of_batch.supervised])
-        mass += torch.stack([result.mass, result.mass.new_tensor(len(batch.supervised))])
+        sums += torch.stack([of_batch.losses, of_batch.counted, of_batch.right, of_batch.labelled])
+        mass += torch.stack([result.mass, result.mass.new_tensor(len(batch.labelled))])
         if mine:
             recorder.add(dealt, batch, result.proposed)
             right = result.right
@@ -90,12 +90,12 @@ def evaluate(
     dist.all_reduce(walked)
     dist.all_reduce(chains)
     dist.all_reduce(mass)
-    losses, counted, right, supervised = sums[:, :unroll_steps]
+    losses, counted, right, labelled = sums[:, :unroll_steps]
     tokens, steps = walked.tolist()
     alive, begun = chains[:, :unroll_steps]
     return Evaluation(
         loss=total_loss(losses, counted, loss).item(),
-        accuracy=(right / supervised.clamp(min=1)).tolist(),
+        accuracy=(right / labelled.clamp(min=1)).tolist(),
         prefix_survival=(alive / begun.clamp(min=1)).tolist(),
         accept_length=[made / taken if taken else 0.0 for made, taken in zip(tokens, steps, strict=True)],
         vocabulary_mass=(mass[0] / mass[1].clamp(min=1)).item(),

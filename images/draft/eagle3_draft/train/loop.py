@@ -139,7 +139,7 @@ class Training:
             state = TrainingState(started=datetime.now(UTC).isoformat(timespec="seconds"))
         else:
             state.resumed += 1
-            if state.best < len(state.evaluations) and not self.best.has(state.evaluations[state.best]["step"]):
+            if state.has_best and not self.best.has(state.evaluations[state.best]["step"]):
                 state.best = len(state.evaluations)  # they are lost, and those that are measured next are the best
         try:
             self._train(state)
@@ -294,7 +294,7 @@ class Training:
 
     def _evaluate_if_due(self, state: TrainingState) -> None:
         """Measure the draft after this step, if that is planned, and keep its weights if they are the best so far."""
-        measured = state.best < len(state.evaluations) and state.evaluations[-1]["step"] == state.step
+        measured = state.has_best and state.evaluations[-1]["step"] == state.step
         if state.step not in self.plan.evaluated or measured:
             return
         self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile

@@ -40,18 +40,18 @@ ROW_CHUNK = 2048
 
 @dataclass(frozen=True)
 class Labels:
-    """What the target would say at the supervised positions: hard labels."""
+    """What the target would say at the labelled positions: hard labels."""
 
-    greedy: Tensor  # (supervised,) int64, its most likely token, of its whole vocabulary
-    known: Tensor  # (supervised,) bool, whether the draft knows that token
+    greedy: Tensor  # (labelled,) int64, its most likely token, of its whole vocabulary
+    known: Tensor  # (labelled,) bool, whether the draft knows that token
 
 
 @dataclass(frozen=True)
 class SoftLabels(Labels):
     """And how likely it finds which token."""
 
-    logits: Tensor  # (supervised, draft vocabulary), of the tokens that the draft knows, up to a constant in each row
-    mass: Tensor  # (supervised,), its probability of the tokens that the draft knows
+    logits: Tensor  # (labelled, draft vocabulary), of the tokens that the draft knows, up to a constant in each row
+    mass: Tensor  # (labelled,), its probability of the tokens that the draft knows
 
 
 class Teacher:
@@ -82,7 +82,7 @@ class Teacher:
 
     @torch.no_grad()
     def soft_labels(self, teaching: Teaching) -> SoftLabels:
-        """The distributions of the target at the supervised positions."""
+        """The distributions of the target at the labelled positions."""
         hard = self.labels(teaching)
         logits = self.logits(teaching)
         mass = known_mass(wide(logits).logsumexp(-1), teaching)
@@ -90,7 +90,7 @@ class Teacher:
 
     @torch.no_grad()
     def labels(self, teaching: Teaching) -> Labels:
-        """The target's most likely tokens at the supervised positions."""
+        """The target's most likely tokens at the labelled positions."""
         greedy = teaching.greedy.long()
         return Labels(greedy=greedy, known=self._places[greedy] >= 0)
 
@@ -174,7 +174,7 @@ class StepSums:
     losses: Tensor  # (steps,) float32, sum over counted rows; carries the gradient
     counted: Tensor  # (steps,) rows whose teacher's token the draft knows
     right: Tensor  # (steps,) proposals that are the target's most likely token
-    supervised: Tensor  # (steps,) rows; those that are not counted are wrong
+    labelled: Tensor  # (steps,) rows that have a label; where the draft does not know it, the proposal is wrong
 
 
 def known_rows(labels: Labels, label_rows: list[Tensor]) -> Tensor:
@@ -194,17 +194,17 @@ def step_sums(
         ids: as of ``Teacher``.
         loss: what a row's loss is.
     """
-    losses, right, supervised = [], [], []
+    losses, right, labelled = [], [], []
     for of_step, rows in zip(logits, label_rows, strict=True):
         of_rows = row_losses(of_step, labels.logits[rows], labels.mass[rows], loss)
         losses.append((of_rows * labels.known[rows]).sum())
         right.append(right_rows(of_step, labels, rows, ids).sum())
-        supervised.append(len(rows))
+        labelled.append(len(rows))
     return StepSums(
         losses=torch.stack(losses),
         counted=known_rows(labels, label_rows),
         right=torch.stack(right).to(torch.float32),
-        supervised=torch.tensor(supervised, dtype=torch.float32, device=losses[0].device),
+        labelled=torch.tensor(labelled, dtype=torch.float32, device=losses[0].device),
     )
 
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc,attr-defined"
 """The loss of ``loss.step_sums`` and its gradient in one pass, without the logits ever lying in memory all at once.
 
-Logits exist for a chunk of supervised positions at a time: the target's once for all steps, the draft's step by step. A kernel
+Logits exist for a chunk of labelled positions at a time: the target's once for all steps, the draft's step by step. A kernel
 reads both, says how far they are apart and which proposal is the draft's, and leaves the loss's gradient where the
 draft's logits were; the products with the head's weight and with the states follow at once. So the forward computes the
 gradients, and the backward hands them on.
@@ -28,7 +28,7 @@ try:
 except ImportError:  # a machine without a GPU
     triton = tl = None
 
-#: Supervised positions whose logits exist at a time, at most.
+#: Labelled positions whose logits exist at a time, at most.
 CHUNK = 8192
 
 #: Logits that exist at a time, of each of the two, at most: those of as many positions at a draft vocabulary of 32,000. A draft
@@ -46,7 +46,7 @@ class UnrollLoss(NamedTuple):
     sums: StepSums  # without one
     proposed: list[Tensor]  # per step (wanted_i,), the target's ids of the proposals
     right: list[Tensor]  # per step (wanted_i,) bool, whether the proposal is the target's most likely token
-    mass: Tensor  # (), sum over the supervised positions of the target's probability of the tokens that the draft knows
+    mass: Tensor  # (), sum over the labelled positions of the target's probability of the tokens that the draft knows
 
 
 def unroll_loss(
@@ -64,7 +64,7 @@ def unroll_loss(
         states: of each step, (alive_i, hidden), in the order of ``batch.rows``.
         head: the draft's, (draft vocabulary, hidden).
         batch: whose positions the states are of.
-        labels: of the target at the supervised positions.
+        labels: of the target at the labelled positions.
         teacher: reads what it says.
         weights: (steps,) float32, what a counted row of each step counts in ``UnrollLoss.loss``.
         loss: what a row's loss is.
@@ -78,7 +78,7 @@ def unroll_loss(
         losses=losses,
         counted=known_rows(labels, batch.label_rows),
         right=torch.stack([of_step.sum() for of_step in right]).to(torch.float32),
-        supervised=torch.stack([losses.new_full((), len(rows)) for rows in batch.label_rows]),
+        labelled=torch.stack([losses.new_full((), len(rows)) for rows in batch.label_rows]),
     )
     return UnrollLoss(loss=total, sums=sums, proposed=proposed, right=right, mass=mass)
 
