@@ -134,8 +134,12 @@ class Client:
 
     @classmethod
     def connect(cls, *, connections: int = 16, asked: Callable[[str, str], None] | None = None) -> "Client":
-        """From inside a pod its service account; elsewhere the kubeconfig, as kubectl finds it."""
+        """From inside a pod its service account; elsewhere the kubeconfig, as kubectl finds it.
+
+        A proxy of the environment is for the world outside, not for the API server; kopf's own requests take none either.
+        """
         configuration = Configuration()
+        configuration.proxy = None  # not only until the host is known: it is looked for no more
         try:
             kubernetes.config.load_incluster_config(configuration)
         except kubernetes.config.ConfigException:

@@ -12,6 +12,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
+from operating.counting import serving_http
 
 
 def in_cluster(folder: Path) -> tuple[Configuration, Path]:
@@ -32,6 +33,34 @@ def test_requests_from_inside_a_pod_carry_the_service_accounts_token(tmp_path: P
     assert configuration.auth_settings()
     _, _, headers, *_ = ApiClient(configuration).param_serialize("GET", "/version", auth_settings=["BearerToken"])
     assert headers["authorization"].lower() == "bearer first"
+
+
+def test_the_api_server_is_asked_past_the_proxy_that_leads_to_a_prometheus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"items": []}')
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with serving_http(Nothing) as port:
+        kubeconfig = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "me", "user": {}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(kubeconfig))
+        monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        assert Client.connect().find("Job", "llm", "a=b") == []
 
 
 def test_an_api_server_that_is_away_is_an_error_that_names_the_request() -> None:
