@@ -15,6 +15,7 @@ from functools import partial
 
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError
 from eagle3_operator.cluster.parse import controller_uid, is_ours
+from eagle3_operator.decide.refusals import shortened
 from eagle3_operator.decision import Decision, Manifest
 from eagle3_operator.observation import Refusal
 
@@ -25,9 +26,6 @@ _CREATED = frozenset({"Job", "JobSet"})
 
 #: What nothing else may wait for.
 _BUDGET = "PodDisruptionBudget"
-
-#: Characters of a refusal's words that are told: a condition has 4,000, and may tell of several.
-_LONGEST_WORDS = 1500
 
 #: A deed, by what it does and to which child.
 Deeds = set[tuple[str, str, str]]
@@ -78,7 +76,7 @@ def act(
         except ApiError as error:
             if not error.refused:
                 raise
-            return Refusal(deed.kind, deed.name, deed.verb, _shortened(error.message))
+            return Refusal(deed.kind, deed.name, deed.verb, shortened(error.message))
         except NameConflictError as conflict:
             if deed.kind != _BUDGET:
                 raise
@@ -111,10 +109,6 @@ def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen:
     for manifest in decision.apply:
         if manifest["kind"] == _BUDGET:
             yield _deed("applied", manifest, partial(_apply_budget, client, manifest, owner, seen))
-
-
-def _shortened(words: str) -> str:
-    return words if len(words) <= _LONGEST_WORDS else f"{words[: _LONGEST_WORDS - 1]}…"
 
 
 def _deed(verb: str, manifest: Manifest, do: Callable[[], object]) -> _Deed:

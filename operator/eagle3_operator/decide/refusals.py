@@ -35,6 +35,19 @@ _PASSING = r"""(?xi:
 )"""
 
 
+#: Characters of a refusal's words that are told: a condition has 4,000, and may tell of three, with what to do about each.
+_LONGEST_WORDS = 700
+
+
+def shortened(words: str) -> str:
+    """The words of a refusal as far as they are told: where they are cut, without what is another at each try.
+
+    Where the cut comes must not depend on how long that is: the rest would be another each time.
+    """
+    lasting = re.sub(_PASSING, "…", words)
+    return words if len(lasting) <= _LONGEST_WORDS else f"{lasting[: _LONGEST_WORDS - 1]}…"
+
+
 def as_before(refused: tuple[Refusal, ...], before: Eagle3DraftStatus) -> tuple[Refusal, ...]:
     """Refusals in the words in which the status tells them already, where these differ only in what is another at each try.
 

@@ -8,10 +8,23 @@ from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.status import Condition, Eagle3DraftStatus
-from eagle3_operator.decide.refusals import as_before, told
+from eagle3_operator.decide.refusals import as_before, shortened, told
 from eagle3_operator.observation import Refusal
 from unit.decide.world import QUOTA, World, serving_draft, serving_plain, trained
 from unit.samples import measured, merged
+
+
+def having_told(refusal: Refusal) -> Eagle3DraftStatus:
+    """The status in which a refusal is told."""
+    condition = Condition(
+        type=Type.RECONCILING,
+        status="True",
+        reason=Reason.REFUSED,
+        message=told(refusal, "llm")[1],
+        observed_generation=1,
+        last_transition_time="2026-11-30T14:12:00Z",
+    )
+    return Eagle3DraftStatus(conditions=[condition])
 
 
 def reasons(world: World) -> list[str]:
@@ -57,6 +70,23 @@ def test_an_object_that_is_refused_for_hours_is_not_written_again_and_again() ->
     before = world.status
     world.later(3600).step()
     assert world.status == before
+
+
+@pytest.mark.parametrize("length", [*range(655, 672), 2000])
+def test_a_long_refusal_that_took_another_time_is_no_news_wherever_it_is_cut(length: int) -> None:
+    def refused(time: str) -> Refusal:
+        words = f"admission webhook took {time} and says: no" + "o" * (length - len("took 9ms")) + " at last"
+        return Refusal("Job", "kimi-extract", "created", shortened(words))
+
+    assert as_before((refused("12.3ms"),), having_told(refused("9ms"))) == (refused("9ms"),)
+
+
+def test_three_long_refusals_fit_in_one_condition() -> None:
+    said = [
+        told(Refusal("Deployment", "k" * 40 + f"-r{i}", "applied", shortened("denied " * 500)), "n" * 63)[1]
+        for i in range(3)
+    ]
+    assert len(" ".join(said)) < 4000
 
 
 def test_a_claim_that_is_refused_is_told_and_nothing_is_started_without_it() -> None:
@@ -222,15 +252,7 @@ LARGE = st.integers(16 * 10**8, 2 * 10**9 - 1)
 def test_the_bytes_of_a_quota_are_no_time_however_large_they_are(resource: str, once: int, again: int) -> None:
     words = f"exceeded quota: few, requested: {resource}=2Gi, used: {resource}={{}}, limited: {resource}=1717986918"
     before, now = (Refusal("Job", "kimi-train-0", "created", words.format(used)) for used in (once, again))
-    condition = Condition(
-        type=Type.RECONCILING,
-        status="True",
-        reason=Reason.REFUSED,
-        message=told(before, "llm")[1],
-        observed_generation=1,
-        last_transition_time="2026-11-30T14:12:00Z",
-    )
-    assert as_before((now,), Eagle3DraftStatus(conditions=[condition])) == (now,)
+    assert as_before((now,), having_told(before)) == (now,)
 
 
 def test_what_serves_and_may_not_be_scaled_says_so_and_what_still_serves() -> None:
