@@ -231,7 +231,11 @@ def _environment(program: Program, placement: Placement) -> list[Manifest]:
         variables["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
     variables |= {variable.name: _variable(variable) for variable in placement.env or ()}
     variables |= {name: {"value": value} for name, value in program.environment.items()}
-    variables |= {name: {"valueFrom": {"secretKeyRef": dict(key)}} for name, key in program.secrets.items()}
+    given = {variable.name for variable in placement.env or ()}
+    for name, key in program.secrets.items():
+        # What the Secret may leave out is not emptied by that where the user has it from elsewhere
+        if not (key.get("optional") and name in given):
+            variables[name] = {"valueFrom": {"secretKeyRef": dict(key)}}
     return [{"name": name, **body} for name, body in variables.items()]
 
 

@@ -86,6 +86,18 @@ def test_the_environment_of_the_user_wins_except_over_the_contract(which: StageN
     assert values["PYTHONPATH"] == ("/eagle3/lib" if "initContainers" in made else "/mine")
 
 
+def test_what_a_buckets_secret_may_leave_out_is_the_users_to_give_and_what_it_must_have_is_not() -> None:
+    given = [{"name": name, "value": "mine"} for name in ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")]
+    made = pod(
+        StageName.PUBLISH,
+        publish={"objectStore": {"url": "s3://drafts/llm", "secret": "bucket"}},
+        placement={"env": given},
+    )
+    env = {variable["name"]: variable for variable in made["containers"][0]["env"]}
+    assert env["AWS_SESSION_TOKEN"] == given[0]
+    assert env["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"]["name"] == "bucket"
+
+
 def test_a_pod_without_gpus_in_a_cuda_image_sees_none(which: StageName | str) -> None:
     made = pod(which, extract={"gpus": 0}, train={"gpus": 0}, serve={"gpus": 0})["containers"][0]
     seen = {variable["name"]: variable.get("value") for variable in made["env"]}
