@@ -13,7 +13,7 @@ class PrometheusServer(Model):
 
     url: str = Field(description="Such as http://prometheus.monitoring:9090.")
     token_file: str | None = Field(None, description="A mounted file with a bearer token.")
-    ca_file: str | None = Field(None, description="A mounted file with the authorities of its certificate, read once.")
+    ca_file: str | None = Field(None, description="A mounted file with the authorities of its certificate (PEM).")
     timeout_seconds: float = 10.0
 
 

@@ -7,6 +7,7 @@ text for people: on missing metrics nothing is ever rolled back.
 
 import math
 import ssl
+import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -36,8 +37,9 @@ class Prometheus:
         self._server = server
         self._clock = clock
         self._rests_until = -math.inf
-        trusted = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else True
-        self._http = httpx.Client(base_url=server.url, timeout=server.timeout_seconds, verify=trusted)
+        self._lock = threading.Lock()
+        #: The connections, and when the file of the authorities that they trust was written.
+        self._http: tuple[httpx.Client, int] | None = None
 
     def values(self, queries: Mapping[str, str], time: datetime) -> dict[str, float | None]:
         """The answers to queries (PromQL by name) as of one time; None where nothing matches."""
@@ -45,7 +47,8 @@ class Prometheus:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        if self._http is not None:
+            self._http[0].close()
 
     def _value(self, name: str, query: str, time: datetime) -> float | None:
         answer = self._ask(query, time)
@@ -73,13 +76,13 @@ class Prometheus:
         if self._clock() < self._rests_until:
             raise MetricsUnavailableError(f"{where}: does not answer (timed out, and is asked again in a while)")
         try:
-            answer = self._http.post(
+            answer = self._connections().post(
                 "/api/v1/query",
                 data={"query": query, "time": f"{time.timestamp():.3f}"},
                 headers=self._authorization(),
             )
             said = answer.json()
-        except (httpx.HTTPError, OSError) as failure:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as failure:
             if isinstance(failure, httpx.TimeoutException):
                 self._rests_until = self._clock() + REST_SECONDS
             raise MetricsUnavailableError(f"{where}: does not answer ({failure})") from failure
@@ -89,6 +92,26 @@ class Prometheus:
             error = said.get("error") if isinstance(said, dict) else None
             raise MetricsUnavailableError(f"{where}: status {answer.status_code}: {error or 'no reason given'}")
         return said
+
+    def _connections(self) -> httpx.Client:
+        """Made when they are first needed, and anew once the authorities' file is another: mounted Secrets are renewed in place.
+
+        Raises:
+            MetricsUnavailableError: the file is not there, or holds no certificate.
+        """
+        server, file = self._server, self._server.ca_file
+        with self._lock:
+            try:
+                written = Path(file).stat().st_mtime_ns if file else 0
+                if self._http is None or self._http[1] != written:
+                    trusted = ssl.create_default_context(cafile=file) if file else True
+                    made = httpx.Client(base_url=server.url, timeout=server.timeout_seconds, verify=trusted)
+                    self._http = made, written  # the former is not closed: another thread may be asking by it
+            except OSError as failure:
+                raise MetricsUnavailableError(
+                    f"Prometheus at {server.url}: its authorities' certificates, {file}, cannot be read ({failure})"
+                ) from failure
+            return self._http[0]
 
     def _authorization(self) -> dict[str, str]:
         """The token is read anew each time: mounted Secrets are renewed in place."""

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -97,3 +98,36 @@ def test_a_certificate_is_trusted_that_the_settings_name_the_authority_of(tmp_pa
         assert trusting.values({"two": "2"}, NOW) == {"two": 2.0}
         with pytest.raises(MetricsUnavailableError, match="certificate verify failed"):
             Prometheus(PrometheusServer(url=url)).values({"two": "2"}, NOW)
+
+
+def test_an_authority_that_is_no_certificate_is_a_problem_until_the_file_is_written_anew(tmp_path: Path) -> None:
+    certify(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    authority = tmp_path / "ca.crt"
+    with stand_in(vector({"value": [0, "2"]}), 200, tls) as url:
+        server = Prometheus(PrometheusServer(url=url, ca_file=str(authority)))
+        with pytest.raises(MetricsUnavailableError, match=r"ca\.crt, cannot be read"):
+            server.values({"two": "2"}, NOW)
+        authority.write_text("PASTE THE CERTIFICATE HERE")
+        with pytest.raises(MetricsUnavailableError, match=r"ca\.crt, cannot be read"):
+            server.values({"two": "2"}, NOW)
+        authority.write_bytes((tmp_path / "tls.crt").read_bytes())
+        assert server.values({"two": "2"}, NOW) == {"two": 2.0}
+
+
+def test_an_authority_that_is_replaced_is_trusted_from_then_on(tmp_path: Path) -> None:
+    for folder in (tmp_path / "former", tmp_path / "new"):
+        folder.mkdir()
+        certify(folder)
+    authority = tmp_path / "ca.crt"
+    authority.write_bytes((tmp_path / "former/tls.crt").read_bytes())
+    os.utime(authority, (1, 1))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "new/tls.crt", tmp_path / "new/tls.key")
+    with stand_in(vector({"value": [0, "2"]}), 200, tls) as url:
+        server = Prometheus(PrometheusServer(url=url, ca_file=str(authority)))
+        with pytest.raises(MetricsUnavailableError, match="certificate verify failed"):
+            server.values({"two": "2"}, NOW)
+        authority.write_bytes((tmp_path / "new/tls.crt").read_bytes())
+        assert server.values({"two": "2"}, NOW) == {"two": 2.0}
