@@ -122,7 +122,7 @@ def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting
         return Step(status)
     if job.terminating:
         return Step(_say(status, StageState.WAITING, Reason.PENDING, "waiting for the former Job's pods to go", job))
-    if jobs.template_hash(view.obj, link.stage) != job.template and not in_use(job):
+    if jobs.template_hash(view.obj, link.stage) != job.template and not _works(job):
         return _replace(status, job, "its image or placement changed")
     if job.complete:
         return _completed(link, status, job)
@@ -134,6 +134,11 @@ def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting
 def in_use(job: Job) -> bool:
     """Whether a pod of it runs, or it is done: then it is left as it is, whatever its object says by now."""
     return job.complete or (not job.failed and any(pod.started for pod in job.pods))
+
+
+def _works(job: Job) -> bool:
+    """The same, where what only holds a pod whose work has ended does not count: its object may be edited to be rid of that."""
+    return job.complete or (not job.failed and any(pod.started and pod.held_by is None for pod in job.pods))
 
 
 def stale(view: View, wanted: Mapping[str, Link]) -> list[Delete]:
@@ -394,7 +399,7 @@ def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
 
 
 def _progress(job: Job, before: StageProgress | None, view: View) -> StageProgress | None:
-    """The last progress line, and since when it is the last: its own time is its node's, whose clock may be an hour off."""
+    """The last progress line, and when it is first told: its own time is its node's, whose clock may be an hour off."""
     said = job.progress
     if said is None:
         return None

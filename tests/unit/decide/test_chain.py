@@ -201,6 +201,18 @@ def test_a_job_that_a_sidecar_of_somebody_elses_keeps_from_ending_is_told_after_
     )
 
 
+def test_a_job_that_a_sidecar_holds_is_made_anew_where_the_object_keeps_the_sidecar_away() -> None:
+    world = World().settle()
+    name = world.job("inspect").name
+    pod = Pod("kimi-inspect-x", world.now, "Running", started_at=world.now)
+    world._put_job(replace(world.job("inspect"), pods=(pod,)))
+    world.edit(placement={"labels": {"mesh": "none"}}).settle()
+    assert world.created.count(name) == 1, "it still works"
+    world._put_job(replace(world.job("inspect"), pods=(replace(pod, exit_code=0, held_by="istio-proxy"),)))
+    world.settle()
+    assert world.created.count(name) == 2
+
+
 @pytest.mark.parametrize(("by", "resumed"), [("kueue", False), (None, True), ("eagle3-operator", True)])
 def test_only_what_was_suspended_for_the_object_is_resumed_with_it(by: str | None, resumed: bool) -> None:
     world = World().settle()
