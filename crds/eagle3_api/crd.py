@@ -59,13 +59,18 @@ _METADATA = {
 }
 
 
-def _kept(root: str) -> str:
+def _kept(root: str, *ahead: str) -> str:
     """CEL: a root of ``storage`` is as it was, or nothing was begun that could lie there.
 
     A claim that the operator makes is there from the beginning, so its size stays what it was.
+
+    Args:
+        root: of ``storage``.
+        ahead: the stages that write nothing there.
     """
     new, old = f"self.spec.storage.{root}", f"oldSelf.spec.storage.{root}"
-    begun = "has(self.status) && has(self.status.stages) && !self.status.stages.all(stage, stage.name == 'inspect')"
+    only_ahead = " || ".join(f"stage.name == '{stage}'" for stage in ahead)
+    begun = f"has(self.status) && has(self.status.stages) && !self.status.stages.all(stage, {only_ahead})"
     return f"{new} == {old} || !has({old}.size) && !({begun})"
 
 
@@ -74,8 +79,8 @@ _STORAGE_RULE = {
     "rule": (
         "(has(self.spec.storage.features.objectStore) && has(oldSelf.spec.storage.features.objectStore) && "
         "self.spec.storage.features.objectStore.url == oldSelf.spec.storage.features.objectStore.url || "
-        f"{_kept('features')}) && ({_kept('drafts')}) && "
-        f"(!has(oldSelf.spec.storage.models) || has(self.spec.storage.models) && ({_kept('models')}))"
+        f"{_kept('features', 'fetch', 'inspect')}) && ({_kept('drafts', 'fetch', 'inspect')}) && "
+        f"(!has(oldSelf.spec.storage.models) || has(self.spec.storage.models) && ({_kept('models', 'inspect')}))"
     ),
     "message": "spec.storage cannot be changed: finished artifacts lie there. Make a new object, or copy the claim",
 }

@@ -52,7 +52,9 @@ class StageProgress(Model):
     seconds_left: float | None = None
     message: str = ""
     time: str = Field(description="When the line was written, by the clock of its node.")
-    heard: str | None = Field(None, description="When the operator saw it first, by its own clock.")
+    heard: str | None = Field(
+        None, description="When the operator told of it first, by its own clock: at most a minute after it saw it."
+    )
 
 
 class StageStatus(Model):

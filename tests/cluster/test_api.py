@@ -491,7 +491,7 @@ def test_a_place_for_what_comes_from_a_hub_can_be_added_and_then_stays(
 
 
 @pytest.mark.parametrize(
-    ("stages", "changes"), [([], True), (["inspect"], True), (["inspect", "extract"], False), (["fetch"], False)]
+    ("stages", "changes"), [([], True), (["fetch", "inspect"], True), (["fetch", "inspect", "extract"], False)]
 )
 def test_a_misspelt_claim_can_be_corrected_until_something_may_lie_on_it(
     api_server: AnyCluster, namespace: str, stages: list[str], changes: bool
