@@ -8,6 +8,7 @@ from eagle3_api.base import Model
 from eagle3_api.spec.schema import Says
 from eagle3_api.spec.strings import Name, Text
 
+_BUCKET = "s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9]"
 #: Between two slashes of a prefix: neither empty nor a step to a folder above.
 _SEGMENT = r"\.{0,2}[-A-Za-z0-9_][-A-Za-z0-9._]*"
 
@@ -17,8 +18,11 @@ class Bucket(Model):
 
     url: Annotated[
         str,
-        StringConstraints(pattern=rf"^s3://[a-z0-9][-a-z0-9.]{{1,61}}[a-z0-9](/{_SEGMENT})*/?$", max_length=512),
-        Says("s3://BUCKET/PREFIX, with names between the slashes; a service that is not Amazon's is named in endpoint"),
+        StringConstraints(pattern=rf"^{_BUCKET}(/[-A-Za-z0-9._/]*)?$", max_length=512),
+        Says(
+            "s3://BUCKET/PREFIX, with names between the slashes; a service that is not Amazon's is named in endpoint",
+            pattern=rf"^{_BUCKET}(/{_SEGMENT})*/?$",
+        ),
     ] = Field(description="s3://BUCKET/PREFIX; the object's folders lie under it.")
     endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[-A-Za-z0-9.:_/]+$", max_length=512)] | None = Field(
         None, description="The service's address. Default Amazon's."

@@ -32,14 +32,21 @@ class Says:
     """What the API server says of a string that does not match its pattern, which it would show to the user instead.
 
     Stands after the pattern in the string's annotation, and makes a CEL rule of it.
+
+    Attributes:
+        message: a sentence that helps.
+        pattern: what is asked of new objects instead, where those that are stored may have been held to less: an operator
+            that cannot read an object does nothing for it.
     """
 
     message: str
+    pattern: str | None = None
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core)
-        pattern = schema.pop("pattern")
-        return schema | {"x-kubernetes-validations": [rule(f"self.matches(r'{pattern}')", self.message)]}
+        read = schema.pop("pattern")
+        made = rule(f"self.matches(r'{self.pattern or read}')", self.message)
+        return schema | {"x-kubernetes-validations": [made]}
 
 
 #: A list whose items the API server knows by their names, which must differ.
