@@ -389,6 +389,52 @@ def test_what_comes_slowly_comes_though_it_takes_longer_than_silence_is_borne(se
         assert at.content(folder / PARTS[0], part.file(shard.name)) == shard.read_bytes()
 
 
+def test_a_file_that_takes_longer_than_a_request_may_comes_block_by_block(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3_draft.bucket.BLOCK_BYTES", 5_000)
+    content = os.urandom(25_000)
+    Bucket(BucketConfig(url=f"s3://{BUCKET}", endpoint=server.url), "draft.checkpoint").write("team/x", content)
+    with dripping(server.url, 1000) as way:
+        patience = Patience(transfer=0.8, trying=1.0)
+        bucket = Bucket(BucketConfig(url=f"s3://{BUCKET}", endpoint=way.url), "draft.checkpoint", patience=patience)
+        began = time.monotonic()
+        blocks = list(bucket.blocks("team/x", len(content)))
+        took = time.monotonic() - began
+    assert b"".join(blocks) == content
+    assert max(map(len, blocks)) == 5_000
+    assert took > patience.transfer
+
+
+def test_while_nothing_of_an_upload_gets_there_the_bucket_is_not_asked_who_has_finished_it(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question might wait for two minutes, and the pod's end for it."""
+    monkeypatch.setattr("eagle3_draft.bucket.LOOK_SECONDS", 0.01)
+    root, asked, looks = tmp_path / "one", list[str](), iter(range(5))
+    folder = root / "llm" / "tiny" / "extract" / "k1"
+    writer = FeatureWriter(folder, HEADER)
+    writer.write(Split.TRAIN, 0, [sample(0).input_ids.tolist()], [sample(0)])
+    manifest = writer.publish(key=KEY, made_from={}, numbers={}, provenance={})
+
+    def size(bucket: Bucket, path: str, ask: Callable[[Bucket, str], int] = Bucket.size) -> int:
+        asked.append(path)
+        return ask(bucket, path)
+
+    def end_at_last(done: int) -> None:
+        if next(looks, None) is None:
+            raise interrupted()
+
+    monkeypatch.setattr(Bucket, "size", size)
+    with (
+        stuck(server.url, f"PUT /{BUCKET}") as way,
+        pytest.raises(StageError, match=interrupted().message),
+    ):
+        place(config(server, endpoint=way.url), root).published(folder, manifest, end_at_last)
+    assert next(looks, None) is None
+    assert asked == ["llm/tiny/extract/k1/manifest.json"]
+
+
 # --------------------------------------------------------------------------------------------- what lets us not in
 
 
@@ -458,6 +504,16 @@ def test_a_store_whose_certificate_an_authority_of_the_user_s_signed_is_trusted_
         ObjectStore(config(server), tmp_path)
 
 
+def test_a_setting_in_the_environment_that_makes_no_sense_is_told_as_what_it_is(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "perhaps")
+    with pytest.raises(StageError, match=r"storage[.]features[.]objectStore: .*perhaps") as raised:
+        place(config(server), Path("/eagle3/features"))
+    assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
+    assert "ca.crt" not in raised.value.message
+
+
 class Exchange(BaseHTTPRequestHandler):
     """Stands in for the service that exchanges a service account's token for keys, which here are the server's own."""
 
@@ -512,6 +568,58 @@ def test_a_pod_whose_service_account_has_a_role_needs_no_keys(
     at = ObjectStore(config(server), tmp_path)
     with nullcontext() if words is None else pytest.raises(StageError, match=words):
         at.check(tmp_path / "llm" / "tiny" / "extract")
+
+
+@pytest.mark.parametrize(
+    ("giver", "status", "code", "words"),
+    [
+        (
+            {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/credentials"},
+            429,
+            ExitCode.INTERRUPTED,
+            "who gives pods their credentials does not answer",
+        ),
+        (
+            {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials"},
+            404,
+            ExitCode.BAD_INPUT,
+            r"or is refused them[.] Name them in the Secret in .* or see placement[.]serviceAccountName",
+        ),
+        ({}, 503, ExitCode.INTERRUPTED, "who gives pods their credentials does not answer"),
+    ],
+)
+def test_who_gives_a_pod_its_keys_on_its_node_is_told_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, giver: dict[str, str], status: int, code: ExitCode, words: str
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "token").write_text("of-the-pod")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+    for name, value in giver.items():
+        monkeypatch.setenv(name, value)
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path.startswith("http://169.254.") else 500)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_PUT(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as node:
+        Thread(target=node.serve_forever, daemon=True).start()
+        monkeypatch.setenv(
+            "http_proxy", f"http://127.0.0.1:{node.server_port}"
+        )  # which stands for the node's own addresses
+        store = ObjectStoreConfig(url=f"s3://{BUCKET}", endpoint="http://s3.test", cache_bytes=1)
+        with pytest.raises(StageError, match=words) as raised:
+            ObjectStore(store, tmp_path, IMPATIENT).check(tmp_path / "llm")
+        node.shutdown()
+    assert (raised.value.code, raised.value.reason) == (code, Reason.STORAGE_UNAVAILABLE)
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:

@@ -5,11 +5,14 @@ where it comes from.
 import hashlib
 import json
 import operator
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ from eagle3_draft.convert import run as convert
 from eagle3_draft.fetch import run as fetch
 from eagle3_draft.publish import run
 from eagle3_draft.stage import StageError
-from objectstore import BUCKET, Server, serving
+from objectstore import BUCKET, Server, serving, stuck
 from stages.registries import out_of_order, registry
 from unit.convert import drafts
 
@@ -295,6 +298,39 @@ def test_what_was_changed_in_a_store_is_not_adopted(
     assert not (tmp_path / "models" / "f0" / "manifest.json").exists()
 
 
+def test_a_fetch_that_is_ended_amid_a_file_leaves_nothing_of_it_and_of_one_that_was_killed(
+    stored: PublishConfig,
+    server: Server,
+    elsewhere: Callable[[str], FetchResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = run(stored).stored
+    assert result is not None
+    monkeypatch.setattr("eagle3_draft.bucket.BLOCK_BYTES", 1000)
+    folder = tmp_path / "models" / "f0"
+    folder.mkdir(parents=True)
+    (folder / f".{WEIGHTS}.0a0a0a0a.partial").write_bytes(b"killed here")
+    there = list[set[str]]()
+    with stuck(server.url, "bytes=1000-1999") as way, ThreadPoolExecutor(1) as other:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.url)
+
+        def end() -> None:
+            assert way.reached.wait(20)
+            there.append({path.name for path in folder.iterdir()})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        ended = other.submit(end)
+        with pytest.raises(KeyboardInterrupt):
+            elsewhere(result.address)
+        ended.result()
+    (begun,) = (name for name in there[0] if name.endswith(".partial"))
+    assert "0a0a0a0a" not in begun, "its bytes are free before the room is looked at"
+    assert not list(folder.glob(".*"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    assert elsewhere(result.address).draft is not None
+
+
 def test_a_store_that_lets_nobody_in_is_told_by_what_a_user_sets(
     stored: PublishConfig, elsewhere: Callable[[str], FetchResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +340,13 @@ def test_a_store_that_lets_nobody_in_is_told_by_what_a_user_sets(
     with pytest.raises(StageError, match=r"draft\.checkpoint .*AWS_SECRET_ACCESS_KEY.* in placement\.env") as no:
         elsewhere(result.address)
     assert no.value.reason == Reason.STORAGE_UNAVAILABLE
+
+
+def test_a_draft_that_is_read_back_is_told_of(stored: PublishConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    run(stored)
+    capsys.readouterr()
+    run(again(stored))
+    assert "config.json is read back" in capsys.readouterr().out
 
 
 def test_a_file_that_somebody_deleted_is_put_back_by_another_push(stored: PublishConfig, server: Server) -> None:

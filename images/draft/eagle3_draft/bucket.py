@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ PIECES = 4
 #: Amazon's limit, and everybody's.
 MOST_PIECES = 10_000
 
-#: Of a file that is read piece by piece.
+#: Of a file that is read block by block, each in a request of its own.
 BLOCK_BYTES = 8 * 1024 * 1024
 
 #: Between two looks at whether an upload is to go on.
@@ -91,7 +92,8 @@ class Bucket:
         url: ``s3://BUCKET/PREFIX``, without a slash at its end.
 
     Raises:
-        StageError: nothing here speaks to an object store, or the authority's certificate is none (InvalidConfiguration).
+        StageError: nothing here speaks to an object store, or the authority's certificate is none, or the environment sets
+            what makes no sense (InvalidConfiguration).
     """
 
     def __init__(
@@ -126,20 +128,25 @@ class Bucket:
         with self._asking(path):
             return int(self._waited(lambda: self._listing.head_async(self._key(path)))["size"])
 
-    def blocks(self, path: str) -> Iterator[bytes]:
-        """An object's bytes, block by block.
+    def blocks(self, path: str, size: int) -> Iterator[bytes]:
+        """An object's bytes, block by block, of which each is waited for anew: the whole may take as long as it likes.
+
+        One that is replaced meanwhile comes mixed: the caller verifies what came.
+
+        Args:
+            path: of the object.
+            size: of it, in bytes.
 
         Raises:
             FileNotFoundError: there is none.
         """
-        with self._asking(path):
-            found = self._waited(lambda: self._listing.get_async(self._key(path))).stream(min_chunk_size=BLOCK_BYTES)
-        while True:
+        for start in range(0, size, BLOCK_BYTES):
             with self._asking(path):
-                block = self._waited(lambda: anext(found, None))
-            if block is None:
-                return
+                block = self._waited(partial(self._block, path, start, min(BLOCK_BYTES, size - start)))
             yield bytes(block)
+
+    def _block(self, path: str, start: int, length: int) -> Any:
+        return self._listing.get_range_async(self._key(path), start=start, length=length)
 
     def folders(self, path: str) -> list[str]:
         """Of a folder the names of those in it."""
@@ -247,6 +254,7 @@ class Bucket:
     def _opened(self, patience: Patience) -> tuple[Any, Any, Any]:
         """fsspec's file system; the store beneath it; and that store for what takes long to send."""
         try:
+            from obstore.exceptions import BaseError
             from obstore.fsspec import FsspecStore
             from obstore.store import S3Store
         except ImportError:
@@ -284,11 +292,16 @@ class Bucket:
         fresh: Any = {"skip_instance_cache": True}
         try:
             return FsspecStore("s3", **asking, **fresh), S3Store(name, **asking), S3Store(name, **sending)
-        except ValueError as error:
+        except (ValueError, BaseError) as error:
+            wrong = (
+                f"ca.crt in {self._credentials} is no certificate: "
+                if authority and isinstance(error, ValueError)
+                else ""
+            )
             raise StageError(
                 ExitCode.BAD_CONFIGURATION,
                 Reason.INVALID_CONFIGURATION,
-                f"{self._field}: ca.crt in {self._credentials} is no certificate: {error}",
+                f"{self._field}: {wrong}{said(str(error))}",
             ) from None
 
 

@@ -50,6 +50,11 @@ _FULL = Meaning(
     "it is full, or its quota is, at {what}. Remove what nobody needs, or have it raised",
 )
 
+_NO_ANSWER = _for_now("who gives pods their credentials does not answer")
+
+#: Who gives them on Amazon's machines: EC2's metadata, ECS's agent and EKS's.
+_METADATA = r"169\.254\.(169\.254|170\.23?)\b"
+
 #: Words of an error and what they mean: the first that fits decides. The codes are those of Amazon, MinIO, Ceph and Alibaba.
 _MEANINGS: tuple[tuple[str, Meaning], ...] = (
     (r"NoSuchBucket", _wrong("there is no such bucket")),
@@ -76,8 +81,14 @@ _MEANINGS: tuple[tuple[str, Meaning], ...] = (
             "who gives pods their credentials refuses; see the role of placement.serviceAccountName, and whom it trusts"
         ),
     ),
-    (r"performing POST REDACTED", _for_now("who gives pods their credentials does not answer")),
-    (r"169\.254\.169\.254", _wrong("the pod has no credentials. Name them in {credentials}")),
+    (r"performing POST REDACTED", _NO_ANSWER),
+    (_METADATA + r"[\s\S]*status code: (429|5\d\d)\b", _NO_ANSWER),
+    (
+        _METADATA,
+        _wrong(
+            "the pod has no credentials, or is refused them. Name them in {credentials}, or see placement.serviceAccountName"
+        ),
+    ),
     # A listing that is denied is a generic error
     (r"403 Forbidden|401 Unauthorized|InvalidToken", _wrong("it does not let us at {what}; see {credentials}")),
     (

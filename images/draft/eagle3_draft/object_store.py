@@ -86,9 +86,15 @@ class ObjectStore:
     def published(self, folder: Path, manifest: Manifest, attend: Callable[[int], None] = lambda done: None) -> None:
         paths = [folder / file.path for file in manifest.files if not file.is_part]  # those of parts are there already
         last, done = folder / MANIFEST, sum(file.size for file in manifest.files if not file.is_part)
+        seen = -1
 
         def attend_alone(sent: int) -> None:
+            nonlocal seen
             attend(sent)
+            # Not at every look: where nothing moves, the question might not be answered either, and a pod's end waits for it
+            if sent == seen:
+                return
+            seen = sent
             if self._is_there(last):  # of a pod that was taken for lost, or that took this one for lost
                 raise StageError(
                     ExitCode.INTERRUPTED,

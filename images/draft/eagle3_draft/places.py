@@ -29,7 +29,7 @@ class Place(Protocol):
     keeps: bool
 
     def check(self, folder: Path) -> None:
-        """Raises StageError where artifacts could not be looked for in a folder (StorageUnavailable)."""
+        """Raises StageError where artifacts could not be looked for, written or removed in a folder (StorageUnavailable)."""
         ...
 
     def finished(self, folder: Path, key: str) -> Manifest | None:

@@ -46,6 +46,7 @@ def fetch(source: StoredSource) -> Fetched:
     wanted = files_of(file.path for file in listed.files)
     files = [file for file in listed.files if file.path in wanted]
     folder.mkdir(parents=True, exist_ok=True)
+    artifacts.remove_partials(folder)
     size = sum(file.size for file in files)
     check_space(source.address, size, folder)
     progress, done = Progress(max(1, size), "bytes"), 0
@@ -89,18 +90,31 @@ def _manifest(bucket: Bucket, name: str, address: str) -> Manifest:
 def _download(bucket: Bucket, name: str, file: File, folder: Path) -> Iterator[int]:
     """One file, of which nothing is to be seen before it is whole and the very one; the bytes of each block that came."""
     # Of its own: a pod that was taken for lost may still write its
-    path, partial = f"{name}/{file.path}", folder / f".{file.path}.{uuid.uuid4().hex[:8]}.partial"
+    partial = folder / f".{file.path}.{uuid.uuid4().hex[:8]}.partial"
     try:
-        if (size := bucket.size(path)) == file.size:
-            with partial.open("wb") as coming:
-                for block in bucket.blocks(path):
-                    yield coming.write(block)
+        with partial.open("wb") as coming:
+            for block in _blocks(bucket, name, file):
+                yield coming.write(block)
+        if artifacts.settle(partial) != file.sha256:
+            raise _another(bucket, name, file)
+        partial.replace(folder / file.path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _blocks(bucket: Bucket, name: str, file: File) -> Iterator[bytes]:
+    """One file's bytes, where it is there and as long as it should be."""
+    path = f"{name}/{file.path}"
+    try:
+        if bucket.size(path) != file.size:
+            raise _another(bucket, name, file)
+        yield from bucket.blocks(path, file.size)
     except FileNotFoundError:
         raise _unreadable(f"{bucket.url}/{name}", f"{file.path} is missing") from None
-    if size != file.size or artifacts.settle(partial) != file.sha256:
-        partial.unlink(missing_ok=True)
-        raise _unreadable(f"{bucket.url}/{name}", f"{file.path} is not the one that its {MANIFEST} names")
-    partial.replace(folder / file.path)
+
+
+def _another(bucket: Bucket, name: str, file: File) -> StageError:
+    return _unreadable(f"{bucket.url}/{name}", f"{file.path} is not the one that its {MANIFEST} names")
 
 
 def _unreadable(address: str, what: str) -> StageError:

@@ -10,6 +10,7 @@ draft has the same address wherever it is pushed from.
 """
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -72,29 +73,31 @@ def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
     done = 0
     for file in draft.files:
         source, path = artifacts.verified(draft.folder, file.path), f"{folder}/{file.path}"
-        if not _has_file(bucket, path, file):
-            bucket.upload({path: source}, partial(_told, progress, file.path, done))
+        if not _has_file(bucket, path, file, partial(_told, progress, f"{file.path} is read back", done)):
+            bucket.upload({path: source}, partial(_told, progress, f"{file.path} is on its way", done))
         done += file.size
         progress.update(done)
 
 
-def _told(progress: Progress, name: str, before: int, sent: int) -> None:
-    progress.update(before + sent, f"{name} is on its way")
+def _told(progress: Progress, message: str, before: int, more: int) -> None:
+    progress.update(before + more, message)
 
 
-def _has_file(bucket: Bucket, path: str, file: File) -> bool:
-    """Whether a file is there, with these very bytes."""
+def _has_file(bucket: Bucket, path: str, file: File, told: Callable[[int], None]) -> bool:
+    """Whether a file is there, with these very bytes; ``told`` of those that were read."""
     with suppress(FileNotFoundError):
-        if bucket.size(path) != file.size or _digest(bucket, path) != file.sha256:
+        if bucket.size(path) != file.size or _digest(bucket, path, file.size, told) != file.sha256:
             raise _another(bucket, path)
         return True
     return False
 
 
-def _digest(bucket: Bucket, path: str) -> str:
-    digest = hashlib.sha256()
-    for block in bucket.blocks(path):
+def _digest(bucket: Bucket, path: str, size: int, told: Callable[[int], None]) -> str:
+    digest, read = hashlib.sha256(), 0
+    for block in bucket.blocks(path, size):
         digest.update(block)
+        read += len(block)
+        told(read)
     return digest.hexdigest()
 
 
