@@ -296,15 +296,20 @@ def write_whole(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
+def write_pieces(path: Path, pieces: Iterable[memoryview], before: Callable[[], None] = lambda: None) -> str:
     """Write a file as ``write_whole`` does, from pieces, and return its digest.
 
     The digest is computed beside; until both are done all pieces stay in memory.
+
+    Args:
+        path: of the file.
+        pieces: of it, in order.
+        before: called when all is written, right before the file takes its place. What it raises has the old one stay.
     """
     digest = hashlib.sha256()
     with ThreadPoolExecutor(1, "digest") as beside:
         updates = []
-        with _appearing(path) as file:
+        with _appearing(path, before) as file:
             for piece in pieces:
                 updates.append(beside.submit(digest.update, piece))
                 file.write(piece)
@@ -314,7 +319,7 @@ def write_pieces(path: Path, pieces: Iterable[memoryview]) -> str:
 
 
 @contextmanager
-def _appearing(path: Path) -> Iterator[BufferedWriter]:
+def _appearing(path: Path, before: Callable[[], None] = lambda: None) -> Iterator[BufferedWriter]:
     """A file that is there, whole, once this ends without an error; what is left otherwise goes.
 
     Two pods that write the same file at the same time do not meet before it is whole.
@@ -324,6 +329,7 @@ def _appearing(path: Path) -> Iterator[BufferedWriter]:
         with partial.open("wb") as file:
             yield file
         _set_mode(partial, FILE_MODE)
+        before()
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -352,7 +358,7 @@ def noticing_a_full_volume(folder: Path) -> Iterator[None]:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder that nobody writes to now."""
+    """Remove what killed processes left half-written in a folder. A pod that was given up and still writes there ends by it."""
     for path in folder.glob(".*.partial"):
         path.unlink(missing_ok=True)
 

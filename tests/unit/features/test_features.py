@@ -5,7 +5,7 @@ import resource
 import signal
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf, nan, prod
@@ -186,6 +186,43 @@ def test_of_two_pods_that_write_the_same_part_one_publishes_its_own_and_the_othe
     with pytest.raises(StageError, match="another pod has finished"):
         zombie.publish(**how)
     assert torch.equal(Features.open(tmp_path).train[0].hidden, theirs[0].hidden.to(HEADER.torch_dtype))
+
+
+def test_a_part_that_another_pod_finishes_while_a_shard_is_written_stays_as_it_was_finished(tmp_path: Path) -> None:
+    said, shard, ours = ids([sample(5)]), (Split.TRAIN, 0), [sample(5)]
+    successor = FeatureWriter(tmp_path, HEADER)
+    successor.write(*shard, said, ours)
+
+    class Slow(list[Sample]):
+        def __iter__(self) -> Iterator[Sample]:
+            if not (tmp_path / MANIFEST).exists():
+                successor.publish(key=KEY, made_from={}, numbers={}, provenance={})
+            return super().__iter__()
+
+    with pytest.raises(StageError, match="another pod has finished"):
+        FeatureWriter(tmp_path, HEADER).write(*shard, said, Slow([replace(ours[0], hidden=ours[0].hidden + 1)]))
+    assert not list(tmp_path.glob(".*"))
+    assert_same(Features.open(tmp_path).train[0], ours[0])
+
+
+def test_a_pod_that_is_given_up_between_a_shard_and_its_record_leaves_no_record_of_another_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one that publishes would otherwise take the shard for its own."""
+    said, shard, ours = ids([sample(5)]), (Split.TRAIN, 0), [sample(5)]
+    successor = FeatureWriter(tmp_path, HEADER)
+    successor.write(*shard, said, ours)
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as dying:
+        dying.setattr(artifacts, "write_whole", die)
+        with pytest.raises(SystemExit):
+            FeatureWriter(tmp_path, HEADER).write(*shard, said, [replace(ours[0], hidden=ours[0].hidden + 1)])
+    with pytest.raises(StageError, match="another pod writes"):
+        successor.publish(key=KEY, made_from={}, numbers={}, provenance={})
+    assert FeatureWriter(tmp_path, HEADER).resume(*shard, said) is None
 
 
 def test_a_conversation_whose_states_were_not_finite_counts_as_skipped(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def run(
         unfinished = [part for part in every if part not in there]
         own = parts.own(every, parts.index(), config.shards)
         to_make = [part for part in own if part not in there]
-        for part in to_make:  # before the free space is looked at; no other pod writes there
+        for part in to_make:  # before the free space is looked at; a pod that was given up and still writes ends by it
             artifacts.remove_partials(folder / part.name)
             if not at.keeps:  # it was made, and never got to where it is to lie
                 (folder / part.name / MANIFEST).unlink(missing_ok=True)

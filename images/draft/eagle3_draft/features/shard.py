@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,13 +52,16 @@ class Written:
     digests: list[Digests]
 
 
-def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> Written:
+def write_shard(
+    path: Path, samples: Sequence[Sample], header: Header, before: Callable[[], None] = lambda: None
+) -> Written:
     """Write conversations as one shard, atomically. Their tensors go to the file as they are, without being joined.
 
     Args:
         path: of the file.
         samples: may be none at all.
         header: says the width and the dtype of the states.
+        before: as of ``artifacts.write_pieces``.
 
     Raises:
         StageError: a sample's parts do not have one row a token, or not the header's width (FeaturesMisaligned).
@@ -74,7 +77,7 @@ def write_shard(path: Path, samples: Sequence[Sample], header: Header) -> Writte
             beside.submit(Digests.of, {name: parts[number] for name, parts in apart.items()}, header)
             for number in range(len(rows))
         ]
-        sha256 = artifacts.write_pieces(path, every)
+        sha256 = artifacts.write_pieces(path, every, before)
         return Written(sha256, [digest.result() for digest in digests])
 
 

@@ -2,7 +2,7 @@
 
 One pod writes a part. A second one comes where the first was given up on a node that was lost, and runs on all the same: its states may
 differ in their last bits, and a store of both would be nobody's. So who finds the part finished stops, and who finds
-that a shard is no longer the file that it wrote does not publish.
+that the record of a shard is no longer the one that it wrote does not publish.
 """
 
 import hashlib
@@ -73,8 +73,6 @@ class FeatureWriter:
         self.header = header
         self._records: dict[Split, dict[int, ShardRecord]] = {split: {} for split in Split}
         self._durable: set[tuple[Split, int]] = set()
-        #: Which file each shard is, as it was written or resumed.
-        self._own: dict[tuple[Split, int], tuple[int, int]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def resume(self, split: Split, number: int, token_ids: Sequence[Sequence[int]]) -> ShardRecord | None:
@@ -83,17 +81,15 @@ class FeatureWriter:
         Args:
             token_ids: of the conversations that belong into the shard.
         """
-        shard = self.folder / shard_name(split, number)
         try:
-            record = ShardRecord.model_validate_json(self._record(split, number).read_bytes())
-            own = _identity(shard)
-            whole = record.plan == self._plan(token_ids) and record.sha256 == artifacts.file_digest(shard)
-        except (OSError, ValidationError):
-            return None
-        if not whole:
+            record = self._recorded(split, number)
+            if record is None or record.plan != self._plan(token_ids):
+                return None
+            if record.sha256 != artifacts.file_digest(self.folder / shard_name(split, number)):
+                return None
+        except OSError:
             return None
         self._records[split][number] = record
-        self._own[split, number] = own
         return record
 
     def write(
@@ -111,10 +107,9 @@ class FeatureWriter:
             StageError: a sample's parts do not have one row a token (FeaturesMisaligned); another pod has finished the store
                 meanwhile (Interrupted).
         """
-        if (self.folder / MANIFEST).exists():
-            raise self._of_another("has finished")
         finite = samples if all_finite(samples) else [sample for sample in samples if sample.is_finite()]
-        written = write_shard(self.folder / shard_name(split, number), finite, self.header)
+        shard = self.folder / shard_name(split, number)
+        written = write_shard(shard, finite, self.header, before=lambda: self._make_way(split, number))
         record = ShardRecord(
             plan=self._plan(token_ids),
             sha256=written.sha256,
@@ -125,7 +120,6 @@ class FeatureWriter:
         )
         artifacts.write_whole(self._record(split, number), json.dumps(record.to_json()).encode())
         self._records[split][number] = record
-        self._own[split, number] = _identity(self.folder / shard_name(split, number))
         return record
 
     def sync(self, split: Split, number: int) -> None:
@@ -181,15 +175,24 @@ class FeatureWriter:
             },
         )
 
+    def _make_way(self, split: Split, number: int) -> None:
+        """Before a shard takes its place: one of a finished store stays, and a record never lies beside another's shard."""
+        self._require_unfinished()
+        self._record(split, number).unlink(missing_ok=True)
+
     def _require_own(self) -> None:
-        if (self.folder / MANIFEST).exists():
-            raise self._of_another("has finished")
-        try:
-            own = all(_identity(self.folder / shard_name(*shard)) == known for shard, known in self._own.items())
-        except FileNotFoundError:
-            own = False
+        self._require_unfinished()
+        own = all(
+            self._recorded(split, number) == record
+            for split, records in self._records.items()
+            for number, record in records.items()
+        )
         if not own:
             raise self._of_another("writes")
+
+    def _require_unfinished(self) -> None:
+        if (self.folder / MANIFEST).exists():
+            raise self._of_another("has finished")
 
     def _of_another(self, does: str) -> StageError:
         return StageError(
@@ -201,6 +204,13 @@ class FeatureWriter:
     def _plan(self, token_ids: Sequence[Sequence[int]]) -> str:
         return hashlib.sha256(repr([self.header.to_json(), [list(ids) for ids in token_ids]]).encode()).hexdigest()
 
+    def _recorded(self, split: Split, number: int) -> ShardRecord | None:
+        """The record that lies beside a shard, whosever it is."""
+        try:
+            return ShardRecord.model_validate_json(self._record(split, number).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
     def _record(self, split: Split, number: int) -> Path:
         return self.folder / f".{shard_name(split, number)}.json"
 
@@ -211,12 +221,6 @@ class FeatureWriter:
             for path in self.folder.glob(f"{split}-*.safetensors"):
                 if path.name not in wanted:
                     path.unlink()
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Which file it is: one that replaces it has another."""
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns
 
 
 def publish_store(
