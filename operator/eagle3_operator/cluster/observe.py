@@ -17,8 +17,8 @@ from eagle3_operator.cluster import parse
 from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
+from eagle3_operator.cluster.readings import Reading, Readings
 from eagle3_operator.cluster.servers import Servers
-from eagle3_operator.decide import times
 from eagle3_operator.judge import counters, promql
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Service
@@ -55,7 +55,7 @@ class Observer:
         self._claims = Kept(client, "PersistentVolumeClaim", seconds=CLAIMS_KEPT_SECONDS)
         self._budgets = Kept(client, "PodDisruptionBudget", seconds=BUDGETS_KEPT_POLLS * poll_seconds)
         self._servers = Servers()
-        self._poll_seconds = poll_seconds
+        self._readings = Readings(seconds=poll_seconds)
 
     def observe(self, obj: Eagle3Draft, status: Eagle3DraftStatus, now: datetime) -> Seen:
         """The children as they are.
@@ -82,7 +82,7 @@ class Observer:
         }
         served = {made.name: made for made in (parse.service_from(one, owner=owner) for one in services)}
         observation = Observation(
-            jobs={made.name: made for made in (self._job(obj, run, pods, status, now) for run in runs)},
+            jobs={made.name: made for made in (self._job(obj, run, pods, now) for run in runs)},
             deployments=revisions,
             services=served,
             budget=self._budget(obj, served.get(obj.metadata.name), metadata) if deployments else None,
@@ -205,35 +205,27 @@ class Observer:
                 return None
             raise
 
-    def _job(self, obj: Eagle3Draft, run: parse.Run, pods: list[Json], status: Eagle3DraftStatus, now: datetime) -> Job:
+    def _job(self, obj: Eagle3Draft, run: parse.Run, pods: list[Json], now: datetime) -> Job:
         made = parse.job_from(run, pods, owner=obj.metadata.uid)
         running = [pod for pod in made.pods if pod.started and pod.phase == "Running" and not pod.terminating]
         if made.finished or not running:
             return made
-        if known := self._known_progress(made, status, now):
-            return replace(made, progress=known)
         if made.completions == 1:  # a pod that is replaced may run on for a moment
             running = [max(running, key=lambda pod: pod.created_at)]
-        logs = [self._log(_named(pods, pod.name), PROGRESS_LINES) for pod in running]
+        read = self._reading([_named(pods, pod.name) for pod in running], made, now)
+        return replace(made, progress=read.progress, progress_problem=read.problem)
+
+    def _reading(self, running: list[Json], job: Job, now: datetime) -> Reading:
+        """What the logs of a Job's running pods say, or said a moment ago."""
+        read = tuple(pod["metadata"]["uid"] for pod in running)
+        if known := self._readings.get(read, now):
+            return known
+        logs = [self._log(pod, PROGRESS_LINES) for pod in running]
         said = [progress for log, _ in logs if (progress := Progress.last(log))]
-        return replace(
-            made,
-            progress=parse.together(said, made.succeeded, made.completions),
-            progress_problem=next((problem for _, problem in logs if problem), ""),
-        )
-
-    def _known_progress(self, job: Job, status: Eagle3DraftStatus, now: datetime) -> Progress | None:
-        """The progress in the status while that is fresh.
-
-        Every status write comes back as an event: reading the log each time would make a loop as fast as the log.
-        """
-        for stage in status.stages:
-            if stage.name == job.stage and stage.key == job.key and stage.progress is not None:
-                said = stage.progress
-                if times.age(said.heard or said.time, now) < self._poll_seconds:
-                    time = times.parse(said.time).timestamp()
-                    return Progress(done=said.done, seconds_left=said.seconds_left, message=said.message, time=time)
-        return None
+        problem = next((problem for _, problem in logs if problem), "")
+        reading = Reading(parse.together(said, job.succeeded, job.completions), problem)
+        self._readings.keep(read, now, reading)
+        return reading
 
     def _deployment(self, obj: Eagle3Draft, deployment: Json, pods: list[Json]) -> Deployment | None:
         made = parse.deployment_from(deployment, pods, owner=obj.metadata.uid)

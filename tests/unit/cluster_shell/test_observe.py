@@ -1,16 +1,16 @@
 """What is asked of the API server to see an object's children. What it answers is tested in tests/cluster."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
 
 from eagle3_api import KIND
-from eagle3_api.jobs import StageName
+from eagle3_api.jobs import Progress, StageName
 from eagle3_api.spec import Eagle3Draft
-from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
+from eagle3_api.status import Eagle3DraftStatus, StageProgress, StageState, StageStatus
 from eagle3_operator.cluster.client import ApiError, Client, NotFoundError
 from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.observe import Observer
@@ -34,6 +34,8 @@ class ClientThatNotesWhatItIsAsked(Client):
         self.budget: Json | None = None
         self.asked: list[str] = []
         self.no_jobsets: ApiError | None = None
+        self.pods: list[Json] = []
+        self.words: str | ApiError = ""
 
     def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
         self.asked.append(kind)
@@ -42,7 +44,13 @@ class ClientThatNotesWhatItIsAsked(Client):
         if labels in ("", f"{names.NAME_LABEL}!=kimi"):  # whoever else is in the namespace
             return self.others.get(kind, [])
         mine = [one for one in self.services.values() if "ownerReferences" in one["metadata"]]
-        return {"Job": self.jobs, "Service": mine, "Deployment": self.deployments}.get(kind, [])
+        return {"Job": self.jobs, "Service": mine, "Deployment": self.deployments, "Pod": self.pods}.get(kind, [])
+
+    def log(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+        self.asked.append(f"log of {pod}")
+        if isinstance(self.words, ApiError):
+            raise self.words
+        return self.words
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         assert cached
@@ -280,3 +288,58 @@ def test_a_budget_is_looked_at_once_in_a_while_and_anew_when_it_does_not_follow_
     assert client.asked.count("kimi-servers") == 2
     assert seen(selected="r3", guarded="r2") == 2
     assert client.asked.count("kimi-servers") == 3
+
+
+def running(job: Json, name: str = "kimi-train-k3-x") -> Json:
+    """The pod of a Job, at work."""
+    owner = {"uid": job["metadata"]["uid"], "controller": True}
+    born = "2026-11-29T11:00:00Z"
+    state = {"name": "main", "state": {"running": {"startedAt": born}}}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "llm",
+            "uid": f"uid-{name}",
+            "creationTimestamp": born,
+            "ownerReferences": [owner],
+        },
+        "spec": {"containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "containerStatuses": [state]},
+    }
+
+
+def test_a_log_is_read_once_a_poll_however_often_an_object_is_looked_at() -> None:
+    """Progress is told once a percent or a minute: that it was told long ago is no reason to read it at every look."""
+    made = job(StageName.TRAIN, "k3")
+    client = ClientThatNotesWhatItIsAsked([made])
+    client.pods = [running(made)]
+    observer = Observer(client, {}, poll_seconds=10)
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": SPEC})
+    heard = StageProgress(done=0.1, time="2026-11-29T11:59:00Z", heard="2026-11-29T11:59:05Z")
+    stage = StageStatus(name=StageName.TRAIN, key="k3", state=StageState.RUNNING, progress=heard)
+
+    def seen(seconds: float) -> tuple[float | None, str]:
+        now = NOW + timedelta(seconds=seconds)
+        seen = observer.observe(obj, Eagle3DraftStatus(stages=[stage]), now).observation.jobs["kimi-train-k3"]
+        return seen.progress.done if seen.progress else None, seen.progress_problem
+
+    client.words = Progress(done=0.101, time=NOW.timestamp()).dump()
+    assert seen(0) == (0.101, "")
+    client.words = Progress(done=0.102, time=NOW.timestamp()).dump()
+    assert [seen(3), seen(9.9)] == [(0.101, ""), (0.101, "")]
+    assert client.asked.count("log of kimi-train-k3-x") == 1
+    assert seen(10) == (0.102, "")
+    client.words = ApiError("GET log", 500, "", "the kubelet is away")
+    assert seen(20) == seen(25) == (None, "GET log: the kubelet is away (500 )")
+    assert client.asked.count("log of kimi-train-k3-x") == 3
+
+
+def test_the_log_of_a_pod_that_takes_anothers_place_is_read_at_once() -> None:
+    made = job(StageName.TRAIN, "k3")
+    client = ClientThatNotesWhatItIsAsked([made])
+    observer = Observer(client, {}, poll_seconds=10)
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": SPEC})
+    for name in ("kimi-train-k3-x", "kimi-train-k3-y"):
+        client.pods = [running(made, name)]
+        observer.observe(obj, Eagle3DraftStatus(), NOW)
+    assert client.asked.count("log of kimi-train-k3-y") == 1

@@ -1,0 +1,53 @@
+"""What the logs of running Jobs said last, each read once in a while.
+
+Every status write comes back as an event, and so does whatever happens to a pod: reading the logs each time would make a
+loop as fast as they are.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from eagle3_api.jobs import Progress
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was found in the logs of a Job's pods.
+
+    Attributes:
+        progress: what they said together; None where they have said nothing yet.
+        problem: why one could not be read, if so.
+    """
+
+    progress: Progress | None
+    problem: str = ""
+
+
+class Readings:
+    """The last readings, by the pods whose logs they are of. Safe to share between threads.
+
+    Args:
+        seconds: after which the logs of the same pods are read anew.
+    """
+
+    def __init__(self, *, seconds: float) -> None:
+        self._lasts = timedelta(seconds=seconds)
+        self._lock = threading.Lock()
+        #: When each was made, the oldest first.
+        self._kept: OrderedDict[tuple[str, ...], tuple[datetime, Reading]] = OrderedDict()
+
+    def get(self, pods: tuple[str, ...], now: datetime) -> Reading | None:
+        """What was read of these pods (their UIDs) a moment ago; None where it is to be read anew."""
+        with self._lock:
+            while self._kept and now - next(iter(self._kept.values()))[0] >= self._lasts:
+                self._kept.popitem(last=False)
+            known = self._kept.get(pods)
+            return known[1] if known else None
+
+    def keep(self, pods: tuple[str, ...], now: datetime, reading: Reading) -> None:
+        """Remember what was read just now."""
+        with self._lock:
+            self._kept.pop(pods, None)
+            self._kept[pods] = (now, reading)
