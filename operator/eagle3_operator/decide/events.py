@@ -96,7 +96,9 @@ def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
     answers = spec.data is not None and spec.data.regeneration is not None
     size = Size(facts.active_parameters, facts.weight_bytes)
     hours = extraction_hours(facts.expected_tokens, size, gpus=extract.gpus, pods=extract.shards, answers=answers)
-    return f", about {times.duration(hours * 3600)} on H200s"
+    seconds = hours * 3600
+    # Of less than that, most is the start of the engine, which this does not count
+    return f", about {times.duration(seconds)} on H200s" if seconds >= 60 else ""
 
 
 def _outcome(stage: StageStatus, spec: Eagle3DraftSpec) -> str:

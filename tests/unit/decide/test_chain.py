@@ -112,8 +112,9 @@ def test_the_end_of_a_training_is_told_with_its_measure_its_speed_and_its_report
         ({"gpus": 8}, {"regenerate": {"enabled": True}}, 32 * 10**9, "about 2.8h on H200s"),
         ({"gpus": 8}, {}, None, "8 GPUs, about 2.29 TiB at fp8 (estimated from 87.8 M tokens)"),
         ({"gpus": 0}, {}, 32 * 10**9, "0 GPUs, about 2.29 TiB at fp8 (estimated from 87.8 M tokens)"),
+        ({"gpus": 8}, {}, 10**6, "8 GPUs, about 2.29 TiB at fp8 (estimated from 87.8 M tokens)"),
     ],
-    ids=["a pod", "two pods", "answers", "a target of unknown size", "no GPU"],
+    ids=["a pod", "two pods", "answers", "a target of unknown size", "no GPU", "less than a minute"],
 )  # fmt: skip
 def test_the_start_of_an_extraction_tells_its_gpus_bytes_and_hours(
     extract: dict[str, Any], data: dict[str, Any], parameters: int | None, told: str
