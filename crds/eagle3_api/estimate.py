@@ -142,9 +142,9 @@ class Estimate:
     def bytes(self) -> int:
         return self.tokens * self.per_token
 
-    def hours(self, tokens_per_second: float, pods: int) -> float:
-        """Hours of so many pods that each extract at this rate."""
-        return self.tokens / (tokens_per_second * pods) / 3600
+    def seconds(self, tokens_per_second: float, pods: int) -> float:
+        """Seconds of so many pods that each extract at this rate."""
+        return self.tokens / (tokens_per_second * pods)
 
 
 def estimate(

@@ -63,8 +63,8 @@ def answer_rate(size: Size, gpus: int, gpu: Gpu = H200) -> float:
     return TOGETHER / (reading + TOGETHER / prefill_rate(size, gpus, gpu))
 
 
-def extraction_hours(tokens: float, size: Size, *, gpus: int, pods: int, answers: bool, gpu: Gpu = H200) -> float:
-    """Hours that an extraction takes.
+def extraction_seconds(tokens: float, size: Size, *, gpus: int, pods: int, answers: bool, gpu: Gpu = H200) -> float:
+    """Seconds that an extraction takes.
 
     Args:
         tokens: of all conversations.
@@ -75,7 +75,7 @@ def extraction_hours(tokens: float, size: Size, *, gpus: int, pods: int, answers
         gpu: of which kind.
     """
     seconds = tokens / prefill_rate(size, gpus, gpu) + (tokens / answer_rate(size, gpus, gpu) if answers else 0.0)
-    return seconds / pods / 3600
+    return seconds / pods
 
 
 def size_of(config: Mapping[str, Any]) -> Size:

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, redirect_stdout
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -50,6 +49,7 @@ from eagle3_draft.termination import interrupted, interrupting
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
 from objectstore import BUCKET, Server, dripping, serving, stuck
+from operating.counting import serving_http
 from stages.reading_rank import Counting
 from testcluster.wait import wait_for
 from unit.train import corpus
@@ -540,11 +540,8 @@ def exchange(tmp_path: Path) -> Iterator[tuple[str, str]]:
     authority, certificate, key = certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with HTTPServer(("127.0.0.1", 0), Exchange) as service:
-        service.socket = context.wrap_socket(service.socket, server_side=True)
-        Thread(target=service.serve_forever, daemon=True).start()
-        yield f"https://127.0.0.1:{service.server_port}", authority.read_text()
-        service.shutdown()
+    with serving_http(Exchange, tls=context) as port:
+        yield f"https://127.0.0.1:{port}", authority.read_text()
 
 
 @pytest.mark.parametrize(
@@ -610,15 +607,11 @@ def test_who_gives_a_pod_its_keys_on_its_node_is_told_from_the_store(
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
 
-    with HTTPServer(("127.0.0.1", 0), Refusing) as node:
-        Thread(target=node.serve_forever, daemon=True).start()
-        monkeypatch.setenv(
-            "http_proxy", f"http://127.0.0.1:{node.server_port}"
-        )  # which stands for the node's own addresses
+    with serving_http(Refusing) as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")  # which stands for the node's own addresses
         store = ObjectStoreConfig(url=f"s3://{BUCKET}", endpoint="http://s3.test", cache_bytes=1)
         with pytest.raises(StageError, match=words) as raised:
             ObjectStore(store, tmp_path, IMPATIENT).check(tmp_path / "llm")
-        node.shutdown()
     assert (raised.value.code, raised.value.reason) == (code, Reason.STORAGE_UNAVAILABLE)
 
 

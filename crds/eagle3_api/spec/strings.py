@@ -11,17 +11,14 @@ Label = Annotated[str, StringConstraints(max_length=317)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
+_ABSOLUTE = StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$")
 Path = Annotated[
     str,
-    StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$"),
+    _ABSOLUTE,
     Says("a path as pods see it, which begins with / and leads into a volume of placement.volumes"),
 ]
 
-MountPath = Annotated[
-    str,
-    StringConstraints(min_length=2, max_length=512, pattern=r"^/[^\x00]*$"),
-    Says("where pods see the volume: a path that begins with /"),
-]
+MountPath = Annotated[str, _ABSOLUTE, Says("where pods see the volume: a path that begins with /")]
 
 #: ``organisation/name`` of a hub.
 _REPOSITORY = r"[A-Za-z0-9][-A-Za-z0-9._]{0,95}/[A-Za-z0-9][-A-Za-z0-9._]{0,95}"

@@ -52,7 +52,7 @@ class Patience:
             before all of it has gone.
         trying: seconds after which what was given up, or refused for the moment, is not tried again.
         transfer: seconds in which a file, or a piece of it, must have got there.
-        pause: seconds before the second try, the longer the more there were before; ``pauses`` at most.
+        pause: seconds before the second try, and the longer the more there were before; ``longest_pause`` at most.
     """
 
     connecting: float = 10
@@ -60,7 +60,7 @@ class Patience:
     trying: float = 90
     transfer: float = 600
     pause: float = 0.2
-    pauses: float = 15
+    longest_pause: float = 15
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Bucket:
             "retry_timeout": timedelta(seconds=patience.trying),
             "backoff": {
                 "init_backoff": timedelta(seconds=patience.pause),
-                "max_backoff": timedelta(seconds=patience.pauses),
+                "max_backoff": timedelta(seconds=patience.longest_pause),
                 "base": 2,
             },
         }

@@ -84,8 +84,8 @@ class ObjectStore:
         return True
 
     def published(self, folder: Path, manifest: Manifest, attend: Callable[[int], None] = lambda done: None) -> None:
-        paths = [folder / file.path for file in manifest.files if not file.is_part]  # those of parts are there already
-        last, done = folder / MANIFEST, sum(file.size for file in manifest.files if not file.is_part)
+        own = [file for file in manifest.files if not file.is_part]  # those of parts are there already
+        paths, last, done = [folder / file.path for file in own], folder / MANIFEST, sum(file.size for file in own)
         seen = -1
 
         def attend_alone(sent: int) -> None:

@@ -158,7 +158,7 @@ def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | No
     each = f"{gpus} GPU{'' if gpus == 1 else 's'} at {tokens_per_second:,.0f} tokens/s"
     written = readable_bytes(tokens_per_second * chosen.per_token)
     return (
-        f"{duration(chosen.hours(tokens_per_second, pods) * 3600)} on "
+        f"{duration(chosen.seconds(tokens_per_second, pods))} on "
         + (f"{pods} pods, each of {each}" if pods > 1 else f"a pod of {each}")
         + f", if the volume takes {written}/s of each"
     )
@@ -171,7 +171,7 @@ def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, po
         return []
     told = f"the target's own, at most {asked.max_tokens:,} tokens each, and the tokens above must have counted them"
     if tokens_per_second is not None:
-        longest = duration(chosen.hours(tokens_per_second, pods) * 3600)
+        longest = duration(chosen.seconds(tokens_per_second, pods))
         told += f"; up to {longest} more at {tokens_per_second:,.0f} tokens/s a pod"
     return [("answers", told)]
 

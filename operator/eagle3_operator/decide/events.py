@@ -17,7 +17,7 @@ from eagle3_api.jobs import (
     StageName,
     TrainResult,
 )
-from eagle3_api.rates import Size, extraction_hours
+from eagle3_api.rates import Size, extraction_seconds
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
 from eagle3_operator.decide import times
@@ -95,8 +95,7 @@ def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
         return ""
     answers = spec.data is not None and spec.data.regeneration is not None
     size = Size(facts.active_parameters, facts.weight_bytes)
-    hours = extraction_hours(facts.expected_tokens, size, gpus=extract.gpus, pods=extract.shards, answers=answers)
-    seconds = hours * 3600
+    seconds = extraction_seconds(facts.expected_tokens, size, gpus=extract.gpus, pods=extract.shards, answers=answers)
     # Of less than that, most is the start of the engine, which this does not count
     return f", about {times.duration(seconds)} on H200s" if seconds >= 60 else ""
 

@@ -32,6 +32,7 @@ from eagle3_operator.manifests.pods import (
     library,
     pod_spec,
     root_mount,
+    scraping,
     shared_memory,
     user_mounts,
 )
@@ -199,7 +200,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                     "labels": {**(placement.labels or {}), **names.labels(name, stage=stage)},
                     # Who scrapes, and where, is the user's to say otherwise; those of eagle3.dev the schema keeps for us.
                     "annotations": {
-                        **_scraping(stage),
+                        **(scraping(METRICS_PORT) if stage is StageName.TRAIN else {}),
                         **(placement.annotations or {}),
                         CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json()),
                     },
@@ -262,13 +263,6 @@ def _ports(stage: StageName) -> Manifest:
     if stage is not StageName.TRAIN:
         return {}
     return {"ports": [{"name": METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"}]}
-
-
-def _scraping(stage: StageName) -> dict[str, str]:
-    """By which a Prometheus without its operator finds it."""
-    if stage is not StageName.TRAIN:
-        return {}
-    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
 
 
 def _mounts(obj: Eagle3Draft, config: JobConfig) -> tuple[Mount, ...]:

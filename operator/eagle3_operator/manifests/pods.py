@@ -239,6 +239,11 @@ def _environment(program: Program, placement: Placement) -> list[Manifest]:
     return [{"name": name, **body} for name, body in variables.items()]
 
 
+def scraping(port: int) -> dict[str, str]:
+    """By which a Prometheus without its operator finds a pod."""
+    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(port)}
+
+
 def _variable(variable: EnvironmentVariable) -> Manifest:
     if variable.secret_key_ref is not None:
         return {"valueFrom": {"secretKeyRef": variable.secret_key_ref.to_json()}}

@@ -18,6 +18,7 @@ from eagle3_operator.manifests.pods import (
     annotation_file,
     pod_spec,
     root_mount,
+    scraping,
     shared_memory,
     user_mounts,
 )
@@ -86,7 +87,7 @@ def deployment(
                     "labels": {**(placement.labels or {}), **labels},
                     # Who scrapes, and where, is the user's to say otherwise; those of eagle3.dev the schema keeps for us.
                     "annotations": {
-                        **_scraping(obj.spec),
+                        **scraping(serving(obj.spec).port),
                         **(placement.annotations or {}),
                         **_adaptive(obj.spec, draft),
                     },
@@ -171,11 +172,6 @@ def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None) -> 
 
 def _adapts(spec: Eagle3DraftSpec, draft: str | None) -> bool:
     return draft is not None and serving(spec).speculative.mode == "Auto"
-
-
-def _scraping(spec: Eagle3DraftSpec) -> dict[str, str]:
-    """By which a Prometheus without its operator finds it."""
-    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(serving(spec).port)}
 
 
 def _adaptive(spec: Eagle3DraftSpec, draft: str | None) -> dict[str, str]:

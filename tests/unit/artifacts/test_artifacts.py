@@ -303,8 +303,10 @@ def test_two_pods_that_write_the_same_file_at_the_same_time_do_not_meet(tmp_path
 
 def test_a_file_system_that_cannot_make_a_folder_durable_is_none_to_fail_on() -> None:
     """As some network file systems; of those here it is the kernel's own."""
+    folder = os.open("/proc", os.O_RDONLY)
     with pytest.raises(OSError, match="Invalid argument"):
-        os.fsync(os.open("/proc", os.O_RDONLY))
+        os.fsync(folder)
+    os.close(folder)
     artifacts.sync_folder(Path("/proc"))
 
 
