@@ -29,7 +29,7 @@ class Processes:
     def __init__(self, folder: Path, logs: Path, *, tied: bool) -> None:
         self._folder = folder
         self._logs = logs
-        self._prefix = ["setpriv", "--pdeathsig", "KILL"] if tied else []
+        self._prefix = tied_to(os.getpid()) if tied else []
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str | Path], *, pass_fds: Sequence[int] = ()) -> int:
@@ -84,6 +84,14 @@ class Processes:
 
         wait_for(f"the end of the processes of {self._folder}", 30, none_left)
         self._started.clear()
+
+
+def tied_to(parent: int) -> list[str]:
+    """What to write before a command so that it ends with the process `parent`, which starts it.
+
+    The kernel tells only of an end that comes after it was asked to; whether the parent ended before, the child looks.
+    """
+    return ["setpriv", "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] || exit 1; exec "$@"', str(parent)]
 
 
 def _without_proxies(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 
 from testcluster import slots, system, wait_for
 from testcluster.build import MODULES
-from testcluster.processes import ProcessEndedError, Processes, marked, run
+from testcluster.processes import ProcessEndedError, Processes, marked, run, tied_to
 
 FOREVER = ["sleep", "3600"]
 
@@ -50,23 +51,32 @@ def test_a_process_that_ended_by_itself_is_named_with_the_end_of_its_log(tmp_pat
 
 
 def test_a_tied_process_ends_with_the_run_that_was_killed(tmp_path: Path) -> None:
+    running = tmp_path / "running"
     program = f"""
-import time
+import os, signal
 from pathlib import Path
+from testcluster import wait_for
 from testcluster.processes import Processes
-Processes(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}), tied=True).start("forever", {FOREVER!r})
-print("started", flush=True)
-time.sleep(3600)
+processes = Processes(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}), tied=True)
+processes.start("forever", ["sh", "-c", "touch {running}; exec sleep 3600"])
+wait_for("the tied process", 30, Path({str(running)!r}).exists)
+os.kill(os.getpid(), signal.SIGKILL)
 """
     environment = {**os.environ, "PYTHONPATH": str(MODULES.parents[1])}
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as parent:
-        try:
-            assert parent.stdout and parent.stdout.readline() == b"started\n"
-            wait_for("the tied process", 10, lambda: list(marked(tmp_path)))
-        finally:
-            parent.kill()
+    killed = subprocess.run([sys.executable, "-c", program], check=False, env=environment)
 
+    assert killed.returncode == -signal.SIGKILL
     wait_for("the end of the tied process", 10, lambda: not list(marked(tmp_path)))
+
+
+def test_a_tied_process_does_not_begin_when_its_run_was_killed_before_it_could_be_told(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    tied_to_this = tied_to(os.getpid())
+
+    assert subprocess.run([*tied_to_this, "touch", begun], check=False).returncode == 0 and begun.exists()
+    begun.unlink()
+    orphan = ["sh", "-c", '"$@" & wait', "another parent", *tied_to_this]
+    assert subprocess.run([*orphan, "touch", begun], check=False).returncode == 0 and not begun.exists()
 
 
 def test_a_program_that_fails_tells_what_it_said() -> None:
