@@ -7,6 +7,9 @@ from pydantic import Field
 
 from eagle3_api.base import Model
 
+#: The user that both images have: "nonroot" in distroless ones.
+NOBODY = 65532
+
 
 class PrometheusServer(Model):
     """A Prometheus that objects may name in ``spec.watch.prometheus.name``."""
@@ -24,6 +27,10 @@ class Settings(Model):
         "eagle3-draft:dev", description="Our small image: Inspect, Probe, and the wheel for the rest."
     )
     image_pull_policy: str = "IfNotPresent"
+    user: int | None = Field(
+        NOBODY,
+        description="User, group and fsGroup of objects' pods that name none in their placement; None leaves them to the cluster.",
+    )
     prometheus: dict[str, PrometheusServer] = Field(default_factory=dict)
     allowed_service_accounts: list[str] = Field(
         default_factory=list, description="What objects may name in placement.serviceAccountName, in any namespace."

@@ -116,12 +116,17 @@ def test_without_values_the_operator_reads_its_own_defaults() -> None:
     assert settings(rendered()) == Settings(draft_image="eagle3-operator/draft:0.1.0")
 
 
+def test_a_cluster_may_choose_the_user_of_pods() -> None:
+    assert settings(rendered("pods.user=null")).user is None
+
+
 def test_values_reach_the_operators_settings() -> None:
     read = settings(
         rendered(
             "draftImage.repository=registry.example.com/draft",
             "draftImage.tag=v2",
-            "draftImage.pullPolicy=Always",
+            "pods.imagePullPolicy=Always",
+            "pods.user=1000",
             "watchNamespace=llm",
             "operator.workers=3",
             "operator.pollSeconds=5",
@@ -141,6 +146,7 @@ def test_values_reach_the_operators_settings() -> None:
     assert read == Settings(
         draft_image="registry.example.com/draft:v2",
         image_pull_policy="Always",
+        user=1000,
         namespace="llm",
         workers=3,
         poll_seconds=5,
@@ -441,6 +447,9 @@ def test_the_alerts_are_over_metrics_that_the_operator_tells_and_stand_in_the_ru
         ("operator.workers=0", "at '/operator/workers': minimum: got 0, want 1"),
         ("operator.logLevel=loud", "at '/operator/logLevel'"),
         ("image.pullPolicy=Sometimes", "at '/image/pullPolicy'"),
+        ("draftImage.pullPolicy=Always", "at '/draftImage/pullPolicy'"),
+        ("pods.imagePullPolicy=Sometimes", "at '/pods/imagePullPolicy'"),
+        ("pods.user=0", "at '/pods/user': minimum: got 0, want 1"),
         ("metrics.port=8080", "at '/metrics/port'"),
         ("prometheus.servers.default.url=prometheus:9090", "at '/prometheus/servers/default/url'"),
         ("prometheus.servers.default.timeoutSeconds=5", "missing property 'url'"),
@@ -470,8 +479,8 @@ EVERY_VALUE: Manifest = {
         "repository": "registry.example.com/draft",
         "tag": "v2",
         "digest": f"sha256:{'b' * 64}",
-        "pullPolicy": "Never",
     },
+    "pods": {"imagePullPolicy": "Never", "user": 1000},
     "imagePullSecrets": [{"name": "registry"}],
     "nameOverride": "drafts",
     "fullnameOverride": "the-drafts",

@@ -8,7 +8,7 @@ from pathlib import Path
 import dockerfile
 import pytest
 
-from eagle3_operator.manifests.pods import NOBODY
+from eagle3_operator.settings import NOBODY
 from testbed import images
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_an_image_runs_as_the_user_that_pods_have(recipe: Path) -> None:
     assert user == (f"{NOBODY}:{NOBODY}",)
     assert last == "ENTRYPOINT"
     chart = (ROOT / "helm/eagle3-operator/values.yaml").read_text()
-    assert set(re.findall(r"runAs(?:User|Group): (\d+)", chart)) == {str(NOBODY)}
+    assert set(re.findall(r"(?:runAsUser|runAsGroup|user): (\d+)", chart)) == {str(NOBODY)}
 
 
 @recipes

@@ -5,7 +5,7 @@ become the schema, constant defaults become the API server's defaults, and ``rul
 what to do. Values that depend on the target (layers, digests, estimates) have no default here: Inspect derives them and
 reports them in ``status.resolved``.
 
-A module for each section, by its name, with the rules that stand in it; ``whole`` has the object and the rules between
+A module for each section, by its name, with the rules that stand in it; ``object`` has the object and the rules between
 sections. All names are here too.
 """
 

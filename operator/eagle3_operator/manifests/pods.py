@@ -18,9 +18,6 @@ from eagle3_operator.settings import Settings
 
 GPU = "nvidia.com/gpu"
 
-#: User, group and group of the volumes, where the user names none: "nonroot" in distroless images.
-NOBODY = 65532
-
 #: What a large pod asks for at least. One that asks for no memory is the first to be killed when its node runs out of it, and is
 #: not taken at all where a namespace has a quota.
 LARGE: Mapping[str, str] = {"cpu": "200m", "memory": "1Gi"}
@@ -169,7 +166,7 @@ def pod_spec(program: Program, placement: Placement, settings: Settings, *, rest
         # A Service called "sglang" would otherwise put SGLANG_PORT and the like into the environment.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": program.grace,
-        "securityContext": _pod_security(placement),
+        "securityContext": _pod_security(placement, settings.user),
         "tolerations": _tolerations(placement),
         "containers": [_main_container(program, placement, settings, mounts)],
         "volumes": volumes,
@@ -274,16 +271,19 @@ def _tolerations(placement: Placement) -> list[Manifest]:
     return users if ours in users else [*users, ours]
 
 
-def _pod_security(placement: Placement) -> Manifest:
+def _pod_security(placement: Placement, user: int | None) -> Manifest:
     made: Manifest = {
         "runAsNonRoot": True,
-        "runAsUser": placement.run_as_user or NOBODY,
-        "runAsGroup": placement.run_as_group or NOBODY,
-        "fsGroup": placement.fs_group or NOBODY,
         # A volume of terabytes must not be walked at every start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+    chosen = {
+        "runAsUser": placement.run_as_user or user,
+        "runAsGroup": placement.run_as_group or user,
+        "fsGroup": placement.fs_group or user,
+    }
+    made |= {name: number for name, number in chosen.items() if number is not None}
     if placement.supplemental_groups:
         made["supplementalGroups"] = list(placement.supplemental_groups)
     return made

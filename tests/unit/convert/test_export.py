@@ -259,6 +259,14 @@ def test_the_command_writes_it_and_says_how_to_serve_it(tmp_path: Path, capsys: 
     )
 
 
+def test_the_command_writes_nothing_for_a_target_that_nobody_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(tmp_path), str(tmp_path / "there")]) == ExitCode.BAD_CONFIGURATION
+    assert "--verifier ORG/NAME" in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
+
+
 def test_a_shared_head_needs_the_target_that_it_is_shared_with(tmp_path: Path) -> None:
     draft = make()
     (tmp_path / "here").mkdir()

@@ -8,20 +8,21 @@ from eagle3_api.jobs import StageName
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment
+from eagle3_operator.settings import Settings
 from unit.samples import DATA, DRAFT, FACTS, HOOK, MODELS, PUBLISH, SETTINGS, config, draft, full_placement
 
 PODS = [*StageName, "plain", "drafted"]
 
 
-def pod(which: StageName | str, **spec: Any) -> Manifest:
+def pod(which: StageName | str, settings: Settings = SETTINGS, **spec: Any) -> Manifest:
     placement = spec.get("placement", {})
     named = {"env": placement.get("env", []), "volumes": [volume["name"] for volume in placement.get("volumes", [])]}
     obj = draft(**({"publish": PUBLISH | {"hook": HOOK | named}} | spec))
     if isinstance(which, StageName):
-        manifest = job(obj, SETTINGS, config=config(which))
+        manifest = job(obj, settings, config=config(which))
     else:
         folder = DRAFT if which == "drafted" else None
-        manifest = deployment(obj, SETTINGS, FACTS, number=0, key="k", replicas=1, draft=folder, record={})
+        manifest = deployment(obj, settings, FACTS, number=0, key="k", replicas=1, draft=folder, record={})
     made: Manifest = manifest["spec"]["template"]["spec"]
     return made
 
@@ -41,6 +42,14 @@ def test_no_pod_is_root_or_can_become_it_or_may_ask_the_api_server(which: StageN
     for container in [*made["containers"], *made.get("initContainers", [])]:
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_cluster_that_chooses_users_finds_none_in_a_pod_unless_the_object_names_one(which: StageName | str) -> None:
+    theirs = SETTINGS.model_copy(update={"user": None})
+    users = {"runAsUser", "runAsGroup", "fsGroup"}
+    assert not pod(which, theirs)["securityContext"].keys() & users
+    named = pod(which, theirs, placement={"runAsUser": 1000})["securityContext"]
+    assert {name: named[name] for name in named.keys() & users} == {"runAsUser": 1000}
 
 
 def test_only_our_own_image_has_a_root_that_it_cannot_write_to(which: StageName | str) -> None:

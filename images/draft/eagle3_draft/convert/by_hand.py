@@ -93,14 +93,20 @@ def _ask(form: Form, layers: list[int], facts: TargetFacts, given: argparse.Name
 def export(given: argparse.Namespace) -> int:
     """Write a draft in the layout of others; returns the exit code."""
     out: Path = given.out
+    verifier = given.verifier or given.target
+    if verifier is None:
+        sys.stderr.write(
+            "export names the target that the draft is for: --verifier ORG/NAME, its folder with --target, or both\n"
+        )
+        return ExitCode.BAD_CONFIGURATION
     try:
         form = read_form(read_folder(given.folder))
         served = command.served_by(given)
         findings = check(form, served)
         layers = resolve_layers(form, served)
         if report.refusal(findings) is None and layers is not None:
-            named = {"name_or_path": given.verifier or (str(given.target) if given.target else None)}
-            named["architectures"] = [served.target.architecture] if served.target is not None else []
+            architectures = [served.target.architecture] if served.target is not None else []
+            named = {"name_or_path": str(verifier), "architectures": architectures}
             target = Target(given.target) if given.target is not None else None
             write_speculators(form, layers, out, verifier=named, target=target, steps=given.steps)
     except (UnreadableError, StageError) as error:
