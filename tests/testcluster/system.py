@@ -1,12 +1,15 @@
 """The Debian packages that a cluster uses, installed when they are missing."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import once
 
 # A command, or a file, and the package that has it.
 CONTROL_PLANE = {"openssl": "openssl", "setpriv": "util-linux"}
@@ -34,11 +37,26 @@ def missing(wanted: dict[str, str]) -> list[str]:
     return sorted({package for command, package in wanted.items() if shutil.which(command, path=path) is None})
 
 
+def promtool() -> str:
+    """Prometheus's own tool, with which rules and queries are tested without a server."""
+    require({"promtool": "prometheus"})
+    return "promtool"
+
+
 def require(wanted: dict[str, str]) -> None:
     """Installs what is missing of `wanted`; raises RuntimeError with what to do where that is not possible."""
-    packages = missing(wanted)
-    if not packages:
+    if not missing(wanted):
         return
+    once.cache().mkdir(parents=True, exist_ok=True)
+    with (once.cache() / "packages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # apt-get waits for one that installs, and fails beside one that updates
+        if packages := missing(wanted):
+            _install(packages)
+    if still := missing(wanted):
+        raise RuntimeError(f"these are installed and yet missing: {' '.join(still)}")
+
+
+def _install(packages: list[str]) -> None:
     command = f"apt-get install --no-install-recommends {' '.join(packages)}"
     if shutil.which("apt-get") is None:
         raise RuntimeError(f"the test cluster needs what Debian's packages {' '.join(packages)} have; install it")
@@ -48,8 +66,6 @@ def require(wanted: dict[str, str]) -> None:
     with _no_services():
         _apt_get("update")
         _apt_get("install", "--yes", "--no-install-recommends", *packages)
-    if still := missing(wanted):
-        raise RuntimeError(f"{command} left these missing: {' '.join(still)}")
 
 
 def _apt_get(*arguments: str) -> None:

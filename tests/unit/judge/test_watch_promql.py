@@ -1,7 +1,6 @@
 """The watch's PromQL, evaluated by Prometheus itself (promtool) over series as SGLang's pods make them."""
 
 import json
-import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from eagle3_api.status import Window
 from eagle3_operator.judge.promql import queries, window
+from testcluster import system
 
 #: Seconds between scrapes, and of a window.
 SCRAPE = 15
@@ -60,8 +60,6 @@ class Promtool:
 
     def check(self, series: Series, expected: dict[str, float | None], *, at: int = 2 * WINDOW) -> None:
         """Fail unless each query yields the expected value, to a thousandth, or nothing where that is None."""
-        tool = shutil.which("promtool")
-        assert tool is not None, "promtool is not installed; it comes with Debian's package prometheus"
         asked = queries("llm", "kimi", 1, WINDOW)
         assert set(asked) == set(NAMES)
         tests = [
@@ -77,7 +75,9 @@ class Promtool:
         # YAML contains JSON
         file = self.folder / "queries.yaml"
         file.write_text(json.dumps({"rule_files": [], "evaluation_interval": f"{SCRAPE}s", "tests": [group]}))
-        done = subprocess.run([tool, "test", "rules", file], check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [system.promtool(), "test", "rules", file], check=False, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,11 +10,10 @@ from testcluster import discovery, prometheus, system, volumes
 
 @pytest.mark.parametrize("scrape_interval", ["1s", "15s"])
 def test_promtool_finds_nothing_wrong_in_the_configuration(tmp_path: Path, scrape_interval: str) -> None:
-    system.require({"promtool": "prometheus"})
     path = tmp_path / "prometheus.yml"
     path.write_text(prometheus.configuration(scrape_interval))
 
-    done = subprocess.run(["promtool", "check", "config", path], capture_output=True, text=True, check=False)
+    done = subprocess.run([system.promtool(), "check", "config", path], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
