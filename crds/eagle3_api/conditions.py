@@ -48,6 +48,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     UNSCHEDULABLE = "Unschedulable"
     QUEUED = "Queued"
+    POD_NOT_STARTED = "PodNotStarted"
     HELD_BY_SIDECAR = "HeldBySidecar"
     REFUSED = "Refused"
 

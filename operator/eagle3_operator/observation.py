@@ -29,6 +29,9 @@ class Pod:
     terminating: bool = False
     #: When it is to have ended, if it is terminating.
     gone_by: datetime | None = None
+    #: The node that the scheduler gave it, and since when.
+    node: str | None = None
+    placed_at: datetime | None = None
     #: When the main container was started last; None if it never was. A pod may have waited for hours before.
     started_at: datetime | None = None
     #: The scheduler's words when it found no place, and since when.
@@ -52,6 +55,11 @@ class Pod:
     def started(self) -> bool:
         """The main container has run, or runs."""
         return self.started_at is not None
+
+    @property
+    def on_its_way(self) -> bool:
+        """It has a node, and its main container was not started there yet."""
+        return self.node is not None and self.phase == "Pending" and not self.started and not self.terminating
 
     @property
     def timed_out(self) -> bool:

@@ -54,7 +54,8 @@ def pod_from(pod: Json) -> Pod:
     """A pod of a Job or a Deployment."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     conditions = _conditions(status)
-    scheduled, readiness = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
+    node, readiness = pod["spec"].get("nodeName"), conditions.get("Ready", {})
+    scheduled = conditions.get("PodScheduled", {})
     ready = readiness.get("status") == "True"
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     queue = (metadata.get("labels") or {}).get(names.QUEUE_LABEL) if pod["spec"].get("schedulingGates") else None
@@ -71,6 +72,8 @@ def pod_from(pod: Json) -> Pod:
         ready_since=_time(readiness.get("lastTransitionTime")) if ready else None,
         terminating="deletionTimestamp" in metadata,
         gone_by=_time(metadata.get("deletionTimestamp")),
+        node=node,
+        placed_at=_placed(pod) if node else None,
         started_at=_started(pod, main),
         unschedulable=scheduled.get("message", "") if unschedulable else None,
         unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
@@ -104,10 +107,15 @@ def _started(pod: Json, main: Json) -> datetime | None:
     """
     if not (run := (main.get("state") or {}).get("running") or _ending(main)):
         return None
-    placed = _conditions(pod.get("status") or {}).get("PodScheduled", {})
-    since = placed.get("lastTransitionTime") if placed.get("status") == "True" else None
-    born = times.parse(since or pod["metadata"]["creationTimestamp"])
-    return max(born, times.parse(run["startedAt"])) if run.get("startedAt") else born
+    placed = _placed(pod)
+    return max(placed, times.parse(run["startedAt"])) if run.get("startedAt") else placed
+
+
+def _placed(pod: Json) -> datetime:
+    """When a pod was given its node; where nobody has noted that, when it was made."""
+    scheduled = _conditions(pod.get("status") or {}).get("PodScheduled", {})
+    since = scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None
+    return times.parse(since or pod["metadata"]["creationTimestamp"])
 
 
 def _ending(container: Json) -> Json:

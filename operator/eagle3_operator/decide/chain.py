@@ -17,6 +17,7 @@ from eagle3_operator.decide import commands, placing, refusals, times
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
+from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Job, Observation, Pod
 from eagle3_operator.settings import Settings
 
@@ -28,6 +29,8 @@ BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "Ru
 _ADVICE = {
     Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
     Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
+    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that another node has; a "
+    "network; an image that comes slowly",
     Reason.HELD_BY_SIDECAR: "Have it added as a sidecar of Kubernetes' own (an init container that is restarted always), or not "
     "at all: placement.labels and placement.annotations can tell the mesh",
 }
@@ -294,7 +297,8 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
             _say(status, StageState.RUNNING, Reason.PENDING, f"{job.kind} {job.name} is being {word}", job),
             suspend=(Suspend(job.kind, job.name, suspended),),
         )
-    troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES), _held(job, view))
+    slow = lingering(job.pods, view.now)
+    troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES), slow, _held(job, view))
     if trouble := next(filter(None, troubles), None):
         return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
     shown = _progress(job, status.progress, view)
@@ -372,6 +376,17 @@ def _image(job: Job) -> tuple[Reason, str] | None:
 def _container(job: Job) -> tuple[Reason, str] | None:
     waiting = _first(job, lambda pod: pod.waiting_reason in BAD_START)
     return (Reason.INVALID_CONFIGURATION, kubelet_says(waiting)) if waiting else None
+
+
+def lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
+    """A pod that has had its node for so long, and whose container was not started there: the kubelet says why in Events only."""
+    for pod in pods:
+        if pod.on_its_way and pod.placed_at and (now - pod.placed_at).total_seconds() > BEFORE_THE_CONTAINER:
+            said = (
+                f"pod {pod.name} has had node {pod.node} since {times.text(pod.placed_at)}, and was not started there"
+            )
+            return Reason.POD_NOT_STARTED, said
+    return None
 
 
 def advised(trouble: Waiting) -> Waiting:

@@ -37,6 +37,7 @@ class Situation:
 
     metadata: Metadata
     spec: Eagle3DraftSpec
+    now: datetime
     stages: dict[StageName, StageStatus]
     #: What keeps the object from going on before any Job: storage that is not there, a name that is taken.
     obstacle: Said | None
@@ -204,7 +205,7 @@ def _not_more(at: Situation, serving: Revision) -> tuple[Reason, str]:
     name = names.revision_name(at.metadata.name, serving.number)
     if refusal := next((one for one in at.refused if (one.kind, one.name) == ("Deployment", name)), None):
         return refusals.told(refusal, at.metadata.namespace)
-    trouble = not_begun(serving.deployment) if serving.deployment is not None else None
+    trouble = not_begun(serving.deployment, at.now) if serving.deployment is not None else None
     return advised(trouble) if trouble else (Reason.UNAVAILABLE, "")
 
 
@@ -273,6 +274,10 @@ def _newest_serves(at: Situation) -> Said | None:
     return Said("False", Reason.ROLLING_OUT, f"{newest.name} is about to serve")
 
 
+#: What goes on only when a person has done something.
+_FOR_A_PERSON = (Reason.AWAITING_APPROVAL, Reason.SUSPENDED, Reason.POD_NOT_STARTED)
+
+
 def stalled(at: Situation) -> Said:
     """Whether nothing more happens without a person (kstatus)."""
     whole = ready(at)
@@ -288,7 +293,7 @@ def stalled(at: Situation) -> Said:
         and (whole.reason, whole.message) == (health.reason, health.message)
     ):
         return Said("True", whole.reason, whole.message)
-    if whole.status == "False" and whole.reason in (Reason.AWAITING_APPROVAL, Reason.SUSPENDED):
+    if whole.status == "False" and whole.reason in _FOR_A_PERSON:
         return Said("True", whole.reason, whole.message)
     return Said("False", Reason.SETTLED if whole.status == "True" else whole.reason)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide import placing
-from eagle3_operator.decide.chain import BAD_START, PULL_TROUBLE, kubelet_says
+from eagle3_operator.decide.chain import BAD_START, PULL_TROUBLE, kubelet_says, lingering
 from eagle3_operator.observation import Deployment, Pod
 
 _MEMORY_ADVICE = (
@@ -59,13 +59,13 @@ def diagnose(deployment: Deployment) -> tuple[Reason, str]:
     return Reason.START_FAILED, f"the server ended with {ending}" + (f'; last line: "{line[:300]}"' if line else "")
 
 
-def held_up(pods: tuple[Pod, ...]) -> tuple[Reason, str] | None:
-    """What keeps a pod that was made from being started: its image, what its container is to be made of, or no place for it."""
+def held_up(pods: tuple[Pod, ...], now: datetime) -> tuple[Reason, str] | None:
+    """What keeps a pod that was made from being started: its image, what its container is to be made of, no place for it, its node."""
     for troubles, reason in ((PULL_TROUBLE, Reason.IMAGE_PULL), (BAD_START, Reason.INVALID_CONFIGURATION)):
         if waiting := next((pod for pod in pods if pod.waiting_reason in troubles), None):
             return reason, kubelet_says(waiting)
     unplaced = _unplaced(pods)
-    return None if unplaced is None else _wants_place(unplaced)
+    return _wants_place(unplaced) if unplaced is not None else lingering(pods, now)
 
 
 def refused(deployment: Deployment) -> tuple[Reason, str] | None:
@@ -75,9 +75,9 @@ def refused(deployment: Deployment) -> tuple[Reason, str] | None:
     return Reason.UNSCHEDULABLE, f"a pod of {deployment.name} cannot be made: {deployment.refused}"
 
 
-def not_begun(deployment: Deployment) -> tuple[Reason, str] | None:
+def not_begun(deployment: Deployment, now: datetime) -> tuple[Reason, str] | None:
     """What keeps a pod of a server from being started, or made, at all. Pods that are about to end do not count."""
-    return held_up(deployment.without_former_pods.pods) or refused(deployment)
+    return held_up(deployment.without_former_pods.pods, now) or refused(deployment)
 
 
 def without_place(deployment: Deployment | None) -> datetime | None:

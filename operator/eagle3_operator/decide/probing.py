@@ -7,7 +7,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import RevisionStatus, StageState, StageStatus
-from eagle3_operator.decide.chain import Step, View, Waiting, advance
+from eagle3_operator.decide.chain import Step, View, Waiting, advance, advised
 from eagle3_operator.decide.diagnosis import held_up
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.revisions import Revision, Wanted
@@ -100,9 +100,10 @@ def measure(
     if ended.state is StageState.FAILED:
         failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
         return _not_measured(status, ended.message), failed
-    trouble = _never_starts(view.job(link), view) or _refused(revision, ended, view)
-    if revision.replaces(serving) and trouble:
-        return _given_up(revision, trouble, serving), step
+    alone = revision.replaces(serving)
+    trouble = _never_starts(view.job(link), view, alone=alone) or (_refused(revision, ended, view) if alone else None)
+    if trouble is not None:
+        return _given_up(revision, trouble, f" in the place of r{serving}" if alone else ""), step
     return status, step
 
 
@@ -111,16 +112,22 @@ def _under_way(revision: Revision, view: View) -> list[Job]:
     return [job for job in probes if job.revision == revision.number and not job.finished]
 
 
-def _never_starts(job: Job | None, view: View) -> Waiting | None:
-    """What has kept a probe's pod from being started for too long; what is only slow, a volume or a pull, is given more time."""
+def _never_starts(job: Job | None, view: View, *, alone: bool) -> Waiting | None:
+    """What has kept a probe's pod from being started for too long; what is only slow, a volume or a pull, is given more time.
+
+    Beside what serves it is waited for, but on a node where nothing comes of it: the next one may be given another.
+    """
     if job is None or job.finished or job.terminating or any(pod.started for pod in job.pods):
         return None
-    trouble = held_up(job.pods) if job.pods else (Reason.PROBE_ERROR, f"Job {job.name} has made no pod (a quota?)")
+    no_pod = (Reason.PROBE_ERROR, f"Job {job.name} has made no pod (a quota?)")
+    trouble = held_up(job.pods, view.now) if job.pods else no_pod
+    if not alone and (trouble is None or trouble[0] is not Reason.POD_NOT_STARTED):
+        return None
     waited = (view.now - job.created_at).total_seconds()
     if waited <= (view.settings.surge_patience_seconds if trouble else BEFORE_THE_CONTAINER):
         return None
     reason, text = trouble or (Reason.PROBE_ERROR, f"the pod of Job {job.name} was not started")
-    return reason, f"{text}, for {waited / 60:.0f} min"
+    return advised((reason, f"{text}, for {waited / 60:.0f} min"))
 
 
 def _refused(revision: Revision, probe: StageStatus, view: View) -> Waiting | None:
@@ -132,12 +139,12 @@ def _refused(revision: Revision, probe: StageStatus, view: View) -> Waiting | No
     return probe.reason, probe.message
 
 
-def _given_up(revision: Revision, trouble: Waiting, serving: int | None) -> RevisionStatus:
-    """As a start that failed for good: the pod finds no other end by itself, and meanwhile the Service has none."""
+def _given_up(revision: Revision, trouble: Waiting, where: str) -> RevisionStatus:
+    """As a start that failed for good: the pod finds no other end by itself, and meanwhile a server or the Service waits for it."""
     reason, text = trouble
     failed = {
         "start_failures": revision.serve.start_retries + 1,
-        "start_problem": f"its probe could not be started in the place of r{serving}: {text}",
+        "start_problem": f"its probe could not be started{where}: {text}",
         "reason": reason,
     }
     return revision.status.model_copy(update=failed)

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide import times
+from eagle3_operator.decide.chain import advised
 from eagle3_operator.decide.diagnosis import diagnose, held_up, hung_since, not_begun, refused
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
@@ -74,7 +75,9 @@ def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime)
     if waited <= allowed:
         return None
     ready = f"{revision.ready} of {wanted} pods are ready after {waited / 60:.0f} min"
-    reason, problem = held_up(late) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=late))
+    reason, problem = (
+        held_up(late, now) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=late))
+    )
     return Failure(revision.serve.start_retries + 1, reason, f"{ready}: {problem}")
 
 
@@ -98,7 +101,7 @@ def _serves(revision: Revision, *, rescue_begun: bool, budget: float, now: datet
     silent = times.age(status.unready_since, now)
     if silent <= budget + (0 if begun else BEFORE_THE_CONTAINER):
         return {}
-    reason, problem = not_begun(deployment) or diagnose(deployment)
+    reason, problem = not_begun(deployment, now) or diagnose(deployment)
     text = f"it served, and no pod of it has been ready for long in {silent / 60:.0f} min: {problem}"
     failure = Failure(revision.serve.start_retries + 1, reason, text)
     return failure.changes | {"failed_at": times.text(now), "crashed": True}
@@ -140,11 +143,13 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
         problem = f"no readiness after {hung / 60:.0f} min{_last_line(deployment)}"
         return Failure(for_good, Reason.STARTUP_HUNG, problem)
     waited = _waited(revision.status.started_at, deployment, now)
-    slow = waited > budget + BEFORE_THE_CONTAINER
-    trouble = _never_begun(deployment, slow=slow) if revision.replaces(serving) else None
-    if trouble is not None and waited > budget:
+    slow, alone = waited > budget + BEFORE_THE_CONTAINER, revision.replaces(serving)
+    trouble = _never_begun(deployment, slow=slow, now=now)
+    # Beside what serves it waits, but on a node where nothing comes of it: the next pod may be given another
+    if trouble is not None and (waited > budget if alone else slow and trouble[0] is Reason.POD_NOT_STARTED):
         reason, text = trouble
-        return Failure(for_good, reason, f"{text}, for {waited / 60:.0f} min in the place of r{serving}")
+        where = f" in the place of r{serving}" if alone else ""
+        return Failure(for_good, *advised((reason, f"{text}, for {waited / 60:.0f} min{where}")))
     restarts = max((pod.restarts for pod in deployment.pods), default=0)
     if restarts > revision.status.start_failures:
         reason, problem = diagnose(deployment)
@@ -164,9 +169,9 @@ def _waited(asked: str | None, deployment: Deployment, now: datetime) -> float:
     return (now - begun).total_seconds()
 
 
-def _never_begun(deployment: Deployment, *, slow: bool) -> tuple[Reason, str] | None:
+def _never_begun(deployment: Deployment, *, slow: bool, now: datetime) -> tuple[Reason, str] | None:
     """What keeps a server's pods from being started: what is told of it, or that they were not for so long."""
-    if trouble := not_begun(deployment):
+    if trouble := not_begun(deployment, now):
         return trouble
     if not deployment.pods:
         return Reason.START_FAILED, f"Deployment {deployment.name} has made no pod (a quota?)"

@@ -52,7 +52,7 @@ def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Wa
     if refused := _refused(revision, view):
         return fleet, refused
     fleet = place.sought(fleet, view, revision)
-    if revision.deployment is not None and (trouble := not_begun(revision.deployment)):
+    if revision.deployment is not None and (trouble := not_begun(revision.deployment, view.now)):
         return fleet, advised(trouble)
     pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
     failures = revision.status.start_failures

@@ -12,6 +12,7 @@ from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.judge import counters
 from eagle3_operator.judge.windows import begins
+from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 
 #: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
 RETRY_SECONDS = 30.0
@@ -28,6 +29,11 @@ def wake_after(
         moments.append(view.settings.poll_seconds)
     if any(not (job.finished or job.suspended or job.pods) for job in view.seen.jobs.values()):
         moments.append(view.settings.surge_patience_seconds)  # nobody tells of pods that cannot be made
+    on_their_way = (
+        pod.placed_at for job in view.seen.jobs.values() if not job.finished for pod in job.pods if pod.on_its_way
+    )
+    late = [BEFORE_THE_CONTAINER - (view.now - placed).total_seconds() for placed in on_their_way if placed is not None]
+    moments += [left + 1.0 for left in late if left >= 0]  # of a pod that is not started nobody tells either
     # A JobSet goes after all that it made, and nobody tells of it.
     if any(job.terminating and not job.pods for job in view.seen.jobs.values()):
         moments.append(1.0)

@@ -80,6 +80,18 @@ def test_the_scheduler_words_and_since_when() -> None:
     assert made.unschedulable_since == at(LATER)
 
 
+def test_a_pod_is_on_its_way_from_when_it_has_its_node_to_when_its_container_is_started() -> None:
+    waiting = container({"waiting": {"reason": "ContainerCreating"}})
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": LATER}
+    made = pod(status={"phase": "Pending", "conditions": [placed], "containerStatuses": [waiting]})
+    assert not pod_from(made).on_its_way, "it has no node"
+    made["spec"]["nodeName"] = "gpu-1"
+    on_its_way = pod_from(made)
+    assert (on_its_way.on_its_way, on_its_way.node, on_its_way.placed_at) == (True, "gpu-1", at(LATER))
+    made["status"] |= {"phase": "Running", "containerStatuses": [container({"running": {"startedAt": LAST}})]}
+    assert not pod_from(made).on_its_way
+
+
 def test_a_pod_held_back_by_a_scheduling_gate_is_not_unschedulable() -> None:
     said = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "kueue"}
     assert pod_from(pod(status={"conditions": [said]})).unschedulable is None

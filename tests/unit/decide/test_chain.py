@@ -393,6 +393,28 @@ def test_a_pod_that_waited_long_for_its_gpus_has_the_whole_timeout_once_it_runs(
     assert world.created.count(name) == 2
 
 
+def test_a_pod_that_is_not_started_on_its_node_for_half_an_hour_is_told_of() -> None:
+    """A volume that cannot be mounted, or that another node has: the pod stays in ContainerCreating, of which only Events tell."""
+    world = World().settle().finish("inspect")
+    pod = Pod("kimi-extract-0", world.now, node="gpu-1", placed_at=world.now)
+    world._put_job(replace(world.job("extract"), pods=(pod,)))
+    assert world.later(1800).step().requeue_after == 1.0, "nobody calls when the half hour is over"
+    assert world.reason() == ("False", Reason.EXTRACTING)
+    world.later(1).settle()
+    assert world.reason() == ("False", Reason.POD_NOT_STARTED)
+    assert world.reason("Stalled") == ("True", Reason.POD_NOT_STARTED)
+    said = world.condition("FeaturesReady").message
+    assert said.startswith(
+        "pod kimi-extract-0 has had node gpu-1 since 2026-11-29T12:00:00Z, and was not started there. "
+    )
+    assert "kubectl get events" in said
+    told = world.status
+    assert world.later(7200).settle().status == told, "its words do not change with the time"
+    world._put_job(replace(world.job("extract"), pods=(replace(pod, phase="Running", started_at=world.now),)))
+    assert world.settle().reason() == ("False", Reason.EXTRACTING)
+    assert world.reason("Stalled")[0] == "False"
+
+
 def test_a_conversion_that_hangs_while_it_runs_the_target_keeps_no_gpus() -> None:
     """Row 41."""
     world = World().edit(draft={"checkpoint": "/drafts/mine"}).settle()

@@ -741,3 +741,46 @@ def test_a_candidate_that_waits_beside_the_serving_revision_is_not_given_up() ->
     world.later(86400).settle()
     assert world.replicas == {0: 1, 1: 1}
     assert world.reason() == ("False", Reason.IMAGE_PULL)
+
+
+def test_a_candidate_that_its_node_never_starts_is_given_up_beside_the_serving_revision_and_tried_again_in_an_hour() -> (
+    None
+):
+    """Its volume is attached to another node, or its node's driver is broken: the next pod may be given another."""
+    world = serving_plain(World().edit(serve={"startTimeout": "20m"}))
+    world.pods(1, Pod("kimi-r1-x", world.now, node="gpu-1", placed_at=world.now))
+    assert world.later(1800).settle().reason() == ("False", Reason.SERVER_STARTING)
+    assert world.later(1).settle().reason() == ("False", Reason.POD_NOT_STARTED)
+    world.later(1199).settle()
+    assert world.replicas == {0: 1, 1: 1}
+    world.later(1).settle()
+    assert world.replicas == {0: 1, 1: 0}
+    assert world.reason("RevisionProven") == ("False", Reason.POD_NOT_STARTED)
+    assert world.reason("Stalled") == ("True", Reason.POD_NOT_STARTED)
+    said = world.condition("RevisionProven").message
+    assert "pod kimi-r1-x has had node gpu-1 since" in said
+    assert "r0 is serving; r1 is tried again in an hour" in said
+    assert world.later(3601).settle().replicas == {0: 1, 1: 1}
+
+
+def test_the_first_server_too_is_given_up_where_its_node_never_starts_it() -> None:
+    world = trained(World().edit(serve={"startTimeout": "20m"}))
+    world.pods(0, Pod("kimi-r0-x", world.now, node="gpu-1", placed_at=world.now))
+    assert world.later(3001).settle().replicas == {0: 0}
+    assert world.reason("Stalled") == ("True", Reason.POD_NOT_STARTED)
+
+
+def test_a_probe_that_its_node_never_starts_keeps_its_server_no_longer_than_half_an_hour() -> None:
+    world = serving_plain().ready(1)
+    pod = Pod("kimi-probe-x", world.now, node="cpu-1", placed_at=world.now)
+    world._put_job(replace(world.job("probe"), pods=(pod,)))
+    assert world.later(1800).settle().replicas == {0: 1, 1: 1}
+    assert world.later(1).settle().replicas == {0: 1, 1: 0}
+    assert world.reason("Stalled") == ("True", Reason.POD_NOT_STARTED)
+    assert (
+        "its probe could not be started: pod kimi-probe-x has had node cpu-1"
+        in world.condition("RevisionProven").message
+    )
+    assert [job for job in world.jobs("probe") if not job.finished] == []
+    world.later(3601).settle().ready(1).finish("probe", measured(accept=2.71, speed=126.9))
+    assert world.serving == 1, "an hour later it is tried again"
