@@ -47,6 +47,9 @@ _PROGRESS_SECONDS = 60.0
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 
+#: A Job that completed without a report is made anew twice; the third time it has failed.
+LOSSES_ALLOWED = 2
+
 
 @dataclass(frozen=True)
 class Step:
@@ -128,7 +131,7 @@ def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting
     if jobs.template_hash(view.obj, link.stage) != job.template and not _works(job):
         return _replace(status, job, "its image or placement changed")
     if job.complete:
-        return _completed(link, status, job)
+        return _completed(link, status, job, view)
     if job.failed:
         return Step(_failed(status, job, view))
     return _running(link, status, job, view, waiting)
@@ -215,16 +218,16 @@ def _replace(status: StageStatus, job: Job, why: str) -> Step:
     )
 
 
-def _completed(link: Link, status: StageStatus, job: Job) -> Step:
+def _completed(link: Link, status: StageStatus, job: Job, view: View) -> Step:
     """Done means Complete and a report. Without one (the pod is gone) the Job runs again; the artifact makes it instant.
 
     A command of the user's leaves no report.
     """
     report = job.report if link.stage in RESULTS else Report(stage=link.stage, key=link.key, ok=True)
     if report is None or report.key != link.key:
-        return _replace(status, job, "it completed, but its report is lost")
+        return _said_nothing(status, job, "its report is lost", view)
     if report.partial:
-        return _replace(status, job, "each of its pods ended before it saw the others' last part")
+        return _said_nothing(status, job, "each of its pods ended before it saw the others' last part", view)
     finished = {
         "result": report.result,
         "progress": None,
@@ -233,8 +236,29 @@ def _completed(link: Link, status: StageStatus, job: Job) -> Step:
     return Step(_say(status, StageState.SUCCEEDED, None, report.message, job).model_copy(update=finished))
 
 
+def _said_nothing(status: StageStatus, job: Job, what: str, view: View) -> Step:
+    """Made anew, but not for ever: something may remove every pod, or take its message away, before it is read.
+
+    A probe is tried again by its revision, which counts that.
+    """
+    if status.state is StageState.FAILED:  # its Job is still to go
+        return Step(status, delete=(Delete(job.kind, job.name),))
+    advice = "See what removes its pods, or their termination messages, before they are read."
+    if status.name is StageName.PROBE:
+        return Step(_ended(status, job, view, Reason.JOB_FAILED, f"Job {job.name} completed, but {what}. {advice}"))
+    status = status.model_copy(update={"lost": status.lost + 1})
+    if status.lost <= LOSSES_ALLOWED:
+        return _replace(status, job, f"it completed, but {what}")
+    said = f"{job.kind} {job.name} completed {status.lost} times, but {what}. {advice}"
+    return Step(_ended(status, job, view, Reason.JOB_FAILED, said), delete=(Delete(job.kind, job.name),))
+
+
 def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
-    reason, message = _why_failed(job)
+    return _ended(status, job, view, *_why_failed(job))
+
+
+def _ended(status: StageStatus, job: Job, view: View, reason: Reason, message: str) -> StageStatus:
+    """A stage that has failed, with what a person can do."""
     finished = times.text(job.finished_at or view.now)
     again = (job.report.retry if job.report is not None else None) or status.name
     if again is not StageName.PROBE:  # which the revision tries again by itself

@@ -72,7 +72,7 @@ def _retry_stage(status: Eagle3DraftStatus, seen: Observation, stage: StageStatu
     """A finished stage runs again under a new key; one that is not finished begins anew under its own."""
     finished = stage.state is StageState.SUCCEEDED
     changes: dict[str, object] = (
-        {"attempt": token} if finished else {"state": StageState.WAITING, "reason": None, "stalls": 0}
+        {"attempt": token} if finished else {"state": StageState.WAITING, "reason": None, "stalls": 0, "lost": 0}
     )
     stages = [s.model_copy(update=changes) if s.name == stage.name else s for s in status.stages]
     status = status.model_copy(update={"stages": stages})

@@ -393,6 +393,40 @@ def test_a_pod_that_waited_long_for_its_gpus_has_the_whole_timeout_once_it_runs(
     assert world.created.count(name) == 2
 
 
+@pytest.mark.parametrize("stage", ["inspect", "extract"])
+def test_a_job_whose_report_is_always_lost_is_made_anew_twice_and_then_failed(stage: str) -> None:
+    """Something removes finished pods at once, or takes their termination messages away."""
+    world = World().settle()
+    if stage != "inspect":
+        world.finish("inspect")
+    name = world.job(stage).name
+    for made in (2, 3):
+        world.complete(stage)
+        assert world.created.count(name) == made
+        assert world.reason("Stalled")[0] == "False"
+    world.complete(stage).later(86400).settle()
+    assert world.created.count(name) == 3
+    assert name not in world.seen.jobs
+    assert world.reason() == ("False", Reason.JOB_FAILED)
+    assert world.reason("Stalled") == ("True", Reason.JOB_FAILED)
+    said = world.condition("Ready").message
+    assert f"Job {name} completed 3 times, but its report is lost" in said
+    world.annotations["eagle3.dev/retry"] = said.split("eagle3.dev/retry=")[1].split()[0]
+    if stage != "inspect":
+        world.settle().finish("inspect")
+    world.settle().finish(stage)
+    assert {s.name: s.state for s in world.told.stages}[StageName(stage)] == "Succeeded"
+
+
+def test_a_failed_job_that_is_not_let_go_is_not_counted_on() -> None:
+    world = World().settle()
+    world.complete("inspect").complete("inspect")
+    world.refuses = ("Job/.*",)
+    world.complete("inspect")
+    lost = [stage.lost for stage in world.told.stages]
+    assert world.later(3600).settle().told.stages[0].lost == lost[0] == 3
+
+
 def test_a_pod_that_is_not_started_on_its_node_for_half_an_hour_is_told_of() -> None:
     """A volume that cannot be mounted, or that another node has: the pod stays in ContainerCreating, of which only Events tell."""
     world = World().settle().finish("inspect")

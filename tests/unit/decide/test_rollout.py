@@ -784,3 +784,14 @@ def test_a_probe_that_its_node_never_starts_keeps_its_server_no_longer_than_half
     assert [job for job in world.jobs("probe") if not job.finished] == []
     world.later(3601).settle().ready(1).finish("probe", measured(accept=2.71, speed=126.9))
     assert world.serving == 1, "an hour later it is tried again"
+
+
+def test_a_probe_whose_report_is_always_lost_is_no_endless_measurement() -> None:
+    world = serving_plain().ready(1)
+    for tries in (1, 2, 3):
+        assert world.reason("RevisionProven")[0] == "Unknown"
+        world.complete("probe")
+        assert world.told.revisions[1].probe_errors == tries
+    assert world.reason("RevisionProven") == ("False", Reason.PROBE_ERROR)
+    assert "completed, but its report is lost" in world.condition("RevisionProven").message
+    assert [job for job in world.jobs("probe") if not job.finished] == []
