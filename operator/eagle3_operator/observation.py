@@ -88,6 +88,8 @@ class Job:
     #: The queue of Kueue that suspends and resumes it.
     queue: str | None = None
     terminating: bool = False
+    #: Since when it is, if it is.
+    deleted_at: datetime | None = None
     #: Pods that are to succeed, and that have.
     completions: int = 1
     succeeded: int = 0
@@ -167,8 +169,9 @@ class Claim:
     access_modes: tuple[str, ...] = ()
     #: Of one that the operator made: whether it goes with this object. None of anybody else's.
     owned: bool | None = None
-    #: It is being deleted: no pod that is made now gets it.
+    #: It is being deleted: no pod that is made now gets it. And since when.
     terminating: bool = False
+    deleted_at: datetime | None = None
     #: Objects whose specs name it, and pods of others that mount it. None: nobody looked, as it is not about to be deleted.
     used_by: tuple[str, ...] | None = None
 

@@ -311,6 +311,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a duration in words": ({"serve.bakeTime": "ten minutes"}, "spec.serve.bakeTime"),
     "a drift that any fall is": ({"watch": {"driftBand": 0}}, "spec.watch.driftBand"),
     "a window of no length": ({"watch": {"prometheus": {"name": "default"}, "window": "0s"}}, "spec.watch.window"),
+    "a window in which a server has counted next to nothing": (
+        {"watch": {"window": "9s"}},
+        "spec.watch.window: Invalid value: a window of ten seconds at least is written in hours, minutes and seconds",
+    ),
     "root inside the pods": ({"placement.runAsUser": 0}, "spec.placement.runAsUser"),
     "a requirement of nodes without values": (
         {

@@ -99,7 +99,7 @@ def test_an_object_is_brought_all_the_way_to_serving_and_each_step_is_told_once(
 def test_without_a_prometheus_the_servers_own_counters_decide_whether_the_draft_goes_on_serving(site: Site) -> None:
     with counting() as (servers, port):
         site.kubelet.address = "127.0.0.1"
-        watch = {"window": "2s", "minTokens": 100}
+        watch = {"window": "10s", "minTokens": 100}
         site.create("kimi", merged(SERVING, {"serve": {"port": port}, "watch": watch}))
         site.until_ready("kimi")
 

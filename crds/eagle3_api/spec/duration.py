@@ -18,6 +18,15 @@ Period = Annotated[
     StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
     Says("a length of time that is not zero is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
 ]
+#: A period of the watch. The end of each is a look, a status write and a question about counters that must have moved.
+Window = Annotated[
+    str,
+    StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
+    Says(
+        "a window of ten seconds at least is written in hours, minutes and seconds: 30s, 10m, 1h30m",
+        pattern=r"^([1-9][0-9]*h([1-9][0-9]*m)?([1-9][0-9]*s)?|[1-9][0-9]*m([1-9][0-9]*s)?|[1-9][0-9]+s)$",
+    ),
+]
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 

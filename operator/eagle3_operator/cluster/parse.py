@@ -229,6 +229,7 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
         completions=spec.get("completions", 1),
         succeeded=status.get("succeeded", 0),
         terminating="deletionTimestamp" in metadata,
+        deleted_at=_time(metadata.get("deletionTimestamp")),
         revision=revision_number(labels),
         owned=controller_uid(metadata) == owner,
         kind=run.kind,
@@ -373,6 +374,7 @@ def claim_from(claim: Json, *, owner: str) -> Claim:
         access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
         owned=(controller_uid(claim["metadata"]) == owner) if is_ours(claim["metadata"], owner) else None,
         terminating="deletionTimestamp" in claim["metadata"],
+        deleted_at=_time(claim["metadata"].get("deletionTimestamp")),
     )
 
 

@@ -1,5 +1,7 @@
 """When to look again without being called."""
 
+from datetime import datetime
+
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import seconds
@@ -12,6 +14,7 @@ from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.judge import counters
 from eagle3_operator.judge.windows import begins
+from eagle3_operator.manifests import names
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 
 #: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
@@ -34,11 +37,11 @@ def wake_after(
     )
     late = [BEFORE_THE_CONTAINER - (view.now - placed).total_seconds() for placed in on_their_way if placed is not None]
     moments += [left + 1.0 for left in late if left >= 0]  # of a pod that is not started nobody tells either
-    # A JobSet goes after all that it made, and nobody tells of it.
-    if any(job.terminating and not job.pods for job in view.seen.jobs.values()):
-        moments.append(1.0)
+    # A JobSet goes after all that it made, and nobody tells of it; nor of claims.
+    moments += [_going(job.deleted_at, view) for job in view.seen.jobs.values() if job.terminating and not job.pods]
     if any((stage.reason, stage.message) == awaited_claim(view) for stage in chain.values()):
-        moments.append(1.0)  # nobody tells of claims
+        claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
+        moments.append(_going(claim.deleted_at if claim is not None else None, view))
     if any(stage.reason is Reason.MAKING_ROOM for stage in chain.values()):
         moments.append(view.settings.poll_seconds)
     if outcome is not None and outcome.requeue_after is not None:
@@ -47,6 +50,12 @@ def wake_after(
     if watched is not None and (window := _next_window(view, watched)):
         moments.append(window)
     return max(0.2, min(moments)) if moments else None
+
+
+def _going(since: datetime | None, view: View) -> float:
+    """How soon to look for what is being deleted: in a second at first, and less often the longer it hangs."""
+    lasted = (view.now - since).total_seconds() if since is not None else 0.0
+    return min(RETRY_SECONDS, max(1.0, lasted / 4))
 
 
 def _next_window(view: View, serving: Revision) -> float | None:

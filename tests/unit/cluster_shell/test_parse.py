@@ -464,6 +464,13 @@ def test_a_claim_that_the_operator_made_goes_with_its_object_or_not(
     assert claim_from({"metadata": made, "spec": {}}, owner=UID).owned is owned
 
 
+def test_what_is_being_deleted_says_since_when() -> None:
+    going = {"metadata": metadata("c", deletionTimestamp=LATER), "spec": {}}
+    assert claim_from(going, owner=UID).deleted_at == at(LATER)
+    job = job_from(Run(going, going), (), owner=UID)
+    assert (job.terminating, job.deleted_at) == (True, at(LATER))
+
+
 def test_a_claim_is_shared_as_its_volume_is_and_until_then_as_it_asks() -> None:
     asked: Json = {"metadata": metadata("c"), "spec": {"accessModes": ["ReadWriteMany"]}}
     assert claim_from(asked, owner=UID).access_modes == ("ReadWriteMany",)

@@ -695,8 +695,10 @@ def test_a_jobset_whose_pods_nobody_lets_be_made_is_told_with_the_job_that_it_ma
 
 def test_a_jobset_whose_pods_are_gone_is_looked_at_until_it_is_gone_itself() -> None:
     world = about_to_train(jobsets=True)
-    world._put_job(replace(world.job("train"), terminating=True, pods=()))
+    going = replace(world.job("train"), terminating=True, deleted_at=world.now, pods=())
+    world._put_job(going)
     assert world.step().requeue_after == 1.0
+    assert world.later(3600).step().requeue_after == 30.0
 
 
 @pytest.mark.parametrize("stage", ["inspect", "extract", "train", "convert"])
@@ -1004,6 +1006,10 @@ def test_nothing_is_started_on_a_claim_that_is_going_and_everything_once_it_has_
     assert "being deleted" in world.condition("FeaturesReady").message
     assert world.last is not None
     assert world.last.requeue_after == 1.0, "nobody tells when it has gone"
+    hanging = {going.name: replace(going, deleted_at=world.now)}
+    world.seen = replace(world.seen, claims={**world.seen.claims, **hanging})
+    for seconds, soon in ((3, 1.0), (37, 10.0), (86400, 30.0)):
+        assert world.later(seconds).step().requeue_after == soon, "less often the longer it hangs"
     world.seen = replace(world.seen, claims={n: c for n, c in world.seen.claims.items() if n != going.name})
     world.settle()
     assert world.created.count(extract) == 2
