@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -224,12 +225,55 @@ def test_a_training_survives_kill_and_eviction_to_the_same_bits_and_goes_on_with
 
     result = run(short(made, tmp_path / "two", processes=2))
     assert result.resumed == len(KILLED) + 1
-    assert losses(tmp_path / "two" / "draft") == pytest.approx(losses(whole), abs=1e-3)
     assert_recorded(made, tmp_path / "two" / "draft")
-    of_both = (report(draft)["heldOut"] for draft in (tmp_path / "two" / "draft", whole))
-    for of_two, of_one in zip(*of_both, strict=True):
+    assert_same_to_rounding(tmp_path / "two" / "draft", whole)
+
+
+def assert_same_to_rounding(draft: Path, whole: Path) -> None:
+    """Two trainings had the same losses in every step, and measured the same."""
+    assert losses(draft) == pytest.approx(losses(whole), abs=1e-3)
+    for ours, theirs in zip(report(draft)["heldOut"], report(whole)["heldOut"], strict=True):
         for measure in ("accuracy", "prefix_survival", "accept_length"):
-            assert of_two[measure] == pytest.approx(of_one[measure], abs=0.02)
+            assert ours[measure] == pytest.approx(theirs[measure], abs=0.02)
+
+
+def test_a_training_goes_on_with_more_processes_and_then_with_fewer_again(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    config = short(made, tmp_path)
+    killed_at(3, config, tmp_path / "one")
+    killed_at(12, config.model_copy(update={"processes": 2}), tmp_path / "two")
+    result = run(config)
+    assert result.resumed == 2
+    assert_recorded(made, tmp_path / "draft")
+    assert_same_to_rounding(tmp_path / "draft", whole)
+
+
+def test_a_volume_that_hangs_for_one_rank_ends_the_training_in_time_and_the_next_try_goes_on(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    config = short(made, tmp_path, processes=2, stall_timeout=5.0)
+    with supervised(config, tmp_path / "hung") as process:
+        wait_for_step(process, config, 3)
+        for rank in ranks(process.pid):
+            os.kill(rank, signal.SIGSTOP)
+        for step in range(1, 200):
+            hang(Path(config.scratch) / f".step-{step}.partial" / "__1_0.distcp")
+        for rank in ranks(process.pid):
+            os.kill(rank, signal.SIGCONT)
+        assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
+    assert said(tmp_path / "hung").reason == Reason.STORAGE_UNAVAILABLE
+    assert "is not written after 5 seconds: the volume of" in said(tmp_path / "hung").message
+    result = run(config)
+    assert result.resumed == 1
+    assert_same_to_rounding(tmp_path / "draft", whole)
+
+
+def hang(path: Path) -> None:
+    """Whoever opens this file, unless it is there, waits as for a server that is away: nobody is at the pipe's other end."""
+    path.parent.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkfifo(path)
 
 
 def test_two_ranks_are_evicted_in_time_whichever_is_told_and_the_kill_of_one_may_be_tried_again(

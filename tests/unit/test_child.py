@@ -34,6 +34,7 @@ def test_a_fault_of_a_volume_a_network_or_a_gpu_is_tried_again(error: Exception)
         (OSError(errno.ENOSPC, "No space left on device"), ExitCode.DOES_NOT_FIT),
         (PermissionError(errno.EACCES, "Permission denied"), ExitCode.BAD_INPUT),
         (torch.OutOfMemoryError("CUDA out of memory"), ExitCode.DOES_NOT_FIT),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ExitCode.DOES_NOT_FIT),
         (FileNotFoundError(errno.ENOENT, "No such file"), ExitCode.INTERNAL_ERROR),
         (ValueError("a mistake of ours"), ExitCode.INTERNAL_ERROR),
     ],

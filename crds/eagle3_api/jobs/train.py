@@ -52,6 +52,7 @@ class TrainConfig(Model):
     weights_and_biases: WeightsAndBiases | None = Field(None, description="As the object says.")
     metrics_port: int | None = Field(None, description="Where to answer /metrics, if at all.")
     checkpoint_interval: float = Field(description="Seconds.")
+    stall_timeout: float = Field(1800.0, description="Seconds in which a checkpoint must be written.")
     processes: int = Field(1, description="Ranks of each pod: its GPUs, or 1 on a CPU.")
     sharding: Sharding = Field("Full", description="As the object says.")
     hosts: list[str] = Field(
@@ -91,3 +92,4 @@ class TrainResult(Model):
     peak_memory_bytes: int = Field(0, description="On the GPU that took most; of a process, on a CPU.")
     best_step: int = Field(0, description="After which step the published weights were measured best.")
     resumed: int = Field(0, description="How often the training was resumed.")
+    passed_over: int = Field(0, description="Checkpoints that could not be gone on from; the report names them.")

@@ -167,6 +167,8 @@ class Train(Model):
     logging: Logging | None = Field(None, description="TensorBoard and Weights & Biases.")
     checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")
     stall_timeout: Period = Field(
-        "30m", description="Without a progress line for so long the Job is ended and resumed."
+        "30m",
+        description="Without a progress line for so long the Job is ended and resumed. A training whose checkpoint takes "
+        "longer to write ends, too, and its Job tries it again.",
     )
     placement: Placement | None = Field(None, description=STAGE_PLACEMENT)

@@ -143,6 +143,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     # Torch's by name and by text: this process may have no torch
     return (
         isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__)
         or "DefaultCPUAllocator: can't allocate memory" in str(error)
     )

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +18,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.fsdp import fully_shard
 
 from eagle3_api.conditions import Reason
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.artifacts import file_digest
 from eagle3_draft.stage import StageError
+from eagle3_draft.train import checkpoints
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
 from served.volume import small_volume
+from testcluster.wait import wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,11 +38,11 @@ def group() -> Iterator[None]:
 class Training:
     """A model that reads numbers of some width, an optimizer and their checkpoints."""
 
-    def __init__(self, folder: Path, width: int = 3) -> None:
+    def __init__(self, folder: Path, width: int = 3, *, patience: float = 60.0) -> None:
         self.model = torch.nn.Linear(width, 2)
         fully_shard(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
-        self.checkpoints = Checkpoints(folder, self.model, self.optimizer)
+        self.checkpoints = Checkpoints(folder, self.model, self.optimizer, patience=patience)
 
     def step(self) -> float:
         loss: torch.Tensor = self.model(torch.ones(self.model.in_features)).square().sum()
@@ -58,6 +63,20 @@ def trained(folder: Path, steps: int, width: int = 3) -> Training:
     return training
 
 
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Of a volume: it is away, and writes wait for it as those to NFS do, until it is set."""
+    away, write = threading.Event(), FileSystemWriter.write_data
+
+    def waiting(*given: Any) -> Any:
+        assert away.wait(30), "nobody let it come back"
+        return write(*given)
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", waiting)
+    yield away
+    away.set()
+
+
 def test_what_is_loaded_goes_on_to_the_bit(tmp_path: Path) -> None:
     training = trained(tmp_path, 3)
     again = Training(tmp_path)
@@ -67,21 +86,14 @@ def test_what_is_loaded_goes_on_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: threading.Event
 ) -> None:
-    disk, write = threading.Event(), FileSystemWriter.write_data
-
-    def slow(*given: Any) -> Any:
-        assert disk.wait(30), "the training waited for the disk"
-        return write(*given)
-
-    monkeypatch.setattr(FileSystemWriter, "write_data", slow)
     training = Training(tmp_path)
     training.checkpoints.save(TrainingState(step=1))
     following = [training.step() for _ in range(3)]
     assert training.checkpoints.busy()
     assert not list(tmp_path.glob(".step-*[0-9]"))
-    disk.set()
+    server.set()
     training.checkpoints.wait()
     again = Training(tmp_path)
     assert again.checkpoints.load() == TrainingState(step=1)
@@ -113,6 +125,38 @@ def cut_to(share: float) -> Callable[[Training, Path], None]:
     return spoil
 
 
+def flipped_bit_in(pattern: str) -> Callable[[Training, Path], None]:
+    """What a disk gives back otherwise than it was given, in the middle of a file."""
+
+    def spoil(_: Training, checkpoint: Path) -> None:
+        (path,) = checkpoint.glob(pattern)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    return spoil
+
+
+def without(pattern: str) -> Callable[[Training, Path], None]:
+    """What the file system lost, but for its name."""
+
+    def spoil(_: Training, checkpoint: Path) -> None:
+        (path,) = checkpoint.glob(pattern)
+        path.unlink()
+
+    return spoil
+
+
+def of_an_older_version(spoil: Callable[[Training, Path], None]) -> Callable[[Training, Path], None]:
+    """Which left no digests."""
+
+    def spoil_both(training: Training, checkpoint: Path) -> None:
+        (checkpoint / "SHA256SUMS").unlink()
+        spoil(training, checkpoint)
+
+    return spoil_both
+
+
 def with_an_optimizer_that_is_not_finite(training: Training, checkpoint: Path) -> None:
     """Made between the step that spoiled it and the loss that shows it."""
     shutil.rmtree(checkpoint)
@@ -125,11 +169,39 @@ def with_an_optimizer_that_is_not_finite(training: Training, checkpoint: Path) -
 
 @pytest.mark.parametrize(
     "spoil",
-    [cut_to(0), cut_to(0.5), cut_to(0.99), with_an_optimizer_that_is_not_finite],
-    ids=["empty", "half", "without its end", "optimizer"],
+    [
+        cut_to(0),
+        cut_to(0.5),
+        cut_to(0.99),
+        flipped_bit_in("*.distcp"),
+        flipped_bit_in(".metadata"),
+        flipped_bit_in("state.json"),
+        flipped_bit_in("SHA256SUMS"),
+        without("*.distcp"),
+        without("state.json"),
+        of_an_older_version(cut_to(0)),
+        of_an_older_version(cut_to(0.99)),
+        of_an_older_version(without("*.distcp")),
+        with_an_optimizer_that_is_not_finite,
+    ],
+    ids=[
+        "empty",
+        "half",
+        "without its end",
+        "bit of the tensors",
+        "bit of their places",
+        "bit of the state",
+        "bit of a digest",
+        "tensors lost",
+        "state lost",
+        "empty, of an older version",
+        "without its end, of an older version",
+        "tensors lost, of an older version",
+        "optimizer",
+    ],
 )
 def test_one_that_cannot_be_gone_on_from_is_passed_over_for_the_one_before_and_removed(
-    tmp_path: Path, spoil: Callable[[Training, Path], None]
+    tmp_path: Path, spoil: Callable[[Training, Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil(trained(tmp_path, 3), tmp_path / ".step-3")
     good = trained(tmp_path / "good", 2)
@@ -138,6 +210,8 @@ def test_one_that_cannot_be_gone_on_from_is_passed_over_for_the_one_before_and_r
     assert state is not None
     assert state.step == 2
     assert {path.name for path in tmp_path.glob(".step-*")} == {".step-2"}
+    assert [passed.partition(":")[0] for passed in state.passed_over] == [".step-3"]
+    assert f"{tmp_path / '.step-3'} is passed over for .step-2" in capsys.readouterr().err
     assert [again.step() for _ in range(3)] == [good.step() for _ in range(3)]
     again.checkpoints.save(TrainingState(step=3))
     again.checkpoints.wait()
@@ -152,10 +226,12 @@ def test_one_that_cannot_be_gone_on_from_is_passed_over_for_the_one_before_and_r
     [
         OSError(errno.EIO, "Input/output error"),
         OSError(errno.ESTALE, "Stale file handle"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        PermissionError(errno.EACCES, "Permission denied"),
         MemoryError("no room"),
         torch.OutOfMemoryError("CUDA out of memory"),
     ],
-    ids=["EIO", "ESTALE", "host", "device"],
+    ids=["EIO", "ESTALE", "kernel", "permission", "host", "device"],
 )
 def test_one_that_another_try_may_read_is_neither_passed_over_nor_removed(
     tmp_path: Path, met: Exception, read: tuple[type, str], monkeypatch: pytest.MonkeyPatch
@@ -174,9 +250,51 @@ def test_one_that_another_try_may_read_is_neither_passed_over_nor_removed(
 
 def test_one_of_a_newer_version_which_says_more_is_gone_on_from(tmp_path: Path) -> None:
     trained(tmp_path, 1)
-    file = tmp_path / ".step-1" / "state.json"
+    file, sums = (tmp_path / ".step-1" / name for name in ("state.json", "SHA256SUMS"))
+    before = file_digest(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"mood": "good"}))
+    sums.write_text(sums.read_text().replace(before, file_digest(file)))
     assert Training(tmp_path).checkpoints.load() == TrainingState(step=1, tokens=10)
+
+
+def test_one_of_an_older_version_which_has_no_digests_is_gone_on_from(tmp_path: Path) -> None:
+    trained(tmp_path, 1)
+    (tmp_path / ".step-1" / "SHA256SUMS").unlink()
+    assert Training(tmp_path).checkpoints.load() == TrainingState(step=1, tokens=10)
+
+
+def test_every_file_of_one_can_be_checked_with_coreutils(tmp_path: Path) -> None:
+    trained(tmp_path, 1)
+    folder = tmp_path / ".step-1"
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=True, capture_output=True, text=True
+    )
+    named = {line.removesuffix(": OK") for line in checked.stdout.splitlines()}
+    assert named == {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
+
+
+def test_one_that_is_written_for_unusually_long_is_told(
+    tmp_path: Path, server: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(tmp_path)
+    training.checkpoints.save(TrainingState(step=1))
+    assert not training.checkpoints.slow()
+    monkeypatch.setattr(checkpoints, "SLOW", 0.0)
+    assert training.checkpoints.slow() == "the checkpoint of step 1 is being written for 0m"
+    server.set()
+    training.checkpoints.wait()
+    assert not training.checkpoints.slow()
+
+
+def test_one_that_is_never_written_ends_the_training_once_patience_is_over(
+    tmp_path: Path, server: threading.Event
+) -> None:
+    training = Training(tmp_path, patience=0.2)
+    training.checkpoints.save(TrainingState(step=1))
+    wait_for("the end of patience", 30, lambda: not training.checkpoints.busy())
+    with pytest.raises(StageError, match=f"step 1 is not written .* volume of {tmp_path} hangs") as ended:
+        training.checkpoints.save(TrainingState(step=2))
+    assert (ended.value.code, ended.value.reason) == (ExitCode.ENGINE_CRASHED, Reason.STORAGE_UNAVAILABLE)
 
 
 def test_a_full_volume_is_told_as_such_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
@@ -200,7 +318,7 @@ def test_when_none_can_be_read_training_does_not_silently_start_anew(tmp_path: P
 
 def test_when_none_can_be_read_it_says_what_was_met_in_each(tmp_path: Path) -> None:
     cut_to(0)(trained(tmp_path, 1), tmp_path / ".step-1")
-    with pytest.raises(StageError, match=r"\(\.step-1: EOFError\)"):
+    with pytest.raises(StageError, match=r"\(\.step-1: __0_0.distcp is not as it was written\)"):
         Training(tmp_path).checkpoints.load()
 
 

@@ -14,6 +14,7 @@ from eagle3_draft.train import endings
 from unit.train.test_telemetry import config
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711\nand more")
+HANGS = StageError(ExitCode.ENGINE_CRASHED, Reason.STORAGE_UNAVAILABLE, "the volume hangs")
 NAN = StageError(ExitCode.NON_FINITE, Reason.NON_FINITE, "step 3: loss nan")
 
 
@@ -32,12 +33,16 @@ def test_a_rank_that_was_killed_is_named_and_not_those_that_it_left_alone(error:
     assert told.message.startswith("rank 2 of the training died")
 
 
-@pytest.mark.parametrize(("error", "code"), [(NAN, ExitCode.NON_FINITE), (KeyError("w"), ExitCode.INTERNAL_ERROR)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(NAN, ExitCode.NON_FINITE), (KeyError("w"), ExitCode.INTERNAL_ERROR), (HANGS, ExitCode.ENGINE_CRASHED)],
+)
 def test_a_rank_that_knows_why_it_ended_is_believed_before_those_that_it_left_alone(
     error: Exception, code: ExitCode, tmp_path: Path
 ) -> None:
     _, told = ended(tmp_path, {0: LOST, 1: LOST, 2: error})
     assert told.code == code
+    assert told.reason != Reason.JOB_FAILED
 
 
 def test_the_stage_that_a_rank_wants_retried_is_what_the_training_says(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
@@ -20,6 +23,7 @@ from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
+from eagle3_draft.train import checkpoints
 from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
@@ -28,6 +32,7 @@ from eagle3_draft.train.loop import Training
 from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.publish import publish
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, choose
+from testcluster.wait import wait_for
 from unit.train import corpus
 
 # Each goes through a whole stage, which takes seconds
@@ -227,3 +232,18 @@ def test_it_tells_its_speed_its_waiting_its_memory_and_how_much_of_the_answers_t
     words = [token for text in train.texts() for token in text.input_ids[text.loss_mask.bool()].tolist()]
     assert told.vocabulary_coverage == pytest.approx(sum(word < 64 for word in words) / len(words), abs=1e-4)
     assert 0 < told.vocabulary_coverage < 1
+
+
+def test_a_checkpoint_that_takes_unusually_long_is_told_with_the_progress(
+    made: corpus.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, write = StringIO(), FileSystemWriter.write_data
+
+    def until_told(*given: Any) -> Any:
+        wait_for("the words", 60, lambda: "tokens/s; the checkpoint of step" in said.getvalue())
+        return write(*given)
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", until_told)
+    monkeypatch.setattr(checkpoints, "SLOW", 0.0)
+    monkeypatch.setattr(sys, "stdout", said)
+    trained(prepared(made, tmp_path, epochs=1, checkpoint_interval=0.0))

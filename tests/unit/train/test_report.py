@@ -43,6 +43,7 @@ REPORT = {
     "bestEpoch": 1,
     "training": [{"step": step, "loss": 4.0 / step, "accuracy": 0.5, "learningRate": 1e-4} for step in range(1, 41)],
     "heldOut": [evaluation(20, 2.25), evaluation(40, 2.2)],
+    "passedOver": [],
     "config": {"owner": {"namespace": "llm", "name": "<script>"}, "epochs": 2},
 }
 
@@ -57,6 +58,13 @@ def test_the_page_says_what_was_reached_and_which_weights_are_published() -> Non
     assert "after step 20 of 40 (epoch 1)" in html
     for number in ("123,456", "5,000", "2.1%", "3.00 GiB", "99.10%", "11 of 256"):
         assert number in html
+
+
+def test_the_page_names_checkpoints_that_could_not_be_gone_on_from() -> None:
+    assert "checkpoints passed over" not in page(REPORT)
+    assert "<td>.step-12: state.json is not as it was written</td>" in page(
+        REPORT | {"passedOver": [".step-12: state.json is not as it was written"]}
+    )
 
 
 def test_the_page_runs_nothing_and_fetches_nothing() -> None:

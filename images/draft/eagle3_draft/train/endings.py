@@ -57,7 +57,7 @@ def of_failure(config: TrainConfig, here: range, first: int) -> StageError:
     """
     said = _said(config)
     for rank in sorted(said, key=lambda rank: rank != first):
-        if said[rank].code != ExitCode.ENGINE_CRASHED:
+        if said[rank].reason != Reason.JOB_FAILED:
             return said[rank]
     if silent := [rank for rank in here if rank not in said]:
         return StageError(

@@ -118,7 +118,9 @@ class Training:
             multiple=self.learning.multiple,
             pin=device.type == "cuda",
         )
-        self.checkpoints = Checkpoints(scratch, self.learning.model, self.learning.optimizer)
+        self.checkpoints = Checkpoints(
+            scratch, self.learning.model, self.learning.optimizer, patience=config.stall_timeout
+        )
         self.best = BestWeights(folder)
         # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
         speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
@@ -221,7 +223,7 @@ class Training:
         )
 
     def _checkpoint_is_due(self) -> bool:
-        """Rank 0 says, for all. A disk that is slower than the interval gets the next one when it is done."""
+        """Rank 0 says, for all. A disk that is slower than the interval gets the next one when it is done, or is given up."""
         due = self.rank == 0 and time.monotonic() - self.saved >= self.config.checkpoint_interval
         return due and not self.checkpoints.busy()
 
@@ -248,6 +250,7 @@ class Training:
                 {"step": launched.step, "loss": loss, "accuracy": accuracy, "learningRate": launched.rate}
             )
         if self.telemetry is not None:
+            slow = self.checkpoints.slow()
             self.telemetry.step(
                 StepMeasures(
                     step=launched.step,
@@ -262,7 +265,7 @@ class Training:
                     peak_bytes=self._own_peak_bytes(),
                 ),
                 f"epoch {launched.epoch + 1}/{self.config.epochs}, loss {loss:.2f}, accuracy {accuracy:.2f}, "
-                f"{launched.tokens_per_second:,.0f} tokens/s",
+                f"{launched.tokens_per_second:,.0f} tokens/s" + (f"; {slow}" if slow else ""),
             )
 
     def _checkpoint(self, state: TrainingState) -> None:

@@ -91,6 +91,7 @@ def _result(config: TrainConfig, state: TrainingState, features: Features) -> Tr
         peak_memory_bytes=state.peak_bytes,
         best_step=best["step"],
         resumed=state.resumed,
+        passed_over=len(state.passed_over),
     )
 
 
@@ -101,6 +102,7 @@ def _report(config: TrainConfig, state: TrainingState, result: TrainResult) -> d
         "bestEpoch": state.evaluations[state.best]["epoch"],
         "training": state.curve,
         "heldOut": state.evaluations,
+        "passedOver": state.passed_over,
         "draft": json.loads((folder / CONFIG).read_bytes()),
         "config": config.to_json(),
     }

@@ -80,7 +80,7 @@ def page(report: Mapping[str, Any]) -> str:
         losses=_losses(report["training"], evaluations, result["bestStep"]),
         accuracies=_accuracies(best),
         evaluations=_evaluations(evaluations),
-        numbers=_table(["", ""], _numbers(result)),
+        numbers=_table(["", ""], _numbers(result, report["passedOver"])),
         settings=escape("\n".join(f"{name}: {value}" for name, value in sorted(report["config"].items()))),
     )
 
@@ -129,7 +129,7 @@ def _evaluations(evaluations: Sequence[Mapping[str, Any]]) -> str:
     return _table(["step", "epoch", "loss", *(f"{steps} drafted" for steps in lengths)], rows)
 
 
-def _numbers(result: Mapping[str, Any]) -> list[list[str]]:
+def _numbers(result: Mapping[str, Any], passed_over: Sequence[str]) -> list[list[str]]:
     named = {
         "tokens trained on": f"{result['tokens']:,}",
         "tokens/s": f"{result['tokensPerSecond']:,.0f}",
@@ -140,6 +140,8 @@ def _numbers(result: Mapping[str, Any]) -> list[list[str]]:
         "supervised tokens it covers": f"{result['vocabularyCoverage']:.2%}",
         "special tokens in it": f"{result['specialTokensInside']:,} of {result['specialTokens']:,}",
     }
+    if passed_over:
+        named["checkpoints passed over"] = "; ".join(passed_over)
     return [[name, value] for name, value in named.items()]
 
 

@@ -1,6 +1,7 @@
 """One rank, from its start to its end: what the elastic launcher runs."""
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -28,7 +29,11 @@ def work(config: TrainConfig) -> TrainResult:
         results: list[Any] = [publish(config, state) if rank == 0 else None]
         dist.broadcast_object_list(results)
     except BaseException as error:
-        raise SystemExit(int(endings.leave(config, rank, error))) from error
+        code = endings.leave(config, rank, error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The outcome is left. A thread that still writes to a volume that hangs must not hold up the end
+        os._exit(code)
     dist.destroy_process_group()
     result: TrainResult = results[0]
     return result

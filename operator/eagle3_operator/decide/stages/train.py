@@ -69,6 +69,7 @@ def _config(context: Context, key: str) -> TrainConfig:
         weights_and_biases=logging.weights_and_biases,
         metrics_port=METRICS_PORT,
         checkpoint_interval=seconds(spec.train.checkpoint_interval),
+        stall_timeout=seconds(spec.train.stall_timeout),
         processes=max(1, spec.train.gpus),
         sharding=spec.train.sharding,
         grace_seconds=stage_grace(spec, StageName.TRAIN),
