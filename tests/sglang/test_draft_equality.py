@@ -102,13 +102,13 @@ def trained(
     samples = [tiny.sample(prompt, prompt) for prompt in prompts]
     draft = Draft(sizes)
     draft.load_state_dict(weights)
-    proposals = corpus.proposed(draft, Vocabulary(ids, size), samples, tiny.folder, steps=2)
+    proposals = corpus.proposed(draft, Vocabulary(ids, size), samples, tiny.embedding, steps=2)
     held_out.save(folder / HELD_OUT, samples, torch.float32, proposals)
     result = TrainResult(
         steps=1,
         tokens=1,
         loss=1.0,
-        accuracy=accuracy(draft, Vocabulary(ids, size), samples, tiny.folder),
+        accuracy=accuracy(draft, Vocabulary(ids, size), samples, tiny.folder, tiny.embedding),
         expected_accept_lengths=[1.0],
         held_out=len(prompts),
         vocabulary_size=len(ids),

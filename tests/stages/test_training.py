@@ -19,15 +19,18 @@ from safetensors.torch import load_file
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
-from eagle3_draft import artifacts
+from eagle3_draft import artifacts, convert
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out, run
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
 from stages.supervised import PATIENCE, descendants, has_ended, kill, ranks, supervised, wait_for, wait_for_step
+from unit.convert import drafts
 from unit.train import corpus
 
 EPOCHS = 6
@@ -192,6 +195,34 @@ def test_a_training_goes_on_from_a_published_draft_with_its_vocabulary(
         Vocabulary.load(draft / VOCABULARY).offsets.tolist() == load_file(there / "model.safetensors")["d2t"].tolist()
     )
     assert artifacts.read(draft).made_from["initFrom"] == digest
+
+
+def test_a_training_goes_on_from_a_draft_that_is_narrower_than_its_target_and_keeps_its_embedding(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    sizes = draft_config(Target(made.target).config, layers=corpus.LAYERS, draft_vocabulary_size=corpus.VOCABULARY)
+    sizes = sizes.model_copy(update={"hidden_size": 24, "head_dim": 8})
+    draft = Draft(sizes)
+    draft.initialise(0)
+    ids, own = torch.arange(corpus.VOCABULARY), torch.randn(corpus.VOCABULARY, 24)
+    there = tmp_path / "there"
+    there.mkdir()
+    LAYOUTS["SpecForge"](
+        Original(dict(draft.state_dict()), ids, drafts.as_transformers(sizes), tuple(corpus.LAYERS), own), there
+    )
+    config = short(made, tmp_path, epochs=2, init_from=str(there), init_digest=checkpoint_digest(there))
+    killed_at(2, config, tmp_path / "killed")
+    assert run(config).resumed == 1
+    trained = tmp_path / "draft"
+    assert losses(trained)[-1] < losses(trained)[0]
+    assert torch.equal(load_file(trained / WEIGHTS)["embed_tokens.weight"], own)
+    assert_recorded(made, trained)
+
+    converted = convert.run(
+        drafts.convert_config(drafts.Made(made.target, trained), tmp_path / "converted", trained_key=config.key)
+    )
+    assert converted.parity_error == 0.0
+    assert torch.equal(load_file(tmp_path / "converted" / WEIGHTS)["embed_tokens.weight"], own)
 
 
 def test_a_finished_training_is_not_done_again(made: corpus.Corpus, whole: Path) -> None:

@@ -24,6 +24,9 @@ NAMES = {
     torch.int64: "I64",
     torch.bool: "BOOL",
 }
+#: What a server puts its target's table in the place of, unless the draft's states are of another width.
+EMBEDDING = "embed_tokens.weight"
+
 _TORCH = {name: dtype for dtype, name in NAMES.items()}
 
 #: Bytes that are read at once: enough for the disk's speed, and little beside any model.
@@ -44,7 +47,7 @@ def sources_of(form: Form, target: Target | None) -> dict[str, Source]:
         StageError: the head is the target's, and there is no target (InvalidConfiguration).
     """
     sources: dict[str, Source] = {
-        name: stored for name, stored in form.tensors.items() if name != "embed_tokens.weight" or form.own_embedding
+        name: stored for name, stored in form.tensors.items() if name != EMBEDDING or form.own_embedding
     }
     if "lm_head.weight" not in sources:
         sources["lm_head.weight"] = _shared_head(form, target)
@@ -61,7 +64,7 @@ def sources_of(form: Form, target: Target | None) -> dict[str, Source]:
 
 
 def _shared_head(form: Form, target: Target | None) -> Source:
-    own = form.tensors.get("embed_tokens.weight")
+    own = form.tensors.get(EMBEDDING)
     if form.tied and own is not None:
         return own
     if target is None:

@@ -94,11 +94,14 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
     with torch.no_grad():
         for parameter in draft.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)
-    save_file(dict(draft.state_dict()), trained / WEIGHTS)
+    embedding, weights = Target(target).embedding(), dict(draft.state_dict())
+    if sizes.hidden_size != sizes.target_hidden_size:
+        embedding = weights["embed_tokens.weight"] = torch.randn(sizes.vocabulary_size, sizes.hidden_size)
+    save_file(weights, trained / WEIGHTS)
     vocabulary = choose(torch.randint(0, 9, (corpus.VOCABULARY,)), DRAFT_VOCABULARY, [1, 2])
     vocabulary.save(trained / VOCABULARY)
     (trained / CONFIG).write_text(json.dumps(sizes.to_json()))
-    proposals = corpus.proposed(draft, vocabulary, samples, target, steps=2)
+    proposals = corpus.proposed(draft, vocabulary, samples, embedding, steps=2)
     held_out.save(trained / HELD_OUT, samples, torch.float32, proposals)
     (trained / PROMPTS).write_text('{"messages": [], "input_ids": [1, 3]}\n{"messages": [], "input_ids": [1, 4]}\n')
     told = {"config": {"epochs": 3, "trainer": TRAINER, "initFrom": None, "folder": "/somewhere"}}
@@ -107,7 +110,7 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
         steps=1,
         tokens=1,
         loss=1.0,
-        accuracy=accuracy(draft, vocabulary, samples, target),
+        accuracy=accuracy(draft, vocabulary, samples, target, embedding),
         expected_accept_lengths=[1.5, 1.75],
         held_out=3,
         vocabulary_size=DRAFT_VOCABULARY,
@@ -126,12 +129,13 @@ def train(trained: Path, sizes: DraftConfig, target: Path, samples: list[Sample]
 
 
 @torch.no_grad()
-def accuracy(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target: Path, steps: int = 2) -> list[float]:
+def accuracy(
+    draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target: Path, embedding: Tensor, steps: int = 2
+) -> list[float]:
     """As the trainer measures it, by its plain loss."""
-    embedding, head = (part().float() for part in (Target(target).embedding, Target(target).head))
     batch = pack(samples, steps)
-    labels = Teacher(head, vocabulary.ids).soft_labels(batch.teaching)
-    logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
+    labels = Teacher(Target(target).head().float(), vocabulary.ids).soft_labels(batch.teaching)
+    logits = draft(batch.features, embedding.float()[batch.input_ids], batch.documents, batch.wanted)
     sums = step_sums(logits, labels, batch.label_rows, vocabulary.ids)
     shares: list[float] = (sums.right / sums.labelled).tolist()
     return shares

@@ -81,15 +81,21 @@ def knowing(made: drafts.Made, answered: list[Sample]) -> Original:
     return learn(made, answered)
 
 
-def learn(made: drafts.Made, answered: list[Sample]) -> Original:
-    """A draft that learned what the target says, from these states; published as one that reads the layers."""
+def learn(made: drafts.Made, answered: list[Sample], own: Tensor | None = None) -> Original:
+    """A draft that learned what the target says, from these states; published as one that reads the layers.
+
+    Args:
+        made: has the target.
+        answered: what it said.
+        own: (vocabulary, hidden), the draft's own embedding, by which its states are as wide; the target's where left out.
+    """
     torch.manual_seed(0)
     ids = torch.arange(corpus.VOCABULARY)
-    sizes = made.sizes
+    target = Target(made.target)
+    embedding, teacher = target.embedding() if own is None else own, Teacher(target.head(), ids)
+    sizes = made.sizes.model_copy(update={"hidden_size": embedding.shape[1]})
     draft = Draft(sizes.model_copy(update={"draft_vocabulary_size": len(ids)}))
     draft.initialise(0)
-    target = Target(made.target)
-    embedding, teacher = target.embedding(), Teacher(target.head(), ids)
     batch = pack(answered, 2)
     labels = teacher.soft_labels(batch.teaching)
     optimizer = torch.optim.AdamW(draft.parameters(), lr=5e-3)
@@ -100,7 +106,7 @@ def learn(made: drafts.Made, answered: list[Sample]) -> Original:
         (losses * torch.tensor([1.0, 0.8])).sum().div(len(batch.labelled)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     weights = {name: value.detach().contiguous() for name, value in draft.state_dict().items()}
-    return Original(weights, ids, drafts.original_of(made).sizes, tuple(corpus.LAYERS))
+    return Original(weights, ids, drafts.as_transformers(sizes), tuple(corpus.LAYERS), own)
 
 
 def adopt(
@@ -197,6 +203,15 @@ def test_a_draft_of_another_vocabulary_that_every_rule_passes_is_refused_by_what
         adopt(made, data, knowing, tmp_path, another_vocabulary)
     assert (no.value.code, no.value.reason) == (ExitCode.REFUSED, Reason.LOW_ACCEPT_LENGTH)
     assert artifacts.finished(tmp_path / "out", drafts.KEY) is None
+
+
+def test_one_that_is_narrower_than_its_target_is_asked_with_its_own_embedding(
+    made: drafts.Made, data: DataConfig, answered: list[Sample], tmp_path: Path
+) -> None:
+    own = torch.randn(corpus.VOCABULARY, 24, generator=torch.Generator().manual_seed(4))
+    result = adopt(made, data, learn(made, answered, own), tmp_path)
+    assert result.accuracy is not None
+    assert result.accuracy[0] > 0.8
 
 
 def test_an_untrained_draft_is_refused(made: drafts.Made, data: DataConfig, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.proposals import Step, against_the_recorded
 from eagle3_draft.features import Sample, sample_of
+from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary
@@ -65,7 +66,8 @@ def faults(made: drafts.Made, samples: list[Sample]) -> dict[str, Tensor]:
 
 def proposed(made: drafts.Made, samples: list[Sample], **sizes: object) -> Tensor:
     draft = drafts.draft_of(made.sizes.model_copy(update=sizes), load_file(made.trained / WEIGHTS))
-    return corpus.proposed(draft, Vocabulary.load(made.trained / VOCABULARY), samples, made.target, STEPS)
+    vocabulary, embedding = Vocabulary.load(made.trained / VOCABULARY), Target(made.target).embedding()
+    return corpus.proposed(draft, vocabulary, samples, embedding, STEPS)
 
 
 def answers(recorded: Tensor, served: Tensor, step: int, there: float, here: float) -> Tensor:

@@ -173,17 +173,21 @@ def write_features(corpus: Corpus, train: list[Sample], measured: list[Sample], 
 
 def proposed_by(trained: Path, corpus: Corpus, steps: int) -> Tensor:
     """(tokens, steps) int32: what a draft that was trained proposes on its held-out conversations."""
-    draft = Draft(DraftConfig.model_validate_json((trained / CONFIG).read_bytes()))
-    draft.load_state_dict(load_file(trained / WEIGHTS))
+    draft, weights = (
+        Draft(DraftConfig.model_validate_json((trained / CONFIG).read_bytes())),
+        load_file(trained / WEIGHTS),
+    )
+    embedding = weights.pop("embed_tokens.weight", Target(corpus.target).embedding())
+    draft.load_state_dict(weights)
     samples = list(Features.open(corpus.features).held_out)
-    return proposed(draft, Vocabulary.load(trained / MAP), samples, corpus.target, steps)
+    return proposed(draft, Vocabulary.load(trained / MAP), samples, embedding, steps)
 
 
 @torch.no_grad()
-def proposed(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], target: Path, steps: int) -> Tensor:
+def proposed(draft: Draft, vocabulary: Vocabulary, samples: list[Sample], embedding: Tensor, steps: int) -> Tensor:
     """(tokens, steps) int32: what a trainer records of a draft, by the plain forward."""
-    batch, embedding = pack(samples, steps), Target(target).embedding().float()
-    logits = draft(batch.features, embedding[batch.input_ids], batch.documents, batch.wanted)
+    batch = pack(samples, steps)
+    logits = draft(batch.features, embedding.float()[batch.input_ids], batch.documents, batch.wanted)
     of_steps = [vocabulary.ids[of_step.argmax(-1)] for of_step in logits]
     return batch.table(of_steps, missing=held_out.NONE).to(torch.int32)
 

@@ -17,7 +17,7 @@ from eagle3_draft.model import Draft, DraftConfig
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.train.begin import begin, first_weights, prepare
+from eagle3_draft.train.begin import begin, first_weights, own_embedding, prepare
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary
 from published.kinds import KINDS, Kind
 from published.layouts import LAYOUTS, Original, specforge
@@ -53,8 +53,7 @@ def test_the_first_weights_are_the_drafts_own_row_by_row(
         torch.testing.assert_close(weights[name], rows, atol=2e-3 if layout.startswith("EAGLE official") else 0, rtol=0)
 
 
-#: Of other kinds, those that can be trained further: one with an embedding of its own is refused where it is inspected.
-TRAINABLE = {name: kind for name, kind in KINDS.items() if "hidden_size" not in kind.switches} | {
+TRAINABLE = KINDS | {
     f"{scaling.rope_type} rope": Kind(specforge, {"rope_scaling": scaling})
     for scaling in (
         LinearScaling(rope_type="linear", factor=4.0),
@@ -85,6 +84,13 @@ def test_the_first_weights_of_a_draft_of_another_kind_are_its_own(made: drafts.M
     assert beginning.config.latent == draft.config.latent
     order = torch.searchsorted(original.ids, beginning.vocabulary.ids)
     assert original.ids[order].tolist() == beginning.vocabulary.ids.tolist()
+    own = own_embedding(config)
+    if draft.config.hidden_size == draft.config.target_hidden_size:
+        assert own is None  # though it may bring a copy of the target's
+    else:
+        assert own is not None
+        assert original.embedding is not None
+        assert torch.equal(own, original.embedding)
     for tensor, weight in draft.state_dict().items():
         rows = weight[order] if tensor == "lm_head.weight" else weight
         torch.testing.assert_close(weights[tensor], rows, atol=0, rtol=0)

@@ -49,6 +49,17 @@ def test_as_many_are_kept_as_checkpoints_can_speak_of(tmp_path: Path) -> None:
     assert best.proposals(1) is None
 
 
+def test_what_is_not_trained_goes_along_as_it_is(tmp_path: Path) -> None:
+    table = torch.randn(7, 3).bfloat16()
+    best = BestWeights(tmp_path, {"embed_tokens.weight": table})
+    best.keep(torch.nn.Linear(3, 2), 1, PROPOSALS)
+    best.take(1)
+    weights = load_file(tmp_path / WEIGHTS)
+    assert set(weights) == {"weight", "bias", "embed_tokens.weight"}
+    assert torch.equal(weights["embed_tokens.weight"], table)
+    assert weights["embed_tokens.weight"].dtype == torch.bfloat16
+
+
 def test_weights_that_are_gone_or_cut_short_are_not_there(tmp_path: Path) -> None:
     best = BestWeights(tmp_path)
     best.keep(torch.nn.Linear(3, 2), 4, PROPOSALS)

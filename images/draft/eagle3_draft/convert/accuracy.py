@@ -123,7 +123,7 @@ def measure(
         draft: in the type in which it is served, which is the one that is computed in.
         ids: (draft vocabulary,), the target's ids of the tokens that it knows.
         samples: conversations with the target's states.
-        embedding: the target's, (vocabulary, hidden).
+        embedding: that the draft reads, (vocabulary, hidden).
         steps: unroll steps.
         recorded: of each conversation (tokens, steps), what the trainer's draft proposed there, where that was recorded.
     """

@@ -102,7 +102,7 @@ def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Ten
         draft: on the device on which it is to run.
         ids: (draft vocabulary,), the target's ids of the tokens that it knows.
         samples: conversations with the target's states; positions of the loss mask count.
-        embedding: the target's, (vocabulary, hidden).
+        embedding: that the draft reads, (vocabulary, hidden).
     """
     device, dtype = next((p.device, p.dtype) for p in draft.parameters())
     ids = ids.to(device)

@@ -22,7 +22,8 @@ from eagle3_draft.convert.trained import stored
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.fast import FastDraft
-from eagle3_draft.tensors import pieces, type_of
+from eagle3_draft.model.target import Target
+from eagle3_draft.tensors import EMBEDDING, pieces, type_of
 from eagle3_draft.train.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -111,11 +112,19 @@ def read_converted(folder: Path, layers: Sequence[int]) -> tuple[FastDraft, Tens
     """
     form = read_form(read_folder(folder))
     tensors = load_file(folder / WEIGHTS)
+    tensors.pop(EMBEDDING, None)  # of ``embedding_of``
     with torch.device("meta"):
         draft = FastDraft(config_of(form, layers))
     draft.load_state_dict(dict(_as_sglang_reads(tensors)), assign=True)
     offsets = tensors.get("d2t", torch.zeros(draft.config.draft_vocabulary_size, dtype=torch.int64))
     return draft, offsets + torch.arange(len(offsets))
+
+
+def embedding_of(folder: Path, target: Target) -> Tensor:
+    """The table that a server embeds with for a converted draft, (vocabulary, hidden): the draft's own where it has one, and the
+    target's where conversion left it out."""
+    tensors = load_file(folder / WEIGHTS)
+    return tensors[EMBEDDING] if EMBEDDING in tensors else target.embedding()
 
 
 def _as_sglang_reads(tensors: Mapping[str, T]) -> Iterator[tuple[str, T]]:

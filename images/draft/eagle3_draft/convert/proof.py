@@ -72,7 +72,7 @@ def prove_trained(config: ConvertConfig, trained: Path, result: TrainResult) -> 
     steps = len(result.accuracy)
     sample = held_out.read(trained)
     asked = accuracy.chosen(draft, sample.samples, steps)
-    embedding = Target(Path(config.target)).embedding()
+    embedding = parity.embedding_of(folder, Target(Path(config.target)))
     measured = accuracy.measure(draft, ids, asked.samples, embedding, steps, sample.proposals)
     findings = [
         *proposals.against_the_recorded(measured.steps or []),
@@ -105,7 +105,7 @@ def prove_adopted(config: ConvertConfig, form: Form, facts: TargetFacts, load: L
     samples = hear(config, prompts, stored, load, heard)
     draft, ids = parity.read_converted(folder, config.layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    draft, embedding = draft.to(device), target.embedding()
+    draft, embedding = draft.to(device), parity.embedding_of(folder, target)
     own = reading.of_layers(samples, heard, config.layers)
     agreement = measure(draft, ids, own, embedding)
     first, *elsewhere = (
@@ -117,8 +117,6 @@ def prove_adopted(config: ConvertConfig, form: Form, facts: TargetFacts, load: L
 
 def _not_run_here(form: Form, layers: Sequence[int]) -> str | None:
     """Why this product's own forward is not the draft's."""
-    if form.own_embedding:
-        return "it has an embedding of its own: its agreement with the target is left to the probe"
     try:
         config_of(form, layers)
     except ValueError as error:

@@ -90,7 +90,7 @@ def read(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Tensor
         draft: on the device on which it is to run.
         ids: (draft vocabulary,), the target's ids of the tokens that it knows.
         samples: conversations with the states of the layers.
-        embedding: the target's, (vocabulary, hidden).
+        embedding: that the draft reads, (vocabulary, hidden).
         layers: what the states are those of.
     """
     device, dtype = next((p.device, p.dtype) for p in draft.parameters())

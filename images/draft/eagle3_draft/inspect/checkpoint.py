@@ -61,13 +61,7 @@ def check_trainable(form: Form, field: str) -> None:
     Raises:
         StageError: UnsupportedDraft.
     """
-    if form.own_embedding:
-        why: str | None = (
-            f"its states have {form.hidden_size} numbers, its target's {form.target_hidden_size}, so it embeds with a table of "
-            "its own; training embeds with the target's"
-        )
-    else:
-        why = sglangs_alone(form.rope)
+    why = sglangs_alone(form.rope)
     if why is None:
         return
     raise StageError(

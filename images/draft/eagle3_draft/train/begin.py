@@ -22,7 +22,7 @@ from eagle3_draft.model.config import config_of, draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
-from eagle3_draft.tensors import sources_of, whole
+from eagle3_draft.tensors import EMBEDDING, sources_of, whole
 from eagle3_draft.train.checks import check_sizes
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, choose, required
 
@@ -129,16 +129,29 @@ def _chosen(config: TrainConfig, usage: Usage, target: Target) -> Vocabulary:
 
 
 def first_weights(config: TrainConfig, target: Target) -> dict[str, Tensor] | None:
-    """An existing draft's weights by the names of ``Draft``, float32; None where a training begins with fresh ones."""
+    """An existing draft's weights by the names of ``Draft``, float32; None where a training begins with fresh ones. What it embeds
+    with is ``own_embedding``."""
     if config.init_from is None:
         return None
     form = read_checkpoint(Path(config.init_from), FIELD)
     weights = {}
     for name, source in sources_of(form, target).items():
-        if name in ("d2t", "t2d"):
+        if name in ("d2t", "t2d", EMBEDDING):
             continue
         weights[name] = whole(source).to(torch.float32)
     return weights
+
+
+def own_embedding(config: TrainConfig) -> Tensor | None:
+    """The table, (vocabulary, hidden), as stored, of an existing draft whose states are not as wide as its target's: it cannot embed
+    with the target's. None for all others.
+
+    It stays as it is, as the target's does, and as the trainers of such drafts leave it unless they are told otherwise.
+    """
+    if config.init_from is None:
+        return None
+    form = read_checkpoint(Path(config.init_from), FIELD)
+    return whole(form.tensors[EMBEDDING]) if form.own_embedding else None
 
 
 def _inspected(config: TrainConfig, folder: Path) -> Form:

@@ -24,10 +24,12 @@ class BestWeights:
 
     Args:
         folder: of the artifact.
+        untrained: tensors of the draft, by name, that are none of the model's and the artifact has as they are.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, untrained: Mapping[str, Tensor] | None = None) -> None:
         self._folder = folder
+        self._untrained = untrained or {}
 
     def keep(self, model: nn.Module, step: int, proposals: Tensor) -> None:
         """Keep the weights of this step, float32, and its proposals on the held-out sample.
@@ -37,7 +39,8 @@ class BestWeights:
         weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if dist.get_rank() == 0:
             _write(self._proposals_of(step), {"proposals": proposals})
-            _write(self._of(step), {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)})
+            learnt = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
+            _write(self._of(step), learnt | dict(self._untrained))
             sync_folder(self._folder)
             for old in self._kept()[: -(KEPT + 1)]:
                 self._of(old).unlink()

@@ -33,7 +33,8 @@ class Learning:
     Args:
         config: sizes of the draft.
         device: of this rank.
-        embedding, head: the target's, (target vocabulary, hidden).
+        embedding: that the draft reads, (target vocabulary, hidden).
+        head: the target's, (target vocabulary, target hidden).
         ids: the target's ids of the tokens that the draft knows.
         seed: of the fresh weights.
         weights: to begin with instead, by name.

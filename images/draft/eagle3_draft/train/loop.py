@@ -26,9 +26,10 @@ from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
 from eagle3_draft.stage import StageError
+from eagle3_draft.tensors import EMBEDDING
 from eagle3_draft.train import non_finite
 from eagle3_draft.train.batches import Batch
-from eagle3_draft.train.begin import first_weights
+from eagle3_draft.train.begin import first_weights, own_embedding
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
 from eagle3_draft.train.early_stop import has_plateaued
@@ -98,10 +99,11 @@ class Training:
         self.plan = Plan(config, features.train.lengths.tolist(), self.rank, self.ranks)
 
         target = Target(Path(config.target))
+        own = own_embedding(config)
         self.learning = Learning(
             DraftConfig.model_validate_json((folder / CONFIG).read_bytes()),
             device,
-            embedding=target.embedding(),
+            embedding=target.embedding() if own is None else own,
             head=target.head(),
             ids=Vocabulary.load(folder / VOCABULARY).ids,
             seed=config.seed,
@@ -121,7 +123,7 @@ class Training:
         self.checkpoints = Checkpoints(
             scratch, self.learning.model, self.learning.optimizer, patience=config.stall_timeout
         )
-        self.best = BestWeights(folder)
+        self.best = BestWeights(folder, {} if own is None else {EMBEDDING: own})
         # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
         speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
         self.telemetry = Telemetry(config, len(self.plan.steps), heard=self.rank == 0) if speaks else None
