@@ -51,6 +51,13 @@ def latent(draft: Original, folder: Path) -> None:
     save_file(draft.renamed("midlayer.", "layers.0.") | maps | draft.embedded, folder / "model.safetensors")
 
 
+def latent_by_sglang(draft: Original, folder: Path) -> None:
+    """The same with the configuration that SGLang's class left behind: it calls every scaling its own yarn, and knows no truncate."""
+    latent(draft, folder)
+    rope = json.loads((folder / CONFIG).read_text())["rope_scaling"]
+    _say(folder, rope_scaling=rope | {"rope_type": "deepseek_yarn", "truncate": False})
+
+
 def modelopt_latent(draft: Original, folder: Path) -> None:
     """ModelOpt for Kimi: the same names, layers by their output, and neither head nor map, for it has the target's."""
     named = eagle_config(draft) | MODELOPT
@@ -150,6 +157,7 @@ WHOLE = {"draft_vocabulary_size": 150}
 
 KINDS: dict[str, Kind] = {
     "latent": Kind(latent, LATENT, architecture="DeepseekV3ForCausalLM"),
+    "latent, as SGLang calls its rope": Kind(latent_by_sglang, LATENT, architecture="DeepseekV3ForCausalLM"),
     "ModelOpt, latent": Kind(modelopt_latent, LATENT | WHOLE, shares_head=True, architecture="DeepseekV3ForCausalLM"),
     "ModelOpt, no head": Kind(modelopt_headless, WHOLE, shares_head=True),
     "ModelOpt, two layers": Kind(modelopt_deep_new, {"depth": 2}),

@@ -15,7 +15,7 @@ from torch import Tensor
 from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.convert import run
 from eagle3_draft.model import Draft
-from eagle3_draft.model.config import DynamicScaling, LinearScaling, Llama3Scaling, YarnScaling
+from eagle3_draft.model.config import DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import held_out
 from published.kinds import KINDS, LATENT, LATENT_SIZES
@@ -34,6 +34,14 @@ TOLERANCE = 1e-4
 #: Frequencies so many and so close together that YaRN's ramp lies among them.
 CLOSE: dict[str, object] = {"head_dim": 32, "rope_theta": 100.0}
 YARN = YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=256)
+
+#: Of whose target's 128 positions the text has less than the original ones.
+LONG = LongScaling(
+    rope_type="longrope",
+    short_factor=[1.0, 1.5, 2.0, 3.0],
+    long_factor=[4.0, 5.0, 6.0, 7.0],
+    original_max_position_embeddings=64,
+)
 
 #: Drafts of our own, each with what EAGLE-3's has not.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -68,6 +76,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     },
     "dynamic rope": CLOSE | {"rope_scaling": DynamicScaling(rope_type="dynamic", factor=4.0)},
     "dynamic rope, by alpha": CLOSE | {"rope_scaling": DynamicScaling(rope_type="dynamic", alpha=50.0)},
+    "longrope": {"rope_theta": 100.0} | {"rope_scaling": LONG},
+    "longrope, its stretch said": {"rope_theta": 100.0}
+    | {"rope_scaling": LONG.model_copy(update={"short_mscale": 0.8, "long_mscale": 3.0})},
     "one state": {"layers": [0]},
     "one state, with norms and biases that nobody reads": {
         "layers": [0],

@@ -12,7 +12,6 @@ from typing import Any
 #: Kinds that turn as they should in SGLang alone, and why.
 _SGLANGS_ALONE = {
     "deepseek_yarn": "SGLang's class of it is made for latent attention, and what it makes of other heads depends on the platform",
-    "longrope": "SGLang turns a text by the short or the long factors as the longest text of the same batch has it",
 }
 
 _WHOLE, _BESIDE = "attention_factor", "attn_factor"
@@ -29,6 +28,19 @@ def sglangs_alone(rope: Mapping[str, Any]) -> str | None:
     kind = rope["rope_type"]
     why = _SGLANGS_ALONE.get(kind)
     return None if why is None else f"its rotary embedding is of type {kind}: {why}"
+
+
+def turned_alike(rope: Mapping[str, Any], positions: int | None) -> int | None:
+    """Tokens up to which a text is turned in one way, whatever is served beside it; None where every text is.
+
+    SGLang turns all texts of a batch by longrope's long factors as soon as one of them is longer than this, whatever it turned their
+    earlier tokens by.
+
+    Args:
+        rope: that passed the rules.
+        positions: that the configuration allows; SGLang takes them where the rope does not say its original ones.
+    """
+    return rope.get("original_max_position_embeddings", positions) if rope["rope_type"] == "longrope" else None
 
 
 def in_sglangs_terms(rope: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,18 @@ def test_a_draft_with_latent_attention_passes_for_a_target_that_has_it(tmp_path:
     assert report.refusal(found) is None
 
 
+def test_yarn_of_latent_attention_is_the_same_by_the_name_that_sglang_gives_it(tmp_path: Path) -> None:
+    yarn = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "mscale_all_dim": 1.0}
+    by_sglang, elsewhere = tmp_path / "deepseek_yarn", tmp_path / "yarn"
+    for folder in (by_sglang, elsewhere):
+        folder.mkdir()
+        draft(folder, LATENT | {"rope_parameters": yarn | {"rope_type": folder.name}}, latent_tensors())
+    assert read_form(read_folder(by_sglang)).rope == read_form(read_folder(elsewhere)).rope
+    found = look(by_sglang, DEEPSEEK)
+    assert report.refusal(found) is None
+    assert [one.message for one in found if one.level == Level.MENDED and "deepseek_yarn" in one.message]
+
+
 LATENT_REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "two layers": ({"num_hidden_layers": 1}, Reason.UNSUPPORTED_DRAFT, "has one decoder layer, not 2"),
     "a norm before fc": ({"norm_before_fc": True}, Reason.UNSUPPORTED_DRAFT, "no norm_before_fc"),

@@ -172,7 +172,7 @@ def test_both_spellings_of_the_rope_mean_the_same_to_transformers(
         assert config_of(read_form(Folder(tmp_path, spelt, (), form.tensors, {}, "safetensors")), [0, 1]) == sizes
 
 
-#: Kinds that SGLang builds and this product's own forward does not.
+#: Kinds by which SGLang turns texts of the length that an adopted draft is asked about otherwise than this product's own forward.
 ONLY_SGLANGS: list[dict[str, object]] = [
     {
         "rope_type": "longrope",

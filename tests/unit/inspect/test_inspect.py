@@ -555,10 +555,16 @@ def test_a_draft_to_go_on_from_brings_its_layers_and_its_vocabulary_and_data_is_
                     "short_factor": [1.0] * 8,
                     "long_factor": [2.0] * 8,
                     "rope_theta": 1e4,
+                    "original_max_position_embeddings": 63,
                 }
             },
             Reason.UNSUPPORTED_DRAFT,
-            "its rotary embedding is of type longrope",
+            "data.maxLength is 64; set it to 63 at most",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "deepseek_yarn", "factor": 4.0, "rope_theta": 1e4}},
+            Reason.UNSUPPORTED_DRAFT,
+            "its rotary embedding is of type deepseek_yarn",
         ),
     ],
 )
@@ -567,6 +573,12 @@ def test_a_draft_that_does_not_fit_cannot_be_gone_on_from(
 ) -> None:
     world.draft(DRAFT | changes)
     world.refused(ExitCode.REFUSED, reason, "draft.initFrom: ", words, init_from=str(world.checkpoint))
+
+
+def test_a_draft_of_longrope_is_gone_on_from_with_texts_that_are_turned_in_one_way(world: World) -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "rope_theta": 1e4}
+    world.draft(DRAFT | {"rope_parameters": rope | {"original_max_position_embeddings": 64}})
+    assert world.inspect(init_from=str(world.checkpoint)).init_digest
 
 
 def test_a_draft_with_an_embedding_of_its_own_can_be_adopted_and_gone_on_from(world: World) -> None:

@@ -183,6 +183,12 @@ def test_a_single_auxiliary_state_as_wide_as_the_draft_bypasses_fc_as_in_sglang(
             "mscale_all_dim": 0.4,
             "truncate": False,
         },
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0],
+            "long_factor": [8.0] * 8,
+            "original_max_position_embeddings": 200,
+        },
     ],
     ids=lambda rope: rope["rope_type"],
 )
@@ -196,7 +202,7 @@ def test_rotary_embeddings_are_those_of_transformers(rope: dict[str, Any]) -> No
             rope_parameters={"rope_theta": 500.0, **rope},
         )
     )
-    ours = config(rope_theta=500.0, rope_scaling=scaling_of(rope, 256))
+    ours = config(rope_theta=500.0, rope_scaling=scaling_of(rope, 256), max_position_embeddings=256)
     positions = torch.arange(200)
     cosines, sines = Rotary(ours, positions.device).at(positions)
     expected = theirs(torch.zeros(1), positions[None])
@@ -205,8 +211,8 @@ def test_rotary_embeddings_are_those_of_transformers(rope: dict[str, Any]) -> No
 
 
 def test_a_rotary_embedding_that_turns_as_it_should_in_sglang_alone_is_named() -> None:
-    with pytest.raises(ValueError, match="of type longrope: SGLang turns a text by"):
-        scaling_of({"rope_type": "longrope", "rope_theta": 1e4}, 4096)
+    with pytest.raises(ValueError, match="of type deepseek_yarn: SGLang's class of it is made for latent attention"):
+        scaling_of({"rope_type": "deepseek_yarn", "factor": 4.0, "rope_theta": 1e4}, 4096)
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:

@@ -14,7 +14,7 @@ from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.features import Features, Samples
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model import Draft, DraftConfig
-from eagle3_draft.model.config import LinearScaling, Llama3Scaling, YarnScaling
+from eagle3_draft.model.config import LinearScaling, Llama3Scaling, LongScaling, YarnScaling
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.begin import begin, first_weights, own_embedding, prepare
@@ -59,6 +59,12 @@ TRAINABLE = KINDS | {
         LinearScaling(rope_type="linear", factor=4.0),
         Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
         YarnScaling(rope_type="yarn", factor=8.0, original_max_position_embeddings=16),
+        LongScaling(
+            rope_type="longrope",
+            short_factor=[1.0, 1.5, 2.0, 3.0],
+            long_factor=[4.0] * 4,
+            original_max_position_embeddings=64,
+        ),
     )
 }
 
@@ -116,6 +122,34 @@ def test_its_switches_are_kept(made: drafts.Made, original: Original, tmp_path: 
     beginning = begin(config, USAGE, target)
     assert (beginning.config.depth, beginning.config.fc_norm, beginning.config.output_bias) == (2, True, True)
     Draft(beginning.config).load_state_dict(first_weights(config, target) or {})
+
+
+def test_one_of_longrope_is_not_gone_on_from_with_longer_texts_than_it_turns_in_one_way(
+    made: drafts.Made, tmp_path: Path
+) -> None:
+    known = corpus.make(tmp_path, train=4, held_out=1)
+    features = Features.open(known.features)
+    longest = max(int(samples.lengths.max()) for samples in (features.train, features.held_out))
+
+    def prepared(original: int) -> None:
+        scaling = LongScaling(
+            rope_type="longrope",
+            short_factor=[1.0] * 4,
+            long_factor=[4.0] * 4,
+            original_max_position_embeddings=original,
+        )
+        there, out = tmp_path / f"{original} there", tmp_path / str(original)
+        for folder in (there, out / "draft"):
+            folder.mkdir(parents=True)
+        specforge(drafts.original_of_kind(made, Kind(specforge, {"rope_scaling": scaling}))[0], there)
+        digest = checkpoint_digest(there)
+        config = corpus.train_config(known, out, init_from=str(there), init_digest=digest)
+        prepare(config, features, Target(known.target))
+
+    prepared(longest)
+    with pytest.raises(StageError, match=f"turns texts of up to {longest - 1} tokens in one way") as refused:
+        prepared(longest - 1)
+    assert (refused.value.code, refused.value.reason) == (ExitCode.REFUSED, Reason.UNSUPPORTED_DRAFT)
 
 
 def test_a_draft_that_was_changed_since_it_was_inspected_is_refused(

@@ -17,6 +17,9 @@ from eagle3_api.sglang import LATENT_DRAFT
 
 FAMILY = "latent attention"
 
+#: What SGLang's class makes of every scaling that it is given, in the configuration itself: one that is saved there says so.
+SGLANGS_YARN = "deepseek_yarn"
+
 
 def recognises(folder: Folder) -> bool:
     """SGLang's architecture, or a projection that no other attention has."""
@@ -42,5 +45,8 @@ def read(folder: Folder) -> Form:
         **{name: size(folder.config, name) for name in LATENT_SIZES},
         rope_interleave=folder.config.get("rope_interleave") is not False,
     )
+    if form.rope.get("rope_type") == SGLANGS_YARN:
+        what = f"rope_type {SGLANGS_YARN} becomes yarn, its name outside of SGLang"
+        form = replace(form, rope={**form.rope, "rope_type": "yarn"}, mended=(*form.mended, what))
     plain, turned = sizes.qk_nope_head_dim, sizes.qk_rope_head_dim
     return replace(form, latent=sizes, kv_heads=form.heads, head_dim=plain + turned if plain and turned else None)

@@ -14,13 +14,14 @@ import torch
 
 from eagle3_api.artifacts import PROMPTS
 from eagle3_api.checkpoints import Finding, Form, Level
+from eagle3_api.checkpoints.rope import turned_alike
 from eagle3_api.conditions import Reason
 from eagle3_api.features import FeatureDtype
 from eagle3_api.jobs import ConvertConfig, ExitCode, TrainResult
 from eagle3_api.sglang import Version
 from eagle3_draft.convert import accuracy, parity, proposals, reading
 from eagle3_draft.convert.agreement import AGREEMENT, Agreement, judge, measure
-from eagle3_draft.convert.answers import Load, hear
+from eagle3_draft.convert.answers import ANSWER_TOKENS, PROMPT_TOKENS, Load, hear
 from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.convert.parity import Parity
 from eagle3_draft.convert.proposals import Step
@@ -117,8 +118,15 @@ def prove_adopted(config: ConvertConfig, form: Form, facts: TargetFacts, load: L
 
 def _not_run_here(form: Form, layers: Sequence[int]) -> str | None:
     """Why this product's own forward is not the draft's."""
+    left = "its agreement with the target is left to the probe"
     try:
         config_of(form, layers)
     except ValueError as error:
-        return f"{error}: its agreement with the target is left to the probe"
+        return f"{error}: {left}"
+    known = turned_alike(form.rope, form.max_position_embeddings)
+    if known is not None and known < PROMPT_TOKENS + ANSWER_TOKENS:
+        return (
+            f"its rotary embedding is of type {form.rope['rope_type']}, and turns texts of more than {known} tokens by what is served "
+            f"beside them: {left}"
+        )
     return None

@@ -18,7 +18,7 @@ from eagle3_api.checkpoints import (
     read_form,
     report,
 )
-from eagle3_api.checkpoints.rope import sglangs_alone
+from eagle3_api.checkpoints.rope import sglangs_alone, turned_alike
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.artifacts import file_digest
@@ -55,13 +55,26 @@ def check_checkpoint(form: Form, served: Served, field: str = "draft.checkpoint"
     return findings
 
 
-def check_trainable(form: Form, field: str) -> None:
+def check_trainable(form: Form, field: str, longest: int) -> None:
     """Refuse what can be served as it is, and cannot be trained further.
+
+    Args:
+        form: of a draft that passed the rules.
+        field: of the object, which names it.
+        longest: tokens of the longest conversation that it may be trained on.
 
     Raises:
         StageError: UnsupportedDraft.
     """
-    why = sglangs_alone(form.rope)
+    why, known = sglangs_alone(form.rope), turned_alike(form.rope, form.max_position_embeddings)
+    if why is None and known is not None and known < longest:
+        raise StageError(
+            ExitCode.REFUSED,
+            Reason.UNSUPPORTED_DRAFT,
+            f"{field}: {form.path}: its rotary embedding is of type longrope, of which SGLang turns texts of up to {known:,} tokens "
+            f"in one way, and longer ones by what is served beside them: there is nothing to train them to. data.maxLength is {longest:,}; set "
+            f"it to {known} at most",
+        )
     if why is None:
         return
     raise StageError(

@@ -69,7 +69,7 @@ def _brought(
     layers = _required(config.auxiliary_layers or resolve_layers(form, Served(version, target.of_draft)), target)
     findings = check_checkpoint(form, Served(version, target.of_draft, tuple(layers), context_length), name)
     if config.init_from is not None:
-        check_trainable(form, name)
+        check_trainable(form, name, config.data.max_length if config.data is not None else 0)
     ids = _capture_ids(layers, target, version)
     digest = checkpoint_digest(folder, name)
     return DraftFacts(

@@ -63,7 +63,22 @@ class DynamicScaling(Model):
         return self.factor**2 - self.factor + 1 if self.alpha is None else self.alpha
 
 
-Scaling = Llama3Scaling | YarnScaling | LinearScaling | DynamicScaling
+class LongScaling(Model):
+    """LongRoPE (arXiv 2402.13753): each pair of numbers is slowed down by a factor of its own, and what is turned is stretched.
+
+    SGLang has two lists of factors. It turns all texts of a batch by the long one as soon as one of them is longer than the original
+    positions, whatever it turned their earlier tokens by. Only shorter texts have one answer, and here are no others.
+    """
+
+    rope_type: Literal["longrope"]
+    short_factor: list[float]
+    long_factor: list[float]
+    original_max_position_embeddings: int
+    short_mscale: float | None = Field(None, description="The stretch, where it does not follow from the positions.")
+    long_mscale: float | None = None
+
+
+Scaling = Llama3Scaling | YarnScaling | LinearScaling | DynamicScaling | LongScaling
 
 
 class Latent(Model):
@@ -239,7 +254,11 @@ def scaling_of(rope: Mapping[str, Any], positions: int, *, latent: bool = False)
         return Llama3Scaling.model_validate(given)
     if kind == "dynamic":
         return DynamicScaling.model_validate(given)
-    if not latent and not {"mscale", "mscale_all_dim"} <= given.keys():
+    if kind == "longrope":
+        return LongScaling.model_validate(given)
+    if latent:  # whose class in SGLang knows no truncate
+        given.pop("truncate", None)
+    elif not {"mscale", "mscale_all_dim"} <= given.keys():
         given = {name: value for name, value in given.items() if name not in ("mscale", "mscale_all_dim")}
     return YarnScaling.model_validate(given)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.checkpoints.rope import magnitude
-from eagle3_draft.model.config import DraftConfig, DynamicScaling, Llama3Scaling, YarnScaling
+from eagle3_draft.model.config import DraftConfig, DynamicScaling, Llama3Scaling, LongScaling, YarnScaling
 
 
 class Rotary:
@@ -20,7 +20,7 @@ class Rotary:
     def __init__(self, config: DraftConfig, device: torch.device) -> None:
         self.device = device
         self._frequencies = inverse_frequencies(config).to(device)
-        self._stretch = stretch(config.rope_scaling) if isinstance(config.rope_scaling, YarnScaling) else 1.0
+        self._stretch = stretch(config)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of each position's angles: both (tokens, 1, rotary_dim), float32, for all heads."""
@@ -35,7 +35,7 @@ def inverse_frequencies(config: DraftConfig) -> Tensor:
     """Radians per position: (rotary_dim / 2,), float32.
 
     Source of the scalings: SGLang 0.5.21, ``rotary_embedding``. Its linear, llama3 and yarn are Transformers' of these names, its dynamic
-    is not.
+    is not, and its longrope is for texts of up to ``turned_alike`` tokens.
     """
     width, scaling, base = config.rotary_dim, config.rope_scaling, config.rope_theta
     if isinstance(scaling, DynamicScaling):
@@ -44,6 +44,8 @@ def inverse_frequencies(config: DraftConfig) -> Tensor:
     frequencies = 1.0 / base**exponents
     if scaling is None or isinstance(scaling, DynamicScaling):
         return frequencies
+    if isinstance(scaling, LongScaling):
+        return frequencies / torch.tensor(scaling.short_factor)
     if isinstance(scaling, Llama3Scaling):
         kept = _kept_by_llama3(frequencies, scaling)
     elif isinstance(scaling, YarnScaling):
@@ -53,8 +55,17 @@ def inverse_frequencies(config: DraftConfig) -> Tensor:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def stretch(scaling: YarnScaling) -> float:
-    """What YaRN multiplies turned queries and keys with."""
+def stretch(config: DraftConfig) -> float:
+    """What turned queries and keys are multiplied with, by YaRN and LongRoPE. Source: as of ``inverse_frequencies``."""
+    scaling = config.rope_scaling
+    if isinstance(scaling, LongScaling):
+        if scaling.short_mscale is not None:
+            return scaling.short_mscale
+        original = scaling.original_max_position_embeddings
+        further = config.max_position_embeddings / original
+        return math.sqrt(1 + math.log(further) / math.log(original)) if further > 1 else 1.0
+    if not isinstance(scaling, YarnScaling):
+        return 1.0
     return (
         magnitude(scaling.factor, scaling.mscale)
         / magnitude(scaling.factor, scaling.mscale_all_dim)

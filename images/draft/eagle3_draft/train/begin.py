@@ -16,7 +16,7 @@ from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.tokenizer_files import own_template, special_tokens
 from eagle3_draft.features import Features, Samples, Text
-from eagle3_draft.inspect.checkpoint import checkpoint_digest, read_checkpoint
+from eagle3_draft.inspect.checkpoint import check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of, draft_config
 from eagle3_draft.model.target import Target
@@ -59,6 +59,9 @@ def prepare(config: TrainConfig, features: Features, target: Target) -> None:
             "no token of the train conversations is the assistant's, so there is nothing to learn: the chat template marks "
             "none, or the conversations hold no answer",
         )
+    if config.init_from is not None:  # somebody else's trainer may have left what Inspect has not seen
+        longest = max(int(samples.lengths.max()) for samples in (features.train, features.held_out) if len(samples))
+        check_trainable(read_checkpoint(Path(config.init_from), FIELD), FIELD, longest)
     beginning = begin(config, usage, target)
     check_sizes(config, beginning.config)
     beginning.vocabulary.save(folder / VOCABULARY)
