@@ -19,25 +19,22 @@ of a random generator to keep.
 import concurrent.futures
 import errno
 import hashlib
-import io
 import json
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
-from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
@@ -48,6 +45,7 @@ from eagle3_api.jobs import ExitCode
 from eagle3_draft import child
 from eagle3_draft.artifacts import file_digest, noticing_a_full_volume, sync_folder, write_atomic
 from eagle3_draft.stage import StageError
+from eagle3_draft.train.hashed import HashedWriter
 
 #: Checkpoints that are kept. The older one is there for the day on which the newer cannot be read.
 KEPT = 2
@@ -57,6 +55,11 @@ SLOW = 60.0
 
 #: What a file system says of a file that it lost or finds damaged. All else may be another at the next try.
 _OF_A_FILE = frozenset({errno.ENOENT, errno.EUCLEAN, errno.EBADMSG})
+
+#: How the state is copied to the host's memory: as ``async_save`` does by itself where nobody brings a writer.
+_STAGING = StagingOptions(
+    use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+)
 
 _STATE = "state.json"
 _SUMS = "SHA256SUMS"
@@ -120,10 +123,11 @@ class Checkpoints:
         self.wait()
         self._newest = state.step
         self._began = time.monotonic()
-        writer = _Writer(self._folder / f".step-{state.step}.partial")
-        written = async_save(self._tensors(), storage_writer=writer, process_group=self._group)
+        writer, stager = HashedWriter(self._folder / f".step-{state.step}.partial"), DefaultStager(_STAGING)
+        written = async_save(self._tensors(), storage_writer=writer, async_stager=stager, process_group=self._group)
         if isinstance(written, AsyncSaveResponse):
             written = written.upload_completion
+        written.add_done_callback(lambda _: stager.close())
         self._pending = self._publisher.submit(self._publish, writer, json.dumps(asdict(state)), written)
 
     def busy(self) -> bool:
@@ -163,7 +167,7 @@ class Checkpoints:
         """Since the newest was begun."""
         return time.monotonic() - self._began
 
-    def _publish(self, writer: "_Writer", state: str, written: "Future[Any]") -> None:
+    def _publish(self, writer: HashedWriter, state: str, written: "Future[Any]") -> None:
         partial = Path(writer.path)
         try:
             with noticing_a_full_volume(partial):
@@ -340,52 +344,6 @@ def _digest(path: Path) -> str:
         return file_digest(path)
     except OSError as error:
         return _problem(error)
-
-
-class _Hashed:
-    """A stream, and the digest of what was written to it."""
-
-    def __init__(self, stream: io.IOBase) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return cast(int, self._stream.write(data))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _HashedFiles(FileSystem):
-    """A file system that knows the digests of the files that were written to it, by name."""
-
-    def __init__(self) -> None:
-        self.digests: dict[str, str] = {}
-
-    @contextmanager
-    def create_stream(self, path: str | PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        with super().create_stream(path, mode) as stream:
-            hashed = _Hashed(stream)
-            yield cast(io.IOBase, hashed)
-        self.digests[Path(path).name] = hashed.digest.hexdigest()
-
-    def rename(self, path: str | PathLike[str], new_path: str | PathLike[str]) -> None:
-        super().rename(path, new_path)
-        self.digests[Path(new_path).name] = self.digests.pop(Path(path).name)
-
-
-class _Writer(FileSystemWriter):
-    """Writes this rank's part of a checkpoint to a folder, and knows the digests of its files."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.fs = self._files = _HashedFiles()
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """sha256 of what was written, by the name of the file."""
-        return self._files.digests
 
 
 def _problem(error: BaseException) -> str:
