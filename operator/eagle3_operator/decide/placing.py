@@ -9,32 +9,35 @@ _AFTERTHOUGHT = re.compile(r"[.,]? *(no new claims to deallocate,? *)?preemption
 
 #: What causes are told by, and what to do. Of a message with several each is told, because each keeps the pod from a node.
 #: The words are those of Kubernetes' scheduler plugins (VolumeBinding, NodeResourcesFit, NodeAffinity, TaintToleration).
-_CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
+_CAUSES = (
     (
-        re.compile(r'persistentvolumeclaim "([^"]+)" not found'),
+        r'persistentvolumeclaim "([^"]+)" not found',
         "Make the claim {0}, or correct its name in placement.volumes",
     ),
     (
-        re.compile(r"unbound immediate PersistentVolumeClaims|didn't find available persistent volumes"),
+        r"unbound immediate PersistentVolumeClaims|didn't find available persistent volumes",
         "kubectl get pvc shows which claim is not bound, kubectl describe pvc why: no volume, no class of storage, no room",
     ),
     (
-        re.compile(r"volume node affinity conflict"),
+        r"volume node affinity conflict",
         "The claims of one pod lie on different nodes: use claims that one node, or every node, can mount",
     ),
     (
-        re.compile(r"Insufficient ([-a-z0-9.]+/[-\w.]*[-\w])"),
+        r"Insufficient ([-a-z0-9.]+/[-\w.]*[-\w])",
         "Free {0}, ask for fewer, or correct placement.gpuResource: kubectl describe nodes lists what each node offers",
     ),
     (
-        re.compile(r"Insufficient (cpu|memory)"),
+        r"Insufficient (cpu|memory)",
         "Free {0} on the nodes, or ask for less in placement.{0}",
     ),
     (
-        re.compile(r"didn't match Pod's node affinity/selector"),
+        r"didn't match Pod's node affinity/selector",
         "Correct placement.nodeSelector or affinity: kubectl get nodes --show-labels lists the labels that there are",
     ),
-    (re.compile(r"untolerated taint"), "Name the taint in placement.tolerations if the pods may run there"),
+    (
+        r"untolerated taint",
+        "Name the taint in placement.tolerations if the pods may run there",
+    ),
 )
 _OTHERWISE = "Free GPUs or quota, or correct placement"
 
@@ -46,5 +49,5 @@ def no_node(pod: Pod) -> str:
 
 def advice(said: str) -> str:
     """What to do about a pod without a place, by what is said of it."""
-    told = dict.fromkeys(text.format(*found.groups()) for cause, text in _CAUSES if (found := cause.search(said)))
+    told = dict.fromkeys(text.format(*found.groups()) for cause, text in _CAUSES if (found := re.search(cause, said)))
     return ". ".join(told) or _OTHERWISE
