@@ -1,10 +1,9 @@
 """Buckets, as the data plane needs them."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from eagle3_api.base import Model
+from eagle3_api.spec.bucket import Addressing
 
 #: An environment variable: certificates (PEM) of the authorities that the store's may be of, beside those that everybody trusts.
 BUCKET_AUTHORITY = "EAGLE3_BUCKET_AUTHORITY"
@@ -16,7 +15,7 @@ class BucketConfig(Model):
     url: str = Field(description="s3://BUCKET/PREFIX, under which everything lies.")
     endpoint: str | None = Field(None, description="Of the service, if it is not Amazon's.")
     region: str = "us-east-1"
-    addressing: Literal["Path", "VirtualHost"] | None = Field(
+    addressing: Addressing | None = Field(
         None, description="Where requests name the bucket; in their path where left out."
     )
 

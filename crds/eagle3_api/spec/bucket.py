@@ -12,6 +12,9 @@ _BUCKET = "s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9]"
 #: Between two slashes of a prefix: neither empty nor a step to a folder above.
 _SEGMENT = r"\.{0,2}[-A-Za-z0-9_][-A-Za-z0-9._]*"
 
+#: Where requests name a bucket: in their path, or before the endpoint's host.
+Addressing = Literal["Path", "VirtualHost"]
+
 
 class Bucket(Model):
     """A bucket of an S3-compatible object store."""
@@ -28,7 +31,7 @@ class Bucket(Model):
         None, description="The service's address. Default Amazon's."
     )
     region: Text = Field("us-east-1", description="Of the bucket.")
-    addressing: Literal["Path", "VirtualHost"] | None = Field(
+    addressing: Addressing | None = Field(
         None,
         description="Where requests name the bucket: in their path (the default), which nearly all stores take, or before the "
         "endpoint's host (BUCKET.s3.example.com), which some insist on.",
