@@ -19,7 +19,7 @@ from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names
-from eagle3_operator.observation import Refusal
+from eagle3_operator.observation import Observation
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Situation:
     obstacle: Said | None
     wanted: Wanted | None
     rollout: Outcome | None
-    #: What could not be done to the children just now.
-    refused: tuple[Refusal, ...] = ()
+    #: The children as they are now, and what could not be done to them.
+    seen: Observation
 
     @property
     def told_of_refusals(self) -> list[Waiting]:
         """What to say of each."""
-        return [refusals.told(refusal, self.metadata.namespace) for refusal in self.refused]
+        return [refusals.told(refusal, self.metadata.namespace) for refusal in self.seen.refused]
 
     @property
     def serving(self) -> Revision | None:
@@ -203,8 +203,8 @@ def server_available(at: Situation) -> Said | None:
 def _not_more(at: Situation, serving: Revision) -> tuple[Reason, str]:
     """Why what serves has no more ready pods: it is not let have them, or they are to come."""
     name = names.revision_name(at.metadata.name, serving.number)
-    if refusal := next((one for one in at.refused if (one.kind, one.name) == ("Deployment", name)), None):
-        return refusals.told(refusal, at.metadata.namespace)
+    if refused := refusals.of(at.seen, at.metadata.namespace, ("Deployment", name)):
+        return refused
     trouble = not_begun(serving.deployment, at.now) if serving.deployment is not None else None
     return advised(trouble) if trouble else (Reason.UNAVAILABLE, "")
 

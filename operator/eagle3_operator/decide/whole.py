@@ -55,7 +55,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
-    at = Situation(obj.metadata, obj.spec, now, chain, obstacle, wanted, outcome, seen.refused)
+    at = Situation(obj.metadata, obj.spec, now, chain, obstacle, wanted, outcome, seen)
     status = _status(view, known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
     told += outcome.events if outcome else []
