@@ -1,12 +1,12 @@
 """What a converted draft proposes on a real SGLang server, against the reference forward. By hand, not by pytest.
 
-    python tests/gpu/served_parity.py TARGET|--latent [--out FOLDER] [--prompts 8] [--tokens 64] [--steps 3]
-        [--layers 1 14 26] [--flags SGLANG FLAGS]
+    PYTHONPATH=crds:images/draft:images/sglang-cpu:tests python tests/gpu/served_parity.py TARGET|--latent
+        [--out FOLDER] [--prompts 8] [--tokens 64] [--steps 3] [--layers 1 14 26] [--flags SGLANG FLAGS]
 
-It is run by the Python of an environment with SGLang 0.5.17 or newer (PYTHONPATH=crds:images/draft:images/sglang-cpu:tests), on a
-GPU, or where there is none as SGLang for the CPU is run. TARGET is any Llama-like target with a tokenizer. The draft has random
-weights: it need not be accepted, only be the same on both sides, and a wrong tensor, layer, position or vocabulary map shows at
-once. It is published in three layouts, adopted from each, and served once; the digests of the three conversions must be one.
+It is run by the Python of an environment with SGLang 0.5.17 or newer, on a GPU, or where there is none as SGLang for the CPU
+is run. TARGET is any Llama-like target with a tokenizer. The draft has random weights: it need not be accepted, only be the same on
+both sides, and a wrong tensor, layer, position or vocabulary map shows at once. It is published in three layouts, adopted from each,
+and served once; the digests of the three conversions must be one.
 
 With --latent the target is a DeepSeek V3 of four layers with random weights, made here, and the draft has latent attention in its
 sizes; it comes as the trainer leaves it, since most layouts have no such drafts.
@@ -30,7 +30,7 @@ import torch
 from sglang.version import __version__
 
 from eagle3_api.checkpoints import Served, check, read_folder, read_form, report
-from eagle3_api.sglang import Version, capture_ids, default_layers
+from eagle3_api.sglang import Version, default_layers
 from eagle3_draft import convert
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.parity import read_converted
@@ -219,9 +219,7 @@ def _adopted(original: Original, layout: str, target: Path, layers: Sequence[int
     served = Served(version, facts.of_draft, tuple(layers), facts.context_length)
     findings = check(form, served)
     assert report.refusal(findings) is None, report.table(findings)
-    emit(
-        form, served, capture_ids(list(layers), facts.architecture, facts.num_layers, version), target, facts.dtype, out
-    )
+    emit(form, served, facts.capture_ids(layers, version), target, facts.dtype, out)
     return out
 
 

@@ -18,7 +18,6 @@ from eagle3_api.checkpoints import (
     resolve_layers,
 )
 from eagle3_api.jobs import ConvertConfig, ExitCode, ObjectReference
-from eagle3_api.sglang import capture_ids
 from eagle3_draft.convert import prompts
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.export import write_speculators
@@ -57,7 +56,7 @@ def convert(given: argparse.Namespace) -> int:
         findings = check(form, served)
         layers = resolve_layers(form, served)
         if report.refusal(findings) is None and layers is not None:
-            ids = capture_ids(list(layers), facts.architecture, facts.num_layers, served.version)
+            ids = facts.capture_ids(layers, served.version)
             out.mkdir(parents=True, exist_ok=True)
             findings += emit(form, served, ids, given.target, facts.dtype, out).findings
             if given.ask:

@@ -9,7 +9,7 @@ from pathlib import Path
 from eagle3_api.checkpoints import Served
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ConvertResult, ExitCode
-from eagle3_api.sglang import UnsupportedLayersError, Version, capture_ids
+from eagle3_api.sglang import Version
 from eagle3_draft import artifacts
 from eagle3_draft.convert import prompts
 from eagle3_draft.convert.answers import Load
@@ -18,7 +18,7 @@ from eagle3_draft.convert.publish import Converted, publish
 from eagle3_draft.convert.source import source_of
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.checkpoint import refuse
-from eagle3_draft.inspect.target import TargetFacts, read_target
+from eagle3_draft.inspect.target import read_target
 from eagle3_draft.stage import StageError
 
 
@@ -45,8 +45,9 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
             Reason.TARGET_UNREADABLE,
             f"target.model: {config.target} was changed since it was inspected; it is to be inspected anew",
         )
-    ids = _capture_ids(config, facts)
-    served = Served(Version.parse(config.sglang_version), facts.of_draft, tuple(config.layers), config.context_length)
+    version = Version.parse(config.sglang_version)
+    ids = facts.capture_ids(config.layers, version)
+    served = Served(version, facts.of_draft, tuple(config.layers), config.context_length)
     source = source_of(config, ids)
     findings = source.check(served)
     with beside(source.check_unchanged):
@@ -56,15 +57,6 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
     refuse(proof.findings, f"the draft in {source.form.path} is refused")
     findings += [*emitted.findings, *proof.findings]
     return publish(config, Converted(source, ids, emitted.digests, findings, proof, started))
-
-
-def _capture_ids(config: ConvertConfig, facts: TargetFacts) -> list[int]:
-    """The layers as the serving version of SGLang calls them."""
-    try:
-        version = Version.parse(config.sglang_version)
-        return capture_ids(config.layers, facts.architecture, facts.num_layers, version)
-    except UnsupportedLayersError as error:
-        raise StageError(ExitCode.REFUSED, Reason.LAYER_CONVENTION, f"draft.auxiliaryLayers: {error}") from None
 
 
 @contextmanager

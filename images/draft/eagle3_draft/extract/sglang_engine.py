@@ -37,7 +37,6 @@ from eagle3_api.jobs import ExitCode, ExtractConfig
 from eagle3_api.sglang import (
     Version,
     capture_arguments,
-    capture_ids,
     capture_known,
     capture_points,
     convention,
@@ -106,7 +105,7 @@ class SGLangEngine:
     def __init__(self, config: ExtractConfig, check: Callable[[], None] = lambda: None) -> None:
         version = _version(config)
         target = read_target(Path(config.target))
-        ids = capture_ids(config.layers, target.architecture, target.num_layers, version)
+        ids = target.capture_ids(config.layers, version)
         self.hidden_size = target.hidden_size
         self.vocabulary_size = target.vocabulary_size
         self._token_bytes = bytes_per_token(target.hidden_size, len(config.layers), config.dtype, config.teacher)

@@ -7,7 +7,7 @@ from pathlib import Path
 from eagle3_api.checkpoints import Served, report, resolve_layers
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, InspectConfig
-from eagle3_api.sglang import LATENT_ATTENTION, UnsupportedLayersError, Version, capture_ids, default_layers
+from eagle3_api.sglang import LATENT_ATTENTION, Version, default_layers
 from eagle3_api.spec.draft import Attention
 from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.target import TargetFacts
@@ -58,7 +58,7 @@ def read_draft(config: InspectConfig, target: TargetFacts, version: Version, con
     layers = _required(config.auxiliary_layers or default_layers(target.num_layers), target)
     attention = _attention(config, target)
     vocabulary_size = _vocabulary(config, target)
-    return DraftFacts(layers, _capture_ids(layers, target, version), vocabulary_size, attention)
+    return DraftFacts(layers, target.capture_ids(layers, version), vocabulary_size, attention)
 
 
 def _brought(
@@ -70,7 +70,7 @@ def _brought(
     findings = check_checkpoint(form, Served(version, target.of_draft, tuple(layers), context_length), name)
     if config.init_from is not None:
         check_trainable(form, name, config.data.max_length if config.data is not None else 0)
-    ids = _capture_ids(layers, target, version)
+    ids = target.capture_ids(layers, version)
     digest = checkpoint_digest(folder, name)
     return DraftFacts(
         layers,
@@ -116,12 +116,3 @@ def _vocabulary(config: InspectConfig, target: TargetFacts) -> int:
             f"draft.vocabularySize: {config.vocabulary_size} is more than the target's {target.vocabulary_size}",
         )
     return config.vocabulary_size
-
-
-def _capture_ids(layers: list[int], target: TargetFacts, version: Version) -> list[int]:
-    try:
-        return capture_ids(layers, target.architecture, target.num_layers, version)
-    except UnsupportedLayersError as error:
-        raise StageError(
-            ExitCode.BAD_CONFIGURATION, Reason.LAYER_CONVENTION, f"draft.auxiliaryLayers: {error}"
-        ) from None

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,7 +15,8 @@ from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.rates import size_of
-from eagle3_api.sglang import KNOWN_TARGETS, supports_target, why_unsupported
+from eagle3_api.sglang import KNOWN_TARGETS, UnsupportedLayersError, Version, supports_target, why_unsupported
+from eagle3_api.sglang import capture_ids as sglang_ids
 from eagle3_draft import artifacts
 from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
@@ -56,6 +57,19 @@ class TargetFacts:
     def of_draft(self) -> Target:
         """What the rules for drafts need to know of it."""
         return Target(self.architecture, self.num_layers, self.hidden_size, self.vocabulary_size, self.context_length)
+
+    def capture_ids(self, layers: Sequence[int], version: Version) -> list[int]:
+        """Some of its layers as this SGLang calls them.
+
+        Raises:
+            StageError: it cannot capture them (LayerConvention).
+        """
+        try:
+            return sglang_ids(list(layers), self.architecture, self.num_layers, version)
+        except UnsupportedLayersError as error:
+            raise StageError(
+                ExitCode.BAD_CONFIGURATION, Reason.LAYER_CONVENTION, f"draft.auxiliaryLayers: {error}"
+            ) from None
 
 
 def read_target(folder: Path) -> TargetFacts:
