@@ -646,7 +646,7 @@ def test_a_store_that_wants_the_bucket_in_the_host_s_name_gets_it_there(
 def test_an_image_that_cannot_speak_to_a_store_says_how_it_would_learn_to(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "obstore.fsspec", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(StageError, match="--extra s3") as raised:
         place(config(server), Path("/eagle3/features"))
     assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)

@@ -1,18 +1,19 @@
 """A bucket of an S3-compatible object store.
 
-It is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python. How long it is waited for
-stands in ``Patience``; what its answers mean for a stage, in ``bucket_answers``.
+What speaks to it is obstore (the extra ``s3``), one wheel for every Python. How long it is waited for stands in ``Patience``; what its
+answers mean for a stage, in ``bucket_answers``.
 """
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -104,10 +105,11 @@ class Bucket:
         patience: Patience = Patience(),
     ) -> None:
         self.url = config.url.rstrip("/")
+        self._name, _, self._prefix = self.url.removeprefix("s3://").partition("/")
         self._config = config
         self._field = field
         self._credentials = credentials or f"the Secret in {field}.secret"
-        self._files, self._listing, self._sending = self._opened(patience)
+        self._store, self._sending = self._opened(patience)
 
     def read(self, path: str) -> bytes:
         """An object's bytes, all in memory.
@@ -115,8 +117,11 @@ class Bucket:
         Raises:
             FileNotFoundError: there is none.
         """
-        with self._asking(path):
-            content: bytes = self._files.cat_file(self._name(path))
+
+        async def whole(key: str) -> bytes:
+            return bytes(await (await self._store.get_async(key)).bytes_async())
+
+        content: bytes = self._answer(path, whole)
         return content
 
     def size(self, path: str) -> int:
@@ -125,8 +130,7 @@ class Bucket:
         Raises:
             FileNotFoundError: there is none.
         """
-        with self._asking(path):
-            return int(self._waited(lambda: self._listing.head_async(self._key(path)))["size"])
+        return int(self._answer(path, self._store.head_async)["size"])
 
     def blocks(self, path: str, size: int) -> Iterator[bytes]:
         """An object's bytes, block by block, of which each is waited for anew: the whole may take as long as it likes.
@@ -141,35 +145,27 @@ class Bucket:
             FileNotFoundError: there is none.
         """
         for start in range(0, size, BLOCK_BYTES):
-            with self._asking(path):
-                block = self._waited(partial(self._block, path, start, min(BLOCK_BYTES, size - start)))
-            yield bytes(block)
-
-    def _block(self, path: str, start: int, length: int) -> Any:
-        return self._listing.get_range_async(self._key(path), start=start, length=length)
+            length = min(BLOCK_BYTES, size - start)
+            yield bytes(self._answer(path, self._store.get_range_async, start=start, length=length))
 
     def folders(self, path: str) -> list[str]:
         """Of a folder the names of those in it."""
-        with self._asking(path):
-            found = self._waited(lambda: self._listing.list_with_delimiter_async(self._key(path)))
+        found = self._answer(path, self._store.list_with_delimiter_async)
         return [folder.rpartition("/")[2] for folder in found["common_prefixes"]]
 
     def objects(self, path: str) -> list[Object]:
         """All objects below a folder."""
         prefix = self._key("")
-        with self._asking(path):
-            found = self._waited(lambda: self._listing.list(self._key(path)).collect_async())
+        found = self._answer(path, lambda key: self._store.list(key).collect_async())
         return [Object(one["path"].removeprefix(prefix), one["size"]) for one in found]
 
     def write(self, path: str, data: bytes) -> None:
         """Put a small object."""
-        with self._asking(path):
-            self._files.pipe_file(self._name(path), data)
+        self._answer(path, self._store.put_async, data)
 
     def remove(self, path: str) -> None:
         """Remove an object. One that is not there is no fault."""
-        with self._asking(path):
-            self._files.rm_file(self._name(path))
+        self._answer(path, self._store.delete_async)
 
     def upload(self, files: Mapping[str, Path], attend: Callable[[int], None]) -> None:
         """Put files, each of which appears whole or not at all.
@@ -186,7 +182,7 @@ class Bucket:
                 while waiting and len(under_way) < UPLOADS:
                     path, file = waiting.popleft()
                     size = file.stat().st_size
-                    begun = asyncio.run_coroutine_threadsafe(self._put(path, file, size), self._files.loop)
+                    begun = asyncio.run_coroutine_threadsafe(self._put(path, file, size), _loop())
                     under_way[begun] = path, size
                 for one in wait(under_way, LOOK_SECONDS, FIRST_COMPLETED).done:
                     path, size = under_way.pop(one)
@@ -207,25 +203,22 @@ class Bucket:
             max_concurrency=PIECES,
         )
 
-    def _waited(self, begin: Callable[[], Any]) -> Any:
-        """What obstore answers to what is begun in fsspec's loop. What a signal raises meanwhile ends it."""
+    def _answer(self, path: str, ask: Callable[..., Any], *more: Any, **options: Any) -> Any:
+        """What obstore answers to a question about a path. What a signal raises meanwhile ends it."""
 
         async def answer() -> Any:
-            return await begin()
+            return await ask(self._key(path), *more, **options)
 
-        answered = asyncio.run_coroutine_threadsafe(answer(), self._files.loop)
+        answered = asyncio.run_coroutine_threadsafe(answer(), _loop())
         try:
-            return answered.result()
+            with self._asking(path):
+                return answered.result()
         finally:
             answered.cancel()
 
-    def _name(self, path: str) -> str:
-        """Of an object, as fsspec wants it: the bucket's is in it."""
-        return f"{self.url.removeprefix('s3://')}/{path}"
-
     def _key(self, path: str) -> str:
         """Of an object, in the bucket."""
-        return self._name(path).partition("/")[2]
+        return f"{self._prefix}/{path}".removeprefix("/")
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -251,11 +244,10 @@ class Bucket:
                 means.code, means.reason, f"{self._field} {self.url}{where}: {told} ({said(text)})"
             ) from error
 
-    def _opened(self, patience: Patience) -> tuple[Any, Any, Any]:
-        """fsspec's file system; the store beneath it; and that store for what takes long to send."""
+    def _opened(self, patience: Patience) -> tuple[Any, Any]:
+        """The store, and the same for what takes long to send."""
         try:
             from obstore.exceptions import BaseError
-            from obstore.fsspec import FsspecStore
             from obstore.store import S3Store
         except ImportError:
             raise StageError(
@@ -264,8 +256,7 @@ class Bucket:
                 f"{self._field}: this image cannot speak to an object store. Build the operator's draft image with "
                 'EXTRAS="--extra s3"; it brings what is needed into the other images',
             ) from None
-        name = self.url.removeprefix("s3://").partition("/")[0]
-        settings: Any = _addressed(self._config, name) | {
+        settings: Any = _addressed(self._config, self._name) | {
             "region": self._config.region,
             # Several at once are a request of Amazon's that not everybody knows, and none that is tried again
             "disable_bulk_delete": True,
@@ -288,10 +279,8 @@ class Bucket:
         }
         sending = {"config": settings, "client_options": client, "retry_config": retries}
         asking = sending | {"client_options": client | {"read_timeout": timedelta(seconds=patience.silence)}}
-        # fsspec would remember an instance, and with it the credentials of the time
-        fresh: Any = {"skip_instance_cache": True}
         try:
-            return FsspecStore("s3", **asking, **fresh), S3Store(name, **asking), S3Store(name, **sending)
+            return S3Store(self._name, **asking), S3Store(self._name, **sending)
         except (ValueError, BaseError) as error:
             wrong = (
                 f"ca.crt in {self._credentials} is no certificate: "
@@ -303,6 +292,14 @@ class Bucket:
                 Reason.INVALID_CONFIGURATION,
                 f"{self._field}: {wrong}{said(str(error))}",
             ) from None
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """In a thread of its own: who waits for it can be interrupted by a signal, and who waits for obstore itself cannot."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="bucket", daemon=True).start()
+    return loop
 
 
 def piece_bytes(size: int) -> int:
