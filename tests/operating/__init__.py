@@ -2,11 +2,12 @@
 
 from operating.client import client_of
 from operating.controller import JOBSET, KUEUE, Controller
-from operating.counting import CountingServer, counting, serving_http
+from operating.counting import CountingServer, counting
 from operating.kubelet import StandInKubelet
 from operating.process import OperatorProcess
 from operating.rights import kubeconfig_of_the_chart
 from operating.site import NotYetError, Site, condition
+from operating.web import serving_http
 
 __all__ = [
     "JOBSET",

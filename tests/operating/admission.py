@@ -3,15 +3,14 @@
 import base64
 import http.server
 import json
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from operating.controller import WEBHOOKS, certify
-from operating.counting import serving_http
+from operating.controller import WEBHOOKS
+from operating.web import certify, serving_http
 from testcluster import AnyCluster, wait_for
 
 Json = dict[str, Any]
@@ -32,9 +31,7 @@ def admitting(cluster: AnyCluster, folder: Path, namespace: str, answers: Mappin
         namespace: whose objects it is asked about.
         answers: what it makes of an object, by its resource (``deployments``).
     """
-    certify(folder)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    certificate = certify(folder)
     asked = threading.Event()
 
     class Webhook(http.server.BaseHTTPRequestHandler):
@@ -54,7 +51,7 @@ def admitting(cluster: AnyCluster, folder: Path, namespace: str, answers: Mappin
             """Say nothing."""
 
     kind, name = "MutatingWebhookConfiguration", f"{namespace}-others"
-    with serving_http(Webhook, tls=tls) as port:
+    with serving_http(Webhook, certificate=certificate) as port:
         rule = {
             "apiGroups": ["*"],
             "apiVersions": ["*"],
@@ -69,7 +66,7 @@ def admitting(cluster: AnyCluster, folder: Path, namespace: str, answers: Mappin
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
             "clientConfig": {
                 "url": f"https://127.0.0.1:{port}/",
-                "caBundle": base64.b64encode((folder / "tls.crt").read_bytes()).decode(),
+                "caBundle": base64.b64encode(certificate.file.read_bytes()).decode(),
             },
         }
         made = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}}

@@ -12,9 +12,10 @@ import httpx
 import yaml
 
 from operating.process import free_ports
+from operating.web import certify
 from testcluster import AnyCluster, wait_for
 from testcluster.build import binary
-from testcluster.processes import Processes, run
+from testcluster.processes import Processes
 
 Json = dict[str, Any]
 
@@ -150,11 +151,3 @@ class Controller:
         finally:
             for made in made_here:
                 self._cluster.request("DELETE", f"{WEBHOOKS[made['kind']]}/{made['metadata']['name']}")
-
-
-def certify(folder: Path) -> None:
-    """A certificate for this machine, which is its own authority."""
-    key, certificate = folder / "tls.key", folder / "tls.crt"
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key)
-    names = ("-subj", "/CN=controller", "-addext", "subjectAltName=IP:127.0.0.1")
-    run("openssl", "req", "-x509", *new_key, "-days", "2", *names, "-out", certificate)

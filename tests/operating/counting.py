@@ -1,13 +1,13 @@
 """A stand-in for SGLang's servers that counts: what the watch reads, under the names and labels of the real ones."""
 
 import http.server
-import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from operating.web import serving_http
 
 #: What the operator has SGLang's servers stamp on their metrics.
 LABELS = {"eagle3_namespace": "llm", "eagle3_name": "kimi", "eagle3_revision": "r1"}
@@ -58,29 +58,3 @@ def counting(address: str = "127.0.0.1", port: int = 0) -> Iterator[tuple[Counti
 
     with serving_http(Exporter, address, port) as found:
         yield counted, found
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    """Takes as many connections at once as a real one."""
-
-    request_queue_size = 128
-
-
-@contextmanager
-def serving_http(
-    handler: type[http.server.BaseHTTPRequestHandler],
-    address: str = "127.0.0.1",
-    port: int = 0,
-    *,
-    tls: ssl.SSLContext | None = None,
-) -> Iterator[int]:
-    """A server in a thread; its port."""
-    server = _Server((address, port), handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()

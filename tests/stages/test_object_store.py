@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import time
@@ -49,7 +48,7 @@ from eagle3_draft.termination import interrupted, interrupting
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
 from objectstore import BUCKET, Server, dripping, serving, stuck
-from operating.counting import serving_http
+from operating.web import Certificate, serving_http
 from stages.reading_rank import Counting
 from testcluster.wait import wait_for
 from unit.train import corpus
@@ -490,8 +489,8 @@ def test_a_bucket_that_we_may_only_read_is_told_before_anything_is_extracted(tmp
 def test_a_store_whose_certificate_an_authority_of_the_user_s_signed_is_trusted_by_what_the_secret_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority, certificate, key = certificates(tmp_path)
-    with serving(tmp_path / "s3", "--cert", certificate, "--key", key, scheme="https") as server:
+    authority, certificate = certificates(tmp_path)
+    with serving(tmp_path / "s3", "--cert", certificate.file, "--key", certificate.key, scheme="https") as server:
         # It is tried again, like all to which no connection comes about
         at = ObjectStore(config(server), tmp_path, Patience(trying=0.4))
         with pytest.raises(StageError, match=r"put the authority's into the Secret .* as ca[.]crt") as raised:
@@ -537,10 +536,8 @@ class Exchange(BaseHTTPRequestHandler):
 @pytest.fixture
 def exchange(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """Its address, and the authority that signed its certificate: it is asked over TLS alone."""
-    authority, certificate, key = certificates(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with serving_http(Exchange, tls=context) as port:
+    authority, certificate = certificates(tmp_path)
+    with serving_http(Exchange, certificate=certificate) as port:
         yield f"https://127.0.0.1:{port}", authority.read_text()
 
 
@@ -615,17 +612,31 @@ def test_who_gives_a_pod_its_keys_on_its_node_is_told_from_the_store(
     assert (raised.value.code, raised.value.reason) == (code, Reason.STORAGE_UNAVAILABLE)
 
 
-def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority's certificate, and one that it signed for this machine, with its key."""
-    authority, own, certificate, key = (folder / name for name in ("ca.pem", "ca.key", "s3.pem", "s3.key"))
+def certificates(folder: Path) -> tuple[Path, Certificate]:
+    """An authority's own, and one that it signed for this machine."""
+    authority, made = (
+        Certificate(folder / "ca.pem", folder / "ca.key"),
+        Certificate(folder / "s3.pem", folder / "s3.key"),
+    )
     signed: tuple[str | Path, ...] = (
-        *("-keyout", key, "-out", certificate, "-subj", "/CN=127.0.0.1", "-CA", authority, "-CAkey", own),
+        *(
+            "-keyout",
+            made.key,
+            "-out",
+            made.file,
+            "-subj",
+            "/CN=127.0.0.1",
+            "-CA",
+            authority.file,
+            "-CAkey",
+            authority.key,
+        ),
         *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"),
     )
-    for arguments in (("-keyout", own, "-out", authority, "-subj", "/CN=authority"), signed):
+    for arguments in (("-keyout", authority.key, "-out", authority.file, "-subj", "/CN=authority"), signed):
         command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *arguments)
         subprocess.run(command, check=True, capture_output=True)
-    return authority, certificate, key
+    return authority.file, made
 
 
 def test_a_store_that_wants_the_bucket_in_the_host_s_name_gets_it_there(

@@ -12,7 +12,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
-from operating.counting import serving_http
+from operating.web import serving_http
 
 
 def in_cluster(folder: Path) -> tuple[Configuration, Path]:

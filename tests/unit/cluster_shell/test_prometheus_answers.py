@@ -4,7 +4,6 @@ import http.server
 import json
 import os
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,14 +14,13 @@ import pytest
 
 from eagle3_operator.cluster.prometheus import REST_SECONDS, MetricsUnavailableError, Prometheus
 from eagle3_operator.settings import PrometheusServer
-from operating.controller import certify
-from operating.counting import serving_http
+from operating.web import Certificate, certify, serving_http
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 
 
 @contextmanager
-def stand_in(body: str, status: int, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def stand_in(body: str, status: int, certificate: Certificate | None = None) -> Iterator[str]:
     """The URL of a server that answers every question so."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -35,8 +33,8 @@ def stand_in(body: str, status: int, tls: ssl.SSLContext | None = None) -> Itera
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with serving_http(Answer, tls=tls) as port:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    with serving_http(Answer, certificate=certificate) as port:
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
 
 
 def vector(*series: Any, **more: Any) -> str:
@@ -90,44 +88,38 @@ def test_a_server_that_let_a_question_time_out_is_left_alone_for_a_while_and_the
 
 
 def test_a_certificate_is_trusted_that_the_settings_name_the_authority_of(tmp_path: Path) -> None:
-    certify(tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
-    with stand_in(vector({"value": [0, "2"]}), 200, tls) as url:
-        trusting = Prometheus(PrometheusServer(url=url, ca_file=str(tmp_path / "tls.crt")))
+    certificate = certify(tmp_path)
+    with stand_in(vector({"value": [0, "2"]}), 200, certificate) as url:
+        trusting = Prometheus(PrometheusServer(url=url, ca_file=str(certificate.file)))
         assert trusting.values({"two": "2"}, NOW) == {"two": 2.0}
         with pytest.raises(MetricsUnavailableError, match="certificate verify failed"):
             Prometheus(PrometheusServer(url=url)).values({"two": "2"}, NOW)
 
 
 def test_an_authority_that_is_no_certificate_is_a_problem_until_the_file_is_written_anew(tmp_path: Path) -> None:
-    certify(tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    certificate = certify(tmp_path)
     authority = tmp_path / "ca.crt"
-    with stand_in(vector({"value": [0, "2"]}), 200, tls) as url:
+    with stand_in(vector({"value": [0, "2"]}), 200, certificate) as url:
         server = Prometheus(PrometheusServer(url=url, ca_file=str(authority)))
         with pytest.raises(MetricsUnavailableError, match=r"ca\.crt, cannot be read"):
             server.values({"two": "2"}, NOW)
         authority.write_text("PASTE THE CERTIFICATE HERE")
         with pytest.raises(MetricsUnavailableError, match=r"ca\.crt, cannot be read"):
             server.values({"two": "2"}, NOW)
-        authority.write_bytes((tmp_path / "tls.crt").read_bytes())
+        authority.write_bytes(certificate.file.read_bytes())
         assert server.values({"two": "2"}, NOW) == {"two": 2.0}
 
 
 def test_an_authority_that_is_replaced_is_trusted_from_then_on(tmp_path: Path) -> None:
     for folder in (tmp_path / "former", tmp_path / "new"):
         folder.mkdir()
-        certify(folder)
+    former, new = certify(tmp_path / "former"), certify(tmp_path / "new")
     authority = tmp_path / "ca.crt"
-    authority.write_bytes((tmp_path / "former/tls.crt").read_bytes())
+    authority.write_bytes(former.file.read_bytes())
     os.utime(authority, (1, 1))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "new/tls.crt", tmp_path / "new/tls.key")
-    with stand_in(vector({"value": [0, "2"]}), 200, tls) as url:
+    with stand_in(vector({"value": [0, "2"]}), 200, new) as url:
         server = Prometheus(PrometheusServer(url=url, ca_file=str(authority)))
         with pytest.raises(MetricsUnavailableError, match="certificate verify failed"):
             server.values({"two": "2"}, NOW)
-        authority.write_bytes((tmp_path / "new/tls.crt").read_bytes())
+        authority.write_bytes(new.file.read_bytes())
         assert server.values({"two": "2"}, NOW) == {"two": 2.0}

@@ -11,7 +11,8 @@ from eagle3_api.status import PODS_READ
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError
 from eagle3_operator.cluster.servers import Servers
 from eagle3_operator.observation import Pod
-from operating.counting import counting, serving_http
+from operating.counting import counting
+from operating.web import serving_http
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
