@@ -32,7 +32,7 @@ from served.extraction import (
     python_path,
 )
 from served.injection import TAKES, WRITES, injected, marking
-from served.volume import NEEDS_ROOT, small_if_root
+from served.volume import NO_MOUNTS, small_if_allowed
 from stages.supervised import command_line, descendants
 from testcluster.wait import wait_for
 from tiny import grammar
@@ -256,7 +256,7 @@ class Ended:
 def ended(broken: Extraction, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     folder = tmp_path_factory.mktemp("ended")
     extraction = Extraction(folder, broken.target, broken.data)
-    with small_if_root(volume := folder / "features", mebibytes=8) as small:
+    with small_if_allowed(volume := folder / "features", mebibytes=8) as small:
         parts = InParts(extraction)
         process = parts.start()
         schedulers = wait_for("a scheduler process", 120, lambda: scheduler_of(process))
@@ -297,7 +297,7 @@ def test_however_a_run_ends_it_says_so(ended: Ended) -> None:
 
 def test_a_run_that_fills_its_volume_says_so(ended: Ended) -> None:
     if ended.full is None:
-        pytest.skip(NEEDS_ROOT)
+        pytest.skip(NO_MOUNTS)
     assert (ended.full.code, ended.full.report.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
     assert "the volume is full" in ended.full.report.message
 
