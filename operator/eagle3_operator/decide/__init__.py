@@ -6,8 +6,9 @@ A reader begins with ``whole``, which calls, in this order:
 
 - ``retries``: the retry annotation clears what stands in the way of another try;
 - ``obstacles``: what stands in the way before anything is started;
-- ``advancing``, with ``stages`` and ``chain``: which Jobs there should be before serving, and how each ended; ``retention``:
-  what of their output can go, and what is remembered; ``room``: whether the servers are to go first;
+- ``advancing``, with ``stages`` and ``chain``: which Jobs there should be before serving, and how each ended (or why it is
+  not started: ``waiting``); ``retention``: what of their output can go, and what is remembered; ``room``: whether the servers
+  are to go first;
 - ``rollout``: which revision is tried and which one serves, in a table of steps. The questions it asks of ``revisions`` stand
   in ``fleet`` (with ``preference``: which is the best). ``watching`` and ``starts`` take stock (what was heard of traffic, how
   often a start failed and why: ``diagnosis``), ``trying`` and ``probing`` are the candidate, ``asking`` is what waits for a

@@ -5,7 +5,7 @@ knows how a Job ends. A stage that has succeeded under its key is never run agai
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,33 +13,16 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, ProbeConfig, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft, seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
-from eagle3_operator.decide import commands, placing, refusals, times
+from eagle3_operator.decide import commands, refusals, times
 from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.waiting import Waiting, advised, held_up
 from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
-from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Job, Observation, Pod
 from eagle3_operator.settings import Settings
 
-#: What a container waits for when its image does not come.
-PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-
-#: What a person can do about a pod that does not run.
-_ADVICE = {
-    Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
-    Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
-    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that another node has; a "
-    "network; an image that comes slowly",
-    Reason.HELD_BY_SIDECAR: "Have it added as a sidecar of Kubernetes' own (an init container that is restarted always), or not "
-    "at all: placement.labels and placement.annotations can tell the mesh",
-}
-
 #: Characters of what a container said last that a message quotes.
 _LAST_WORDS = 300
-
-#: Why something that could go on does not yet, and what to say of it.
-Waiting = tuple[Reason, str]
 
 #: Progress that is less than a percent is told so often.
 _PROGRESS_SECONDS = 60.0
@@ -321,9 +304,8 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
             _say(status, StageState.RUNNING, Reason.PENDING, f"{job.kind} {job.name} is being {word}", job),
             suspend=(Suspend(job.kind, job.name, suspended),),
         )
-    slow = lingering(job.pods, view.now)
-    troubles = (_podless(job, view), _unmade(job, view), *(check(job) for check in _TROUBLES), slow, _held(job, view))
-    if trouble := next(filter(None, troubles), None):
+    pending = (pod for pod in job.pods if pod.phase == "Pending")
+    if trouble := _podless(job, view) or _unmade(job, view) or held_up(pending, view.now) or _held(job, view):
         return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
     shown = _progress(job, status.progress, view)
     if _stalled(link, job, shown, view):
@@ -385,56 +367,6 @@ def _held(job: Job, view: View) -> Waiting | None:
             said = f"the work of pod {pod.name} has ended, but its container {pod.held_by}, which something has added, runs on"
             return Reason.HELD_BY_SIDECAR, said
     return None
-
-
-def _unschedulable(job: Job) -> tuple[Reason, str] | None:
-    waiting = _first(job, lambda pod: pod.unschedulable is not None)
-    return (Reason.UNSCHEDULABLE, placing.no_node(waiting)) if waiting else None
-
-
-def _image(job: Job) -> tuple[Reason, str] | None:
-    waiting = _first(job, lambda pod: pod.waiting_reason in PULL_TROUBLE)
-    return (Reason.IMAGE_PULL, kubelet_says(waiting)) if waiting else None
-
-
-def _container(job: Job) -> tuple[Reason, str] | None:
-    waiting = _first(job, lambda pod: pod.waiting_reason in BAD_START)
-    return (Reason.INVALID_CONFIGURATION, kubelet_says(waiting)) if waiting else None
-
-
-def lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
-    """A pod that has had its node for so long, and whose container was not started there: the kubelet says why in Events only."""
-    for pod in pods:
-        if pod.on_its_way and pod.placed_at and (now - pod.placed_at).total_seconds() > BEFORE_THE_CONTAINER:
-            said = (
-                f"pod {pod.name} has had node {pod.node} since {times.text(pod.placed_at)}, and was not started there"
-            )
-            return Reason.POD_NOT_STARTED, said
-    return None
-
-
-def advised(trouble: Waiting) -> Waiting:
-    """What keeps a pod from running, and what a person can do about it."""
-    reason, text = trouble
-    advice = placing.advice(text) if reason is Reason.UNSCHEDULABLE else _ADVICE.get(reason)
-    return reason, f"{text.rstrip('. ')}. {advice}." if advice else text
-
-
-def kubelet_says(pod: Pod) -> str:
-    """Why a container waits, in the kubelet's words."""
-    return f"pod {pod.name}: {pod.waiting_reason}: {pod.waiting_message}"
-
-
-#: What keeps a pod from running, in the order in which it is told.
-_TROUBLES: tuple[Callable[[Job], tuple[Reason, str] | None], ...] = (
-    _unschedulable,
-    _image,
-    _container,
-)
-
-
-def _first(job: Job, test: Callable[[Pod], bool]) -> Pod | None:
-    return next((pod for pod in job.pods if pod.phase == "Pending" and test(pod)), None)
 
 
 def _progress(job: Job, before: StageProgress | None, view: View) -> StageProgress | None:

@@ -13,10 +13,10 @@ from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Condition, StageState, StageStatus
 from eagle3_operator.decide import commands, refusals, times
-from eagle3_operator.decide.chain import Waiting, advised
 from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.decide.waiting import Waiting, advised
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Observation

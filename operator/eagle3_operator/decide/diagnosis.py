@@ -7,38 +7,37 @@ import re
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide import placing
-from eagle3_operator.decide.chain import BAD_START, PULL_TROUBLE, kubelet_says, lingering
-from eagle3_operator.observation import Deployment, Pod
+from eagle3_operator.decide.waiting import Waiting, held_up, unplaced
+from eagle3_operator.observation import Deployment
 
 _MEMORY_ADVICE = (
     "Lower --mem-fraction-static in serve.arguments, or capture fewer CUDA graph sizes (--cuda-graph-max-bs)"
 )
 
 #: First match wins. Sources: failures.md of the design; SGLang 0.5.17 to 0.5.23.
-_SIGNATURES: tuple[tuple[re.Pattern[str], Reason, str], ...] = (
+_SIGNATURES = (
     (
-        re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|Not enough memory"),
+        r"CUDA out of memory|torch\.OutOfMemoryError|Not enough memory",
         Reason.OUT_OF_MEMORY,
         f"the GPU's memory is exhausted. {_MEMORY_ADVICE}",
     ),
     (
-        re.compile(r"captured \d+ of \d+ aux hidden states|mat1 and mat2 shapes cannot be multiplied"),
+        r"captured \d+ of \d+ aux hidden states|mat1 and mat2 shapes cannot be multiplied",
         Reason.START_FAILED,
         "the server does not capture the layers that the draft reads: capture is not active for this target",
     ),
     (
-        re.compile(r"trtllm_mla backend can only be used with MLA models"),
+        r"trtllm_mla backend can only be used with MLA models",
         Reason.START_FAILED,
         "the draft inherits a backend for MLA models; name one that serves both: --attention-backend flashinfer",
     ),
     (
-        re.compile(r"[Cc]annot find the config file for"),
+        r"[Cc]annot find the config file for",
         Reason.START_FAILED,
         "the draft inherits the target's quantization; it has none of its own",
     ),
     (
-        re.compile(r"User-specified context_length .* is greater than the derived context_length"),
+        r"User-specified context_length .* is greater than the derived context_length",
         Reason.CONTEXT_TOO_SHORT,
         "the served context is longer than the model's; lower serve.contextLength",
     ),
@@ -52,30 +51,21 @@ def diagnose(deployment: Deployment) -> tuple[Reason, str]:
         return Reason.OUT_OF_MEMORY, f"pod {newest.name} was killed for its memory; raise serve.placement.memory"
     log = "\n".join(deployment.log)
     for pattern, reason, message in _SIGNATURES:
-        if found := pattern.search(log):
+        if found := re.search(pattern, log):
             return reason, f'{message} (log: "{found[0]}")'
     ending = f"code {newest.exit_code}" if newest and newest.exit_code is not None else "no exit code"
     line = next((line.strip() for line in reversed(deployment.log) if line.strip()), "")
     return Reason.START_FAILED, f"the server ended with {ending}" + (f'; last line: "{line[:300]}"' if line else "")
 
 
-def held_up(pods: tuple[Pod, ...], now: datetime) -> tuple[Reason, str] | None:
-    """What keeps a pod that was made from being started: its image, what its container is to be made of, no place for it, its node."""
-    for troubles, reason in ((PULL_TROUBLE, Reason.IMAGE_PULL), (BAD_START, Reason.INVALID_CONFIGURATION)):
-        if waiting := next((pod for pod in pods if pod.waiting_reason in troubles), None):
-            return reason, kubelet_says(waiting)
-    unplaced = _unplaced(pods)
-    return _wants_place(unplaced) if unplaced is not None else lingering(pods, now)
-
-
-def refused(deployment: Deployment) -> tuple[Reason, str] | None:
+def refused(deployment: Deployment) -> Waiting | None:
     """What lets fewer pods be made than there are to be: a quota, an admission."""
     if deployment.refused is None or len(deployment.without_former_pods.pods) >= deployment.replicas:
         return None
     return Reason.UNSCHEDULABLE, f"a pod of {deployment.name} cannot be made: {deployment.refused}"
 
 
-def not_begun(deployment: Deployment, now: datetime) -> tuple[Reason, str] | None:
+def not_begun(deployment: Deployment, now: datetime) -> Waiting | None:
     """What keeps a pod of a server from being started, or made, at all. Pods that are about to end do not count."""
     return held_up(deployment.without_former_pods.pods, now) or refused(deployment)
 
@@ -84,24 +74,10 @@ def without_place(deployment: Deployment | None) -> datetime | None:
     """Since when a pod of a server has no node, no quota in its queue, or cannot even be made; None if none waits for that."""
     if deployment is None:
         return None
-    waiting = _unplaced(deployment.pods)
+    waiting = unplaced(deployment.pods)
     if waiting is not None:
         return waiting.unschedulable_since or waiting.created_at
     return (deployment.refused_since or deployment.created_at) if refused(deployment) else None
-
-
-def _unplaced(pods: tuple[Pod, ...]) -> Pod | None:
-    """The pod that the scheduler finds no node for, or that a queue holds back; the longest waiting first."""
-    unplaced = [pod for pod in pods if pod.unschedulable is not None or pod.queue is not None]
-    waiting = [pod for pod in unplaced if not pod.started and not pod.terminating]
-    return min(waiting, key=lambda pod: pod.unschedulable_since or pod.created_at, default=None)
-
-
-def _wants_place(pod: Pod) -> tuple[Reason, str]:
-    """What such a pod waits for."""
-    if pod.queue is not None:
-        return Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}"
-    return Reason.UNSCHEDULABLE, placing.no_node(pod)
 
 
 def hung_since(deployment: Deployment, budget: float, now: datetime) -> float | None:

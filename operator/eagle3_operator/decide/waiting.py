@@ -1,0 +1,113 @@
+"""What keeps a pod from being started, in the words of whoever keeps it, and what a person can do about it."""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+from eagle3_api.conditions import Reason
+from eagle3_operator.decide import times
+from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
+from eagle3_operator.observation import Pod
+
+#: Why something that could go on does not yet, and what to say of it.
+Waiting = tuple[Reason, str]
+
+#: What a container waits for when its image does not come.
+_PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+#: What a person can do about a pod that has a place and does not run.
+_ADVICE = {
+    Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
+    Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
+    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that another node has; a "
+    "network; an image that comes slowly",
+    Reason.HELD_BY_SIDECAR: "Have it added as a sidecar of Kubernetes' own (an init container that is restarted always), or not "
+    "at all: placement.labels and placement.annotations can tell the mesh",
+}
+
+#: What follows in the scheduler's words speaks of pods that would have to go for this one. It tells nothing about why this one has no place.
+_AFTERTHOUGHT = re.compile(r"[.,]? *(no new claims to deallocate,? *)?preemption:.*|(?<=\.) not found\.?$", re.DOTALL)
+
+#: What causes are told by, and what to do. Of several each is told, because each keeps the pod from a node.
+#: The words are those of Kubernetes' scheduler plugins (VolumeBinding, NodeResourcesFit, NodeAffinity, TaintToleration).
+_CAUSES = (
+    (
+        r'persistentvolumeclaim "([^"]+)" not found',
+        "Make the claim {0}, or correct its name in placement.volumes",
+    ),
+    (
+        r"unbound immediate PersistentVolumeClaims|didn't find available persistent volumes",
+        "kubectl get pvc shows which claim is not bound, kubectl describe pvc why: no volume, no class of storage, no room",
+    ),
+    (
+        r"volume node affinity conflict",
+        "The claims of one pod lie on different nodes: use claims that one node, or every node, can mount",
+    ),
+    (
+        r"Insufficient ([-a-z0-9.]+/[-\w.]*[-\w])",
+        "Free {0}, ask for fewer, or correct placement.gpuResource: kubectl describe nodes lists what each node offers",
+    ),
+    (
+        r"Insufficient (cpu|memory)",
+        "Free {0} on the nodes, or ask for less in placement.{0}",
+    ),
+    (
+        r"didn't match Pod's node affinity/selector",
+        "Correct placement.nodeSelector or affinity: kubectl get nodes --show-labels lists the labels that there are",
+    ),
+    (
+        r"untolerated taint",
+        "Name the taint in placement.tolerations if the pods may run there",
+    ),
+)
+_OTHERWISE = "Free GPUs or quota, or correct placement"
+
+
+def held_up(pods: Iterable[Pod], now: datetime) -> Waiting | None:
+    """What keeps one of these from being started: its image, what its container is to be made of, no place for it, its node."""
+    pods = tuple(pods)
+    for troubles, reason in ((_PULL_TROUBLE, Reason.IMAGE_PULL), (_BAD_START, Reason.INVALID_CONFIGURATION)):
+        if waiting := next((pod for pod in pods if pod.waiting_reason in troubles), None):
+            return reason, f"pod {waiting.name}: {waiting.waiting_reason}: {waiting.waiting_message}"
+    if (pod := unplaced(pods)) is None:
+        return _lingering(pods, now)
+    if pod.queue is not None:
+        return Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}"
+    return Reason.UNSCHEDULABLE, no_node(pod)
+
+
+def _lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
+    """A pod that has had its node for so long, and whose container was not started there: the kubelet says why in Events only."""
+    for pod in pods:
+        if pod.on_its_way and pod.placed_at and (now - pod.placed_at).total_seconds() > BEFORE_THE_CONTAINER:
+            said = (
+                f"pod {pod.name} has had node {pod.node} since {times.text(pod.placed_at)}, and was not started there"
+            )
+            return Reason.POD_NOT_STARTED, said
+    return None
+
+
+def unplaced(pods: Iterable[Pod]) -> Pod | None:
+    """The pod that the scheduler finds no node for, or that a queue holds back; the longest waiting first."""
+    unplaced = [pod for pod in pods if pod.unschedulable is not None or pod.queue is not None]
+    waiting = [pod for pod in unplaced if not pod.started and not pod.terminating]
+    return min(waiting, key=lambda pod: pod.unschedulable_since or pod.created_at, default=None)
+
+
+def no_node(pod: Pod) -> str:
+    """That a pod finds no node, in the scheduler's words."""
+    return f"pod {pod.name} finds no node: {_AFTERTHOUGHT.sub('', pod.unschedulable or '')}"
+
+
+def advised(waiting: Waiting) -> Waiting:
+    """The same, with what a person can do about it."""
+    reason, text = waiting
+    told = advice(text) if reason is Reason.UNSCHEDULABLE else _ADVICE.get(reason)
+    return reason, f"{text.rstrip('. ')}. {told}." if told else text
+
+
+def advice(said: str) -> str:
+    """What to do about a pod without a place, by what is said of it."""
+    told = dict.fromkeys(text.format(*found.groups()) for cause, text in _CAUSES if (found := re.search(cause, said)))
+    return ". ".join(told) or _OTHERWISE
