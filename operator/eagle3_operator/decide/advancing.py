@@ -7,9 +7,10 @@ from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, St
 from eagle3_api.quantity import quantity
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import retention, stages
-from eagle3_operator.decide.chain import Actions, Step, View, advance, stale
+from eagle3_operator.decide.chain import advance, stale
 from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Attempts, Link
+from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.jobs import FEATURE_STAGES, is_large
 

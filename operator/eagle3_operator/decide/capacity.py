@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from eagle3_api.jobs import Facts
-from eagle3_operator.decide.chain import View
 from eagle3_operator.decide.revisions import Revision, record
+from eagle3_operator.decide.view import View
 from eagle3_operator.decision import Manifest, Scale
 from eagle3_operator.manifests import names, servers
 

@@ -10,10 +10,10 @@ that there are three words:
 
 from eagle3_operator.decide import times
 from eagle3_operator.decide.capacity import enough
-from eagle3_operator.decide.chain import View
 from eagle3_operator.decide.diagnosis import without_place
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Revision, Standing
+from eagle3_operator.decide.view import View
 
 
 def sought(fleet: Fleet, view: View, mover: Revision) -> Fleet:

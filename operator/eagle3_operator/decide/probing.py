@@ -7,10 +7,11 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import RevisionStatus, StageState, StageStatus
-from eagle3_operator.decide.chain import Step, View, advance
+from eagle3_operator.decide.chain import advance
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.view import Step, View
 from eagle3_operator.decide.waiting import Waiting, advised, held_up
 from eagle3_operator.decision import Delete
 from eagle3_operator.judge.probe import judge_probe

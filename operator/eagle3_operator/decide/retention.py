@@ -17,8 +17,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CleanConfig, StageName
 from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import stages, times
-from eagle3_operator.decide.chain import Actions, Step, View, advance, new_status
+from eagle3_operator.decide.chain import advance, new_status
 from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.decide.waiting import Waiting
 from eagle3_operator.decision import Delete, Manifest
 from eagle3_operator.manifests import claims, names

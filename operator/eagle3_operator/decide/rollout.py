@@ -21,12 +21,12 @@ from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.decide import asking, capacity, place, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
-from eagle3_operator.decide.chain import Actions, View
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.promotion import moved
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
 from eagle3_operator.decide.room import Room
 from eagle3_operator.decide.trying import choose, driven, started
+from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decide.watching import heard
 from eagle3_operator.decision import Delete, Event, Scale
 from eagle3_operator.manifests import names, servers

@@ -16,8 +16,9 @@ from eagle3_api.jobs import Facts, StageName
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.approval import Approvals
-from eagle3_operator.decide.chain import View, in_use
+from eagle3_operator.decide.chain import in_use
 from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import Waiting
 from eagle3_operator.manifests.flags import start_budget
 from eagle3_operator.manifests.jobs import is_large

@@ -7,11 +7,11 @@ from eagle3_api.jobs import StageName
 from eagle3_api.spec import seconds
 from eagle3_api.status import StageStatus
 from eagle3_operator.decide import times
-from eagle3_operator.decide.chain import View
 from eagle3_operator.decide.conditions import Said
 from eagle3_operator.decide.retention import awaited_claim
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.decide.view import View
 from eagle3_operator.judge import counters
 from eagle3_operator.judge.windows import begins
 from eagle3_operator.manifests import names

@@ -8,7 +8,7 @@ from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import ArtifactStatus, Attempt, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import conditions, drift, events, refusals, retention, retries, summary, times
 from eagle3_operator.decide.advancing import advance_chain
-from eagle3_operator.decide.chain import Actions, View, halt
+from eagle3_operator.decide.chain import halt
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.obstacles import forbidden, taken_name, unknown_prometheus, without_claims
@@ -16,6 +16,7 @@ from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.rollout import Rollout
 from eagle3_operator.decide.room import unchanged
 from eagle3_operator.decide.stages import Attempts
+from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decide.waking import wake_after
 from eagle3_operator.decision import Decision
 from eagle3_operator.manifests import names
