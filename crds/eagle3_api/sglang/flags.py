@@ -1,0 +1,108 @@
+"""Flags of a server: whose they are, what they say, and which of them change what the target computes."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+#: Flags that the operator renders itself (``--speculative-*`` besides).
+OWNED_FLAGS = (
+    "--model-path",
+    "--model",
+    "--served-model-name",
+    "--host",
+    "--port",
+    "--tp",
+    "--tp-size",
+    "--tensor-parallel-size",
+    "--trust-remote-code",
+    "--context-length",
+    "--max-running-requests",
+    "--enable-metrics",
+    "--extra-metric-labels",
+    "--decode-log-interval",
+    "--skip-server-warmup",
+    "--config",
+)
+
+#: What is out of scope, as flags.
+UNSUPPORTED_FLAGS = (
+    "--nnodes",
+    "--node-rank",
+    "--dist-init-addr",
+    "--disaggregation-mode",
+    "--enable-dp-attention",
+    "--pp",
+    "--pp-size",
+    "--pipeline-parallel-size",
+)
+
+#: Flags of a server that change what the target computes, and not only in what order it rounds: types, quantization, other
+#: weights, overrides of the configuration, attention that looks at a part. Attention and matrix backends compute the same.
+NUMERIC_FLAGS = frozenset(
+    {
+        "--custom-weight-loader",
+        "--deepep-dispatcher-output-dtype",
+        "--ds-channel-config-path",
+        "--ds-heavy-channel-num",
+        "--ds-heavy-channel-type",
+        "--ds-heavy-token-num",
+        "--ds-sparse-decode-threshold",
+        "--dtype",
+        "--enable-deepseek-v4-fp4-indexer",
+        "--enable-double-sparsity",
+        "--enable-fp32-lm-head",
+        "--enable-hisparse",
+        "--enable-int8-mamba-checkpoint",
+        "--enable-mamba-cache-stochastic-rounding",
+        "--enable-quant-communications",
+        "--enable-w4a4-mxfp4-megamoe",
+        "--flashinfer-mxfp4-moe-precision",
+        "--hisparse-config",
+        "--json-model-override-args",
+        "--kt-max-deferred-experts-per-token",
+        "--kt-method",
+        "--kt-num-gpu-experts",
+        "--kt-weight-path",
+        "--kv-cache-dtype",
+        "--load-format",
+        "--mamba-ssm-dtype",
+        "--model-impl",
+        "--model-loader-extra-config",
+        "--modelopt-checkpoint-restore-path",
+        "--modelopt-quant",
+        "--prefill-kv-cache-dequant-dtype",
+        "--quantization",
+        "--quantization-param-path",
+        "--quantize-and-serve",
+        "--revision",
+        "--rl-on-policy-target",
+        "--rl-quant-profile",
+        "--torchao-config",
+        "--triton-attention-reduce-in-fp32",
+    }
+)
+
+#: What these flags say where they leave the choice to the checkpoint, as they do where they are not given.
+_UNSAID = "auto"
+
+
+def flag_values(arguments: Sequence[str], flag: str) -> list[str]:
+    """What a command line gives a flag, as ``--flag value`` or ``--flag=value``; empty where it is not given."""
+    joined = [word.partition("=")[2] for word in arguments if word.startswith(f"{flag}=")]
+    return joined + [value for word, value in pairwise(arguments) if word == flag]
+
+
+def numeric_arguments(arguments: Sequence[str]) -> list[str]:
+    """Those of a server's flags that change what the target computes, in one spelling and order; none at their default.
+
+    Args:
+        arguments: of the server, as ``--flag value`` or ``--flag=value``; of a flag that is repeated the last holds.
+    """
+    said: dict[str, list[str]] = {}
+    flag = ""
+    for word in arguments:
+        if word.startswith("--"):
+            flag, joined, value = word.partition("=")
+            said[flag] = [value] if joined else []
+        elif flag:
+            said[flag].append(word)
+    return [" ".join([flag, *said[flag]]) for flag in sorted(said) if flag in NUMERIC_FLAGS and said[flag] != [_UNSAID]]
