@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, JobConfig, JobEnvelope, Report, StageName
-from eagle3_draft.artifacts import FULL, write_atomic
+from eagle3_draft.files import FULL, write_atomic
 from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupted
 

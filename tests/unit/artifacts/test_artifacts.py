@@ -4,7 +4,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import FrameType
@@ -18,7 +18,7 @@ from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MANIFEST, MODELS_RO
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import Manifest
-from eagle3_draft import artifacts
+from eagle3_draft import artifacts, files
 from eagle3_draft.stage import StageError
 
 KEY = "9f" * 32
@@ -104,7 +104,7 @@ def test_a_file_is_verified_at_its_first_read_only(tmp_path: Path, monkeypatch: 
     fill(tmp_path)
     publish(tmp_path)
     read: list[Path] = []
-    digest = artifacts.file_digest
+    digest = files.file_digest
 
     def counted(path: Path) -> str:
         read.append(path)
@@ -239,7 +239,7 @@ def test_no_manifest_crashes_its_reader(hostile: tuple[Path, bytes], value: obje
 
 
 def die_at(line: int, act: Callable[[], object]) -> bool:
-    """Run in a forked process that dies, with nothing cleaned up, at the n-th executed line of artifacts.py.
+    """Run in a forked process that dies, with nothing cleaned up, at the n-th executed line of artifacts.py or files.py.
 
     Returns whether it died (False: it came to its end before).
     """
@@ -249,7 +249,7 @@ def die_at(line: int, act: Callable[[], object]) -> bool:
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if frame.f_code.co_filename != artifacts.__file__:
+            if frame.f_code.co_filename not in (artifacts.__file__, files.__file__):
                 return None
             if event == "line":
                 left -= 1
@@ -285,45 +285,3 @@ def test_a_process_killed_at_any_line_of_publishing_leaves_work_to_do_or_a_finis
         }
     assert seen == {True, False}
     assert line > 20
-
-
-def test_two_pods_that_write_the_same_file_at_the_same_time_do_not_meet(tmp_path: Path) -> None:
-    """The parts of an extraction are joined by whichever pod finds them all there, and two may."""
-    path = tmp_path / "lengths.safetensors"
-
-    def pieces() -> Iterator[memoryview]:
-        yield memoryview(b"one and ")
-        artifacts.write_atomic(path, b"one and the same")
-        yield memoryview(b"the same")
-
-    artifacts.write_pieces(path, pieces())
-    assert path.read_bytes() == b"one and the same"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_system_that_cannot_make_a_folder_durable_is_none_to_fail_on() -> None:
-    """As some network file systems; of those here it is the kernel's own."""
-    folder = os.open("/proc", os.O_RDONLY)
-    with pytest.raises(OSError, match="Invalid argument"):
-        os.fsync(folder)
-    os.close(folder)
-    artifacts.sync_folder(Path("/proc"))
-
-
-def test_a_digest_that_could_not_be_computed_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing:
-        def update(self, piece: memoryview) -> None:
-            if bytes(piece) == b"second":
-                raise MemoryError
-
-        def hexdigest(self) -> str:
-            return "that of the first piece alone"
-
-    monkeypatch.setattr("eagle3_draft.artifacts.hashlib.sha256", Failing)
-    with pytest.raises(MemoryError):
-        artifacts.write_pieces(tmp_path / "shard", map(memoryview, (b"first", b"second")))
-
-
-def test_a_writers_error_stays_what_it_is_where_nothing_says_that_the_volume_is_full(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="unexpected pos"), artifacts.noticing_a_full_volume(tmp_path / "gone"):
-        raise RuntimeError("unexpected pos 64")

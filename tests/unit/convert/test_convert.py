@@ -26,6 +26,7 @@ from eagle3_draft.convert.provenance import Origin, read_origins
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.source import Adopted
 from eagle3_draft.convert.trained import trained_form
+from eagle3_draft.files import file_digest
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, Scaling, YarnScaling, config_of, draft_config
 from eagle3_draft.model.target import Target
@@ -66,7 +67,7 @@ def test_the_report_says_what_was_made(made: drafts.Made, converted: tuple[Path,
     assert result.expected_accept_lengths == [1.5, 1.75]
     assert result.prompts == 2
     assert (folder / PROMPTS).read_bytes() == (made.trained / PROMPTS).read_bytes()
-    assert result.prompts_digest == artifacts.file_digest(folder / PROMPTS)
+    assert result.prompts_digest == file_digest(folder / PROMPTS)
     assert result.warnings == []
     assert artifacts.finished(folder, drafts.KEY) is not None
     assert run(drafts.convert_config(made, folder, trained="gone")) == result
@@ -81,7 +82,7 @@ def test_the_provenance_names_what_was_made_from_what(made: drafts.Made, convert
     assert times == sorted(times)
     assert all(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ") for time in times)
     assert {subject["name"]: subject["digest"]["sha256"] for subject in said["subject"]} == {
-        name: artifacts.file_digest(folder / name) for name in (WEIGHTS, CONFIG)
+        name: file_digest(folder / name) for name in (WEIGHTS, CONFIG)
     }
     target, trained, data = said["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert target["digest"] == {"eagle3Digest": drafts.convert_config(made, folder).target_digest}

@@ -46,6 +46,7 @@ from eagle3_draft.extract.handover import folder_on_disk
 from eagle3_draft.extract.space import require_part
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
+from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
@@ -416,7 +417,7 @@ def test_a_pod_whose_files_another_one_cleaned_up_while_it_published_the_same_pu
 ) -> None:
     """The other one has not come to its manifest yet."""
     extract(world, 2, 0, monkeypatch)
-    write, lost = artifacts.write_atomic, list[Path]()
+    write, lost = write_atomic, list[Path]()
 
     def loses_the_first(path: Path, data: bytes) -> None:
         if path == world.folder / "features" / REPORT and not lost:
@@ -424,7 +425,7 @@ def test_a_pod_whose_files_another_one_cleaned_up_while_it_published_the_same_pu
             raise FileNotFoundError(path)
         write(path, data)
 
-    monkeypatch.setattr(artifacts, "write_atomic", loses_the_first)
+    monkeypatch.setattr("eagle3_draft.extract.whole.write_atomic", loses_the_first)
     assert extract(world, 2, 1, monkeypatch).whole
     assert lost
     assert artifacts.finished(world.folder / "features", KEY) is not None

@@ -42,6 +42,7 @@ from eagle3_draft.features import (
 )
 from eagle3_draft.features.format import all_finite, sample_of
 from eagle3_draft.features.reader import DOWNLOADS, FETCHED_TOGETHER
+from eagle3_draft.files import file_digest
 from eagle3_draft.places import Volume
 from eagle3_draft.stage import StageError
 from testcluster.wait import wait_for
@@ -217,7 +218,7 @@ def test_a_pod_that_is_given_up_between_a_shard_and_its_record_leaves_no_record_
         raise SystemExit
 
     with monkeypatch.context() as dying:
-        dying.setattr(artifacts, "write_whole", die)
+        dying.setattr("eagle3_draft.features.writer.write_whole", die)
         with pytest.raises(SystemExit):
             FeatureWriter(tmp_path, HEADER).write(*shard, said, [replace(ours[0], hidden=ours[0].hidden + 1)])
     with pytest.raises(StageError, match="another pod writes"):
@@ -393,7 +394,7 @@ def of_an_older_version(folder: Path) -> None:
     path = folder / "lengths.safetensors"
     save_file({name: table for name, table in load_file(path).items() if not name.endswith("digests")}, path)
     manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
-    size, digest = path.stat().st_size, artifacts.file_digest(path)
+    size, digest = path.stat().st_size, file_digest(path)
     files = [
         file.model_copy(update={"size": size, "sha256": digest}) if file.path == path.name else file
         for file in manifest.files
@@ -570,7 +571,7 @@ def test_a_store_of_a_version_that_did_not_say_how_it_is_taught_is_refused(tmp_p
 def test_every_tensor_of_a_shard_begins_on_a_page_and_any_reader_of_safetensors_reads_it(tmp_path: Path) -> None:
     samples = [sample(5), sample(9)]
     written = write_shard(tmp_path / "x.safetensors", samples, HEADER)
-    assert written.sha256 == artifacts.file_digest(tmp_path / "x.safetensors")
+    assert written.sha256 == file_digest(tmp_path / "x.safetensors")
     found = read_header(tmp_path / "x.safetensors").tensors
     named = {name for name in found if not name.startswith("padding.")}
     assert named == {"input_ids", "loss_mask", "hidden", "last", "greedy", "log_normaliser", "offsets"}

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.artifacts import file_digest
+from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import checkpoints
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState

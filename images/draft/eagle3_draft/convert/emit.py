@@ -11,11 +11,11 @@ from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Finding, Form, Level, Served, check, read_folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import artifacts
 from eagle3_draft.convert import embedding
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.values import Values, judge
 from eagle3_draft.convert.weights import write
+from eagle3_draft.files import file_digest, write_atomic
 from eagle3_draft.inspect.checkpoint import refuse
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
@@ -78,9 +78,9 @@ def emit(form: Form, served: Served, ids: Sequence[int], target: Path, target_dt
         dtype=str(dtype).removeprefix("torch."),
         tokens={name: text.get(name) for name in ("bos_token_id", "eos_token_id")},
     )
-    artifacts.write_atomic(folder / CONFIG, json.dumps(config, indent=1).encode())
+    write_atomic(folder / CONFIG, json.dumps(config, indent=1).encode())
     _look_again(folder, served)
-    return Emitted(findings, {CONFIG: artifacts.file_digest(folder / CONFIG), WEIGHTS: digest})
+    return Emitted(findings, {CONFIG: file_digest(folder / CONFIG), WEIGHTS: digest})
 
 
 def _look_again(folder: Path, served: Served) -> None:

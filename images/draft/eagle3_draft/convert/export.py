@@ -19,9 +19,9 @@ from eagle3_api.checkpoints import Form
 from eagle3_api.checkpoints.rope import in_transformers_terms
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import artifacts
 from eagle3_draft.convert.sglang_config import both_ropes
 from eagle3_draft.convert.weights import write
+from eagle3_draft.files import write_atomic
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.tensors import Source, sources_of, type_of, whole
@@ -66,7 +66,7 @@ def write_speculators(
     out.mkdir(parents=True, exist_ok=True)
     write(sources, out / WEIGHTS, dtype)
     config = speculators_config(form, layers, verifier=verifier, steps=steps, dtype=str(dtype).removeprefix("torch."))
-    artifacts.write_atomic(out / CONFIG, json.dumps(config, indent=1).encode())
+    write_atomic(out / CONFIG, json.dumps(config, indent=1).encode())
 
 
 def speculators_config(

@@ -17,6 +17,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.convert.proof import Proof
 from eagle3_draft.convert.provenance import read_origins, statement
 from eagle3_draft.convert.source import Source
+from eagle3_draft.files import file_digest, write_atomic
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 
 #: As many as the report has room for.
@@ -65,8 +66,8 @@ def publish(config: ConvertConfig, made: Converted) -> ConvertResult:
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     said = statement(config, source.form.family, made.digests, run, source.training(), read_origins(config))
-    artifacts.write_atomic(folder / REPORT, json.dumps(full, indent=1).encode())
-    artifacts.write_atomic(folder / PROVENANCE, json.dumps(said, indent=1).encode())
+    write_atomic(folder / REPORT, json.dumps(full, indent=1).encode())
+    write_atomic(folder / PROVENANCE, json.dumps(said, indent=1).encode())
     artifacts.publish(
         folder,
         stage=config.stage,
@@ -90,7 +91,7 @@ def _result(config: ConvertConfig, made: Converted) -> ConvertResult:
         capture_ids=made.ids,
         draft_vocabulary_size=parameters["lm_head.weight"].shape[0],
         prompts=len((folder / PROMPTS).read_bytes().splitlines()),
-        prompts_digest=artifacts.file_digest(folder / PROMPTS),
+        prompts_digest=file_digest(folder / PROMPTS),
         expected_accept_lengths=made.source.expected_accept_lengths(proof),
         accuracy=asked.accuracy if asked is not None else None,
         equal_proposals=[round(step.equal, 4) for step in proof.proposals or () if step.positions] or None,

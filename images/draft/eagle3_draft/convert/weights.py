@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from eagle3_draft import artifacts
 from eagle3_draft.convert import direct
 from eagle3_draft.convert.values import Values
+from eagle3_draft.files import FILE_MODE
 from eagle3_draft.tensors import NAMES, Source, pieces, type_of
 
 
@@ -41,7 +41,7 @@ def write(
                     values.add(piece)
                 file.write(piece.to(types[name]).view(torch.uint8).numpy().data)
             seen(name, values)
-        return file.finish(artifacts.FILE_MODE)
+        return file.finish(FILE_MODE)
 
 
 def _header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:

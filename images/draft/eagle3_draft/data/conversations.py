@@ -23,8 +23,8 @@ from typing import IO, Any, overload
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
-from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data import forms
+from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
 
 ROLES = ("system", "user", "assistant")

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.conversations import Conversation, UnusableError
 from eagle3_draft.data.rendering import Renderer
+from eagle3_draft.files import write_atomic
 
 #: At most so many are kept.
 LIMIT = 64

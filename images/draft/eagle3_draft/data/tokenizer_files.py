@@ -9,7 +9,7 @@ from typing import Any
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.artifacts import file_digest
+from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from eagle3_api.artifacts import ANSWERS
 from eagle3_api.base import Model
-from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.dialogue import Answer, Dialogue
+from eagle3_draft.files import write_atomic
 
 _WORKING = f".{ANSWERS}"
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from eagle3_api.artifacts import FEATURES_ROOT, MANIFEST, REPORT
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName
-from eagle3_draft import artifacts
 from eagle3_draft.data.prompts import Prompt
 from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
@@ -24,6 +23,7 @@ from eagle3_draft.extract.parts import Part
 from eagle3_draft.extract.space import SAMPLES, Sampled, require_space, stored_bytes
 from eagle3_draft.extract.texts import AsTheyStand, Regenerated, Texts
 from eagle3_draft.features import SHARD_BYTES, Split
+from eagle3_draft.files import remove_partials
 from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
 from eagle3_draft.places import Place, place_of, remove_abandoned
@@ -101,7 +101,7 @@ def run(
         own = parts.own(every, parts.index(), config.shards)
         to_make = [part for part in own if part not in there]
         for part in to_make:  # before the free space is looked at; a pod that was given up and still writes ends by it
-            artifacts.remove_partials(folder / part.name)
+            remove_partials(folder / part.name)
             if not at.keeps:  # it was made, and never got to where it is to lie
                 (folder / part.name / MANIFEST).unlink(missing_ok=True)
         texts, progress = _texts(inputs, own, to_make, folder, engine, termination)

@@ -16,6 +16,7 @@ from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part, PartNumbers
 from eagle3_draft.features import publish_store
+from eagle3_draft.files import write_atomic
 from eagle3_draft.places import Place
 from eagle3_draft.stage import StageError
 
@@ -82,8 +83,8 @@ def _write(
     check: Callable[[], None],
 ) -> None:
     prompts.write(folder / PROMPTS, found)
-    artifacts.write_atomic(folder / CHAT_TEMPLATE, inputs.template.encode())
-    artifacts.write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
+    write_atomic(folder / CHAT_TEMPLATE, inputs.template.encode())
+    write_atomic(folder / REPORT, result.model_dump_json(by_alias=True).encode())
     publish_store(
         folder,
         [part.name for part in parts],

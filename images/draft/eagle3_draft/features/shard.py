@@ -15,7 +15,6 @@ from torch import Tensor
 from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
-from eagle3_draft import artifacts
 from eagle3_draft.features.format import (
     TEXT_TENSORS,
     Digests,
@@ -28,6 +27,7 @@ from eagle3_draft.features.format import (
     tensors,
 )
 from eagle3_draft.features.pieces import DTYPES, PADDING, pieces, raw
+from eagle3_draft.files import write_pieces
 from eagle3_draft.stage import StageError
 
 OFFSETS = "offsets"
@@ -61,7 +61,7 @@ def write_shard(
         path: of the file.
         samples: may be none at all.
         header: says the width and the dtype of the states.
-        before: as of ``artifacts.write_pieces``.
+        before: as of ``write_pieces``.
 
     Raises:
         StageError: a sample's parts do not have one row a token, or not the header's width (FeaturesMisaligned).
@@ -77,7 +77,7 @@ def write_shard(
             beside.submit(Digests.of, {name: parts[number] for name, parts in apart.items()}, header)
             for number in range(len(rows))
         ]
-        sha256 = artifacts.write_pieces(path, every, before)
+        sha256 = write_pieces(path, every, before)
         return Written(sha256, [digest.result() for digest in digests])
 
 

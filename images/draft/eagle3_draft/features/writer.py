@@ -33,6 +33,7 @@ from eagle3_draft.features.format import (
     shard_name,
 )
 from eagle3_draft.features.shard import write_shard
+from eagle3_draft.files import file_digest, sync, write_atomic, write_whole
 from eagle3_draft.places import Place, Volume
 from eagle3_draft.stage import StageError
 
@@ -85,7 +86,7 @@ class FeatureWriter:
             record = self._recorded(split, number)
             if record is None or record.plan != self._plan(token_ids):
                 return None
-            if record.sha256 != artifacts.file_digest(self.folder / shard_name(split, number)):
+            if record.sha256 != file_digest(self.folder / shard_name(split, number)):
                 return None
         except OSError:
             return None
@@ -118,13 +119,13 @@ class FeatureWriter:
             supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in finite),
             skipped=len(token_ids) - len(finite),
         )
-        artifacts.write_whole(self._record(split, number), json.dumps(record.to_json()).encode())
+        write_whole(self._record(split, number), json.dumps(record.to_json()).encode())
         self._records[split][number] = record
         return record
 
     def sync(self, split: Split, number: int) -> None:
         """Have a shard that was written or resumed on the disk, and wait for that."""
-        artifacts.sync(self.folder / shard_name(split, number))
+        sync(self.folder / shard_name(split, number))
         self._durable.add((split, number))
 
     def records(self, split: Split) -> list[ShardRecord]:
@@ -159,7 +160,7 @@ class FeatureWriter:
                 for number in sorted(records)
             ]
         self._require_own()
-        artifacts.write_atomic(self.folder / LENGTHS, save(lengths))
+        write_atomic(self.folder / LENGTHS, save(lengths))
         self._remove_strays()
         return artifacts.publish(
             self.folder,
@@ -263,7 +264,7 @@ def publish_store(
         tables = list(map(load, threads.map(lambda file: at.content(folder, file), lengths)))
     named = set[str].intersection(*map(set, tables))  # a part of an older version has no digests
     joined = {name: torch.cat([table[name] for table in tables]) for name in named}
-    artifacts.write_atomic(folder / LENGTHS, save(joined))
+    write_atomic(folder / LENGTHS, save(joined))
     for path in folder.glob("part-*"):
         if path.name not in manifests:
             Volume().remove(path)

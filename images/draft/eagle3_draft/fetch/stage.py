@@ -14,6 +14,7 @@ from eagle3_draft.data import forms
 from eagle3_draft.fetch import choice, stored
 from eagle3_draft.fetch.hub import Kind, RemoteFile, Repository
 from eagle3_draft.fetch.space import check_space
+from eagle3_draft.files import settle, write_atomic
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupting
@@ -71,7 +72,7 @@ def _dataset(source: HubDataset) -> Fetched:
     _download(repository, files, came)
     _settled(repository, files, came)
     _join([came / file.path for file in files], folder / DATA)
-    return _publish(repository, source, str(folder / DATA), {DATA: artifacts.settle(folder / DATA)})
+    return _publish(repository, source, str(folder / DATA), {DATA: settle(folder / DATA)})
 
 
 def _repository(field: str, kind: Kind, source: HubSource) -> Repository:
@@ -85,7 +86,7 @@ def _repository(field: str, kind: Kind, source: HubSource) -> Repository:
             pinned.unlink(missing_ok=True)
         raise
     pinned.parent.mkdir(parents=True, exist_ok=True)
-    artifacts.write_atomic(pinned, found.commit.encode())
+    write_atomic(pinned, found.commit.encode())
     return found
 
 
@@ -134,7 +135,7 @@ def _settled(repository: Repository, files: Sequence[RemoteFile], folder: Path) 
     progress = Progress(len(files), "files checked")
     for number, file in enumerate(files):
         progress.update(number)
-        digest = artifacts.settle(folder / file.path)
+        digest = settle(folder / file.path)
         if file.sha256 not in (None, digest):
             (folder / file.path).unlink()
             raise StageError(

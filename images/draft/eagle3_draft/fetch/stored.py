@@ -17,6 +17,7 @@ from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
 from eagle3_draft.fetch.space import check_space
+from eagle3_draft.files import remove_partials, settle
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -46,7 +47,7 @@ def fetch(source: StoredSource) -> Fetched:
     wanted = files_of(file.path for file in listed.files)
     files = [file for file in listed.files if file.path in wanted]
     folder.mkdir(parents=True, exist_ok=True)
-    artifacts.remove_partials(folder)
+    remove_partials(folder)
     size = sum(file.size for file in files)
     check_space(source.address, size, folder)
     progress, done = Progress(max(1, size), "bytes"), 0
@@ -95,7 +96,7 @@ def _download(bucket: Bucket, name: str, file: File, folder: Path) -> Iterator[i
         with partial.open("wb") as coming:
             for block in _blocks(bucket, name, file):
                 yield coming.write(block)
-        if artifacts.settle(partial) != file.sha256:
+        if settle(partial) != file.sha256:
             raise _another(bucket, name, file)
         partial.replace(folder / file.path)
     finally:

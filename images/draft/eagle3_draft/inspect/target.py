@@ -18,8 +18,8 @@ from eagle3_api.rates import size_of
 from eagle3_api.sglang import KNOWN_TARGETS, UnsupportedLayersError, Version, supports_target, why_unsupported
 from eagle3_api.sglang import capture_ids as sglang_ids
 from eagle3_draft import artifacts
-from eagle3_draft.artifacts import file_digest
 from eagle3_draft.data.tokenizer_files import tokenizer_files
+from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
 from eagle3_draft.target_files import INDEX, find_vocabulary, language_config
 

@@ -23,6 +23,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ProbeConfig, ProbeResult
 from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
+from eagle3_draft.files import write_atomic
 from eagle3_draft.probe import arguments, lossless, measure, prompts
 from eagle3_draft.probe.lossless import Answer, Deviation
 from eagle3_draft.probe.measure import Latency, Throughput
@@ -304,7 +305,7 @@ def _publish(
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     lines = [answer.model_dump_json(by_alias=True) + "\n" for answer in seen.answers]
-    artifacts.write_atomic(folder / ANSWERS, "".join(lines).encode())
+    write_atomic(folder / ANSWERS, "".join(lines).encode())
     numbers = result.to_json()
     report = {
         "result": numbers,
@@ -321,7 +322,7 @@ def _publish(
         "cacheFlushed": seen.flushed,
         "templateUnknown": seen.template.unknown,
     }
-    artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode())
+    write_atomic(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode())
     return artifacts.publish(
         folder,
         stage=config.stage,

@@ -10,6 +10,7 @@ from eagle3_api.artifacts import PREDICATE, REPORT, STATEMENT
 from eagle3_api.jobs import REGISTRY_LOGIN, PublishConfig, PublishResult
 from eagle3_api.references import Reference
 from eagle3_draft import artifacts
+from eagle3_draft.files import write_atomic
 from eagle3_draft.publish import oci, store
 from eagle3_draft.publish.draft import canonical, read_draft, stated
 
@@ -38,10 +39,10 @@ def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> Publish
     )
     stored = store.push(draft, config.object_store) if config.object_store is not None else None
     result = PublishResult(**pushed, stored=stored, bytes=draft.bytes)
-    artifacts.write_atomic(folder / REPORT, json.dumps(result.to_json(), indent=1).encode())
+    write_atomic(folder / REPORT, json.dumps(result.to_json(), indent=1).encode())
     # For publish.hook: the very statement that was pushed, and its predicate, which is what cosign takes
-    artifacts.write_atomic(folder / STATEMENT, canonical(stated(draft.statement, *result.subject)))
-    artifacts.write_atomic(folder / PREDICATE, canonical(draft.statement["predicate"]))
+    write_atomic(folder / STATEMENT, canonical(stated(draft.statement, *result.subject)))
+    write_atomic(folder / PREDICATE, canonical(draft.statement["predicate"]))
     artifacts.publish(
         folder,
         stage=config.stage,

@@ -13,9 +13,9 @@ from eagle3_api.checkpoints import Form
 from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
-from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.tokenizer_files import own_template, special_tokens
 from eagle3_draft.features import Features, Samples, Text
+from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.config import config_of, draft_config

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from eagle3_api.artifacts import WEIGHTS
-from eagle3_draft.artifacts import noticing_a_full_volume, sync, sync_folder
+from eagle3_draft.files import noticing_a_full_volume, sync, sync_folder
 from eagle3_draft.train.checkpoints import KEPT
 
 

@@ -43,7 +43,7 @@ from torch.distributed.tensor import DTensor
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import child
-from eagle3_draft.artifacts import file_digest, noticing_a_full_volume, sync_folder, write_atomic
+from eagle3_draft.files import file_digest, noticing_a_full_volume, sync_folder, write_atomic
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.hashed import HashedWriter
 

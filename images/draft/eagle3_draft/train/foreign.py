@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import FATAL_EXIT_CODES, PROGRESS_MARK, ExitCode, TrainConfig
-from eagle3_draft.artifacts import write_atomic
+from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError

@@ -19,6 +19,7 @@ from eagle3_api.artifacts import HELD_OUT
 from eagle3_api.jobs import StageName
 from eagle3_draft import artifacts
 from eagle3_draft.features import Sample, sample_of
+from eagle3_draft.files import noticing_a_full_volume
 from eagle3_draft.train.batches import Batch
 
 #: Bounds of the sample: conversations, and tokens of each.
@@ -84,7 +85,7 @@ def save(path: Path, samples: Sequence[Sample], dtype: torch.dtype, proposals: T
         proposals: of ``Recorder``; None where nobody recorded them.
     """
     cut = [one.rows(slice(TOKENS)) for one in samples[:CONVERSATIONS]]
-    with artifacts.noticing_a_full_volume(path.parent):
+    with noticing_a_full_volume(path.parent):
         save_file(
             {
                 "input_ids": torch.cat([one.input_ids for one in cut]),

@@ -16,6 +16,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.data.tokenizer_files import special_tokens
 from eagle3_draft.features import Features
+from eagle3_draft.files import write_atomic
 from eagle3_draft.places import place_of
 from eagle3_draft.train import held_out
 from eagle3_draft.train.best import BestWeights
@@ -36,12 +37,12 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     features = Features.open(Path(config.features), at)
     result = _result(config, state, features)
     report = _report(config, state, result)
-    artifacts.write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
-    artifacts.write_atomic(folder / REPORT_PAGE, page(report).encode())
+    write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
+    write_atomic(folder / REPORT_PAGE, page(report).encode())
     # An extraction of an older version has the template's digest alone
     for file in features.manifest.files:
         if file.path in (PROMPTS, CHAT_TEMPLATE):
-            artifacts.write_atomic(folder / file.path, at.content(Path(config.features), file))
+            write_atomic(folder / file.path, at.content(Path(config.features), file))
     held_out.save(
         folder / HELD_OUT,
         features.held_out,

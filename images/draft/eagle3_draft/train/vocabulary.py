@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from eagle3_draft.artifacts import write_atomic
 from eagle3_draft.data.tokenizer_files import SpecialTokens
 from eagle3_draft.features import Text
+from eagle3_draft.files import write_atomic
 
 #: A working file of Train's: the usage of tokens, which takes a reading of the whole store to count.
 USAGE_FILE = ".usage.safetensors"
