@@ -73,42 +73,48 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
     made: list[Manifest] = []
     for root in names.roots(view.obj.spec):
         name = names.claim_name(view.obj, root)
-        asked = getattr(view.obj.spec.storage, root).claim is None
-        if root == "features" and view.obj.spec.draft.checkpoint is not None and not _is_ours(view, name, asked):
+        ours = getattr(view.obj.spec.storage, root).claim is None
+        if root == "features" and view.obj.spec.draft.checkpoint is not None and not _is_ours(view, name, ours):
             continue
         if (found := view.seen.claims.get(name)) is not None:
-            if asked and found.owned is None:
-                return _taken(root, found)
-            if found.terminating:
-                if asked:
-                    continue
-                return _going(root, found)
-            if alone := _not_shared(view.obj, root, found):
-                return alone
-            if asked:
+            if wrong := _wrong(view, root, found, ours):
+                return wrong
+            if ours and not found.terminating:
                 owners = tuple(claims.claim(view.obj, root)["metadata"].get("ownerReferences", ()))
                 if found.owned != bool(owners):  # deletionPolicy was edited since
                     actions.own.append(Own(name, owners))
             continue
         if root == "features" and retention.claim_has_gone(view, before):
             continue
-        if asked:
-            made.append(claims.claim(view.obj, root))
-            continue
-        text = (
-            f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Make it, correct "
-            f"its name, or give storage.{root} a size in place of it for the operator to make one"
-        )
-        return Said("False", Reason.STORAGE_UNAVAILABLE, text)
+        if not ours:
+            return _missing(view, root, name)
+        made.append(claims.claim(view.obj, root))
     actions.apply += made
     refused = view.refused_of(made)
     return Said("Unknown", *(refused or (Reason.PENDING, "claims are being made"))) if made else None
 
 
-def _is_ours(view: View, name: str, asked: bool) -> bool:
+def _is_ours(view: View, name: str, ours: bool) -> bool:
     """Whether there is a claim of this name that the operator made for the object."""
     found = view.seen.claims.get(name)
-    return asked and found is not None and found.owned is not None
+    return ours and found is not None and found.owned is not None
+
+
+def _wrong(view: View, root: names.RootName, claim: Claim, ours: bool) -> Said | None:
+    """Why nothing can be kept on a claim that is there. One of ours that is being deleted is waited for, and made anew."""
+    if ours and claim.owned is None:
+        return _taken(root, claim)
+    if claim.terminating:
+        return None if ours else _going(root, claim)
+    return _not_shared(view.obj, root, claim)
+
+
+def _missing(view: View, root: names.RootName, name: str) -> Said:
+    text = (
+        f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Make it, correct "
+        f"its name, or give storage.{root} a size in place of it for the operator to make one"
+    )
+    return Said("False", Reason.STORAGE_UNAVAILABLE, text)
 
 
 def _taken(root: names.RootName, claim: Claim) -> Said:
