@@ -327,7 +327,7 @@ def _progress(job: Job, before: StageProgress | None, view: View) -> StageProgre
 
 
 def _stalled(link: Link, job: Job, progress: StageProgress | None, view: View) -> bool:
-    """Row 41: a container runs and has printed no progress line for so long. Its pod's wait before that does not count."""
+    """A container runs and has printed no progress line for so long. Its pod's wait before that does not count."""
     spec = view.obj.spec
     timeouts = {StageName.TRAIN: spec.train.stall_timeout}
     if jobs.runs_target(spec, link.stage):

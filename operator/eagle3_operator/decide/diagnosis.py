@@ -14,7 +14,7 @@ _MEMORY_ADVICE = (
     "Lower --mem-fraction-static in serve.arguments, or capture fewer CUDA graph sizes (--cuda-graph-max-bs)"
 )
 
-#: First match wins. Sources: failures.md of the design; SGLang 0.5.17 to 0.5.23.
+#: First match wins. The words are those of SGLang 0.5.17 to 0.5.23; what they mean, docs/failures.md has.
 _SIGNATURES = (
     (
         r"CUDA out of memory|torch\.OutOfMemoryError|Not enough memory",

@@ -1,6 +1,6 @@
 """Each known way to a useless draft that its headers show, planted on a good one: refused with its reason, or mended and said so.
 
-The numbers are those of the catalogue of failures, 5 to 12 and 36. What headers cannot show, layers that a checkpoint names
+The numbers are those of docs/failures.md, 5 to 12 and 36. What headers cannot show, layers that a checkpoint names
 wrongly while nobody says the right ones, is left to the draft's own forward on the target (``unit.convert.test_agreement``).
 """
 
