@@ -67,8 +67,9 @@ class Data(Model):
 
     conversations: Path | None = Field(
         None,
-        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, or '
-        'ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or Parquet with such a column.',
+        description='JSON Lines on a volume, one conversation a line: {"messages": [{"role": ..., "content": ...}, ...]}, with '
+        '"tools" and "tool_calls" as OpenAI has them, or ShareGPT\'s {"conversations": [{"from": ..., "value": ...}, ...]}; or '
+        "Parquet with such a column.",
     )
     prompts: Path | None = Field(
         None,

@@ -16,7 +16,16 @@ from pyarrow import parquet
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
 from eagle3_api.spec import Regenerate
-from eagle3_draft.data.conversations import PROMPTS, QUESTIONS, Conversations, held_out
+from eagle3_draft.data.conversations import (
+    CALLS_UNCLEAR,
+    PROMPTS,
+    QUESTIONS,
+    TOKENS_AROUND_TOOLS,
+    TOOLS_UNCLEAR,
+    Conversations,
+    Reading,
+    held_out,
+)
 from eagle3_draft.stage import StageError
 
 
@@ -137,18 +146,61 @@ def calling(**call: object) -> dict[str, object]:
     return after({"role": "assistant", "content": None, **call})
 
 
+def add(number: int, **function: object) -> dict[str, object]:
+    """A call as OpenAI's clients write it down."""
+    of = {"name": "add", "arguments": f'{{"n": {number}}}', **function}
+    return {"id": f"call_{number}", "type": "function", "function": of}
+
+
+def called(result: object) -> dict[str, object]:
+    """A conversation with a call, what it resulted in, and an answer."""
+    return {
+        "messages": [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": None, "tool_calls": [add(1)]},
+            {"role": "tool", "content": result, "tool_call_id": "call_1"},
+            {"role": "assistant", "content": "yes"},
+        ]
+    }
+
+
+FIRST = {"name": "add", "arguments": {"n": 1}}
+
+
+def sharegpt_calls(calls: object, *results: str) -> dict[str, object]:
+    """The same in ShareGPT's form."""
+    turns = [{"from": "human", "value": "one"}]
+    turns += [{"from": "function_call", "value": calls if isinstance(calls, str) else json.dumps(calls)}]
+    turns += [{"from": "observation", "value": result} for result in results]
+    return {"conversations": [*turns, {"from": "gpt", "value": "yes"}]}
+
+
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (after({"role": "tool", "content": "7", "tool_call_id": "x"}), "tool calls"),
-        (calling(tool_calls=[{"id": "x", "type": "function"}]), "tool calls"),
-        (calling(function_call={"name": "add", "arguments": "{}"}), "tool calls"),
-        (calling(content="I look it up", tool_calls=[{"id": "x", "type": "function"}]), "tool calls"),
-        ({"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{}"}]}, "tool calls"),
-        ({"conversations": [{"from": "human", "value": "a"}, {"from": "observation", "value": "7"}]}, "tool calls"),
+        (after({"role": "tool", "content": "7", "tool_call_id": "x"}), CALLS_UNCLEAR),
+        (after({"role": "function", "content": "7", "name": "add"}), CALLS_UNCLEAR),
+        (calling(tool_calls=[{"id": "x", "type": "function"}]), CALLS_UNCLEAR),
+        (calling(tool_calls=[add(1, name=None)]), CALLS_UNCLEAR),
+        (calling(tool_calls=[add(1, arguments="1 + 1")]), CALLS_UNCLEAR),
+        (calling(tool_calls=[add(1, arguments="[1]")]), CALLS_UNCLEAR),
+        (calling(tool_calls=[add(1) | {"id": 7}]), CALLS_UNCLEAR),
+        (calling(tool_calls=[add(1) | {"type": "custom"}]), CALLS_UNCLEAR),
+        (calling(tool_calls="add"), CALLS_UNCLEAR),
+        (called({"n": 7}), CALLS_UNCLEAR),
+        # Of two calls one result, or none and yet an answer: which is whose?
+        (calling(function_call={"name": "add", "arguments": "{}"}), CALLS_UNCLEAR),
+        (sharegpt_calls([FIRST, FIRST], "7"), CALLS_UNCLEAR),
+        (sharegpt_calls(FIRST, "7", "8"), CALLS_UNCLEAR),
+        (sharegpt_calls("add(1)", "7"), CALLS_UNCLEAR),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "observation", "value": "7"}]}, CALLS_UNCLEAR),
+        ({**talk("one"), "tools": "add"}, TOOLS_UNCLEAR),
+        ({**talk("one"), "tools": {"name": "add"}}, TOOLS_UNCLEAR),
+        ({**talk("one"), "tools": ["add"]}, TOOLS_UNCLEAR),
+        ({**talk("one"), "tools": [{"type": "function", "function": {"parameters": {}}}]}, TOOLS_UNCLEAR),
         (
             after({"role": "user", "content": [{"type": "text", "text": "what is it?"}, IMAGE]}),
             "content that is not text",
@@ -166,14 +218,110 @@ def test_a_conversation_of_a_kind_that_cannot_be_learned_from_is_counted_and_the
     assert found.dropped == {why: 2, "duplicate": 1}
 
 
-def test_of_answers_that_are_not_looked_at_it_does_not_matter_that_they_call_a_tool(tmp_path: Path) -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "type": "function"}]}
-    result = {"role": "tool", "content": "7", "tool_call_id": "x"}
-    asked = question("one")["messages"]
-    lines = [{"messages": [*asked, call]}, {"messages": [*asked, call, result]}]  # type: ignore[misc]
-    found = Conversations.read(write(tmp_path / "x.jsonl", *lines), reading=QUESTIONS)
-    assert [conversation.messages for conversation in found] == [asked]
-    assert found.dropped == {"tool calls": 1}
+OFFERED = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+
+def test_calls_are_read_as_a_server_hands_them_to_the_template(tmp_path: Path) -> None:
+    parts = called([{"type": "text", "text": word} for word in ("one", "more")])
+    found = Conversations.read(write(tmp_path / "x.jsonl", {**parts, "tools": OFFERED}))
+    function = {"name": "add", "arguments": {"n": 1}}
+    assert found[0].messages == [
+        {"role": "user", "content": "one"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "call_1", "index": None, "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "one more", "tool_call_id": "call_1"},
+        {"role": "assistant", "content": "yes"},
+    ]
+    assert [*map(list, found[0].messages)] == [
+        ["role", "content"],
+        ["role", "content", "tool_calls"],
+        ["role", "content", "tool_call_id"],
+        ["role", "content"],
+    ]
+    assert found[0].tools == OFFERED
+
+
+def test_a_call_is_the_same_with_its_arguments_as_text_and_as_an_object_in_either_form(tmp_path: Path) -> None:
+    parsed = called("7")
+    parsed["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"n": 1}  # type: ignore[index]
+    found = Conversations.read(write(tmp_path / "x.jsonl", called("7"), parsed))
+    assert found.dropped == {"duplicate": 1}
+
+    former = called("7")
+    former["messages"][1] = {"role": "assistant", "content": None, "function_call": add(1)["function"]}  # type: ignore[index]
+    former["messages"][2] = {"role": "function", "name": "add", "content": "7"}  # type: ignore[index]
+    nameless = sharegpt_calls({**FIRST, "arguments": '{"n": 1}'}, "7")
+    named = sharegpt_calls([FIRST], "7")
+    found = Conversations.read(write(tmp_path / "x.jsonl", former, nameless, named))
+    assert found.dropped == {"duplicate": 1}
+    assert all([m["role"] for m in c.messages] == ["user", "assistant", "tool", "assistant"] for c in found)
+    assert {c.messages[2].get("name") for c in found} == {"add", None}
+    ending = {"conversations": sharegpt_calls([FIRST, FIRST])["conversations"][:-1]}  # type: ignore[index]
+    (last,) = Conversations.read(write(tmp_path / "x.jsonl", ending))
+    assert len(last.messages[-1]["tool_calls"]) == 2
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [OFFERED, [OFFERED[0]["function"]], json.dumps(OFFERED), [json.dumps(OFFERED[0])]],
+    ids=["entries", "functions", "text", "texts"],
+)
+def test_tools_are_the_same_however_they_are_written(tmp_path: Path, tools: object) -> None:
+    found = Conversations.read(write(tmp_path / "x.jsonl", {**talk("one"), "tools": tools}))
+    assert found[0].tools == OFFERED
+    assert found[0].opening.tools == OFFERED
+
+
+@pytest.mark.parametrize("tools", [None, [], "", "[]"])
+def test_a_plain_conversation_has_the_hash_that_it_had_before_there_were_tools(tmp_path: Path, tools: object) -> None:
+    whole = talk("one")
+    whole["messages"][1] |= {"tool_calls": [], "function_call": None}  # type: ignore[index]
+    (plain,) = Conversations.read(write(tmp_path / "x.jsonl", {**whole, "tools": tools}))
+    assert plain.digest.hex() == "39a3fee9627af69c2c64065e01c30e9cffeeb25eeca422626c0ddd336c765190"
+    (offered,) = Conversations.read(write(tmp_path / "x.jsonl", {**talk("one"), "tools": OFFERED}))
+    assert offered.digest != plain.digest
+
+
+def test_calls_and_tools_of_parquet_hold_no_more_than_was_written(tmp_path: Path) -> None:
+    """A column of objects gives each of them the fields of all."""
+    other = {"type": "function", "function": {"name": "say", "description": "aloud"}}
+    lines = [{**called("7"), "tools": OFFERED}, {**talk("one"), "tools": [other]}, talk("two")]
+    lines[0]["messages"][1]["tool_calls"] += [{"id": "x", "function": {"name": "say", "arguments": {"text": "hi"}}}]  # type: ignore[index]
+    for call in lines[0]["messages"][1]["tool_calls"][:1]:  # type: ignore[index]
+        call["function"]["arguments"] = {"n": 1}
+    parquet.write_table(pyarrow.Table.from_pylist(lines), tmp_path / "x.parquet")
+    rows = Conversations.read(tmp_path / "x.parquet")
+    same = Conversations.read(write(tmp_path / "x.jsonl", *lines))
+    assert [(c.messages, c.tools, c.digest) for c in rows] == [(c.messages, c.tools, c.digest) for c in same]
+    assert len(rows) == 3
+
+
+def test_what_calls_and_tools_take_is_reckoned_with(tmp_path: Path) -> None:
+    plain = Conversations.read(write(tmp_path / "x.jsonl", talk("one"))).expected_tokens(1 << 20)
+    with_tools = {**talk("one"), "tools": OFFERED}
+    offered = Conversations.read(write(tmp_path / "x.jsonl", with_tools)).expected_tokens(1 << 20)
+    assert plain + TOKENS_AROUND_TOOLS < offered < plain + TOKENS_AROUND_TOOLS + 60
+    long = called("7")
+    long["messages"][1]["tool_calls"] = [add(1, arguments=json.dumps({"text": 3000 * "x"}))]  # type: ignore[index]
+    assert Conversations.read(write(tmp_path / "x.jsonl", long)).expected_tokens(1 << 20) > 1000
+
+
+@pytest.mark.parametrize("reading", [QUESTIONS, PROMPTS])
+def test_where_the_target_answers_nothing_is_asked_that_follows_a_tools_result(
+    tmp_path: Path, reading: Reading
+) -> None:
+    asked: list[object] = [*question("one")["messages"]]  # type: ignore[misc]
+    call, result = called("7")["messages"][1:3]  # type: ignore[index]
+    more = [*question("two")["messages"]]  # type: ignore[misc]
+    former = {"role": "function", "name": "add", "content": "7"}
+    lines = [{"messages": [*asked, call, one, *more], "tools": OFFERED} for one in (result, former)]
+    lines += [{"messages": [*asked, call, result], "tools": OFFERED}]
+    found = Conversations.read(write(tmp_path / "x.jsonl", *lines), reading=reading)
+    assert [(conversation.messages, conversation.tools) for conversation in found] == [(asked, OFFERED)]
+    assert found.dropped == {"duplicate": 2}
 
 
 def test_a_content_in_parts_of_text_is_the_text_that_a_server_joins_them_to(tmp_path: Path) -> None:

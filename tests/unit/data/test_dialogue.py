@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.dialogue import NO_QUESTION, QUESTION_TOO_LONG, Answer, Dialogue
 from eagle3_draft.data.rendering import Renderer
-from eagle3_draft.data.template import TEMPLATE_REFUSED
+from eagle3_draft.data.template import TEMPLATE_REFUSED, TOOLS_LEFT_OUT
+from eagle3_draft.data.tools import Tool
 from unit.data.test_rendering import CHATML, LLAMA3, MISTRAL, OPENED_THINKING, bytelevel
 
 QUESTIONS: list[Message] = [
@@ -124,6 +125,26 @@ def test_other_templates_go_on_with_the_same_tokens(template: str, end: str) -> 
     made.take(said("Paris.", end))
     made.take(said("Madrid.", end))
     assert spoken(made) == [*tokens("Paris."), ENDS[end], *tokens("Madrid."), ENDS[end]]
+
+
+def test_tools_are_offered_with_each_question_and_a_call_which_nobody_carries_out_ends_the_conversation() -> None:
+    tools: list[Tool] = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
+    offering = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}" + CHATML
+    asked = Conversation([*QUESTIONS, QUESTIONS[-1]], b"\1" * 32, tools)
+
+    made = Dialogue(asked, Renderer(TOKENIZER, offering, 4096), 256)
+    made.take(said("Paris."))
+    assert made.prompt is not None
+    assert text(made.prompt).startswith("find <|im_start|>system")
+    made.take(said('{"name": "find", "arguments": {}}'))
+    assert made.prompt is None
+    assert spoken(made) == [
+        token for answer in ("Paris.", '{"name": "find", "arguments": {}}') for token in said(answer).ids
+    ]
+
+    without = Dialogue(asked, Renderer(TOKENIZER, CHATML, 4096), 256)
+    with pytest.raises(UnusableError, match=TOOLS_LEFT_OUT):
+        without.sequences()
 
 
 def test_a_cut_answer_is_kept_without_an_end_and_ends_the_conversation() -> None:

@@ -11,9 +11,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from eagle3_api.conditions import Reason
-from eagle3_draft.data.conversations import Message, UnusableError
+from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer
-from eagle3_draft.data.template import HISTORY_REWRITTEN, NO_ANSWER, TEMPLATE_REFUSED
+from eagle3_draft.data.spans import HISTORY_REWRITTEN, NO_ANSWER
+from eagle3_draft.data.template import TEMPLATE_REFUSED
+from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
 
 SPECIAL = [
@@ -98,15 +100,15 @@ TURNS: list[Message] = [
 MERGES = [("Ġ", "t"), ("i", "s"), ("a", "n"), ("P", "a"), ("Pa", "r"), ("Ċ", "Ċ"), (":", "Ġ")]
 
 
-def bytelevel(merges: Sequence[tuple[str, str]] = MERGES) -> PreTrainedTokenizerFast:
+def bytelevel(merges: Sequence[tuple[str, str]] = MERGES, special: Sequence[str] = SPECIAL) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with a few merges, so that tokens are longer and shorter than characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*SPECIAL, *alphabet, *(a + b for a, b in merges)]
+    words = [*special, *alphabet, *(a + b for a, b in merges)]
     tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [*merges]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
-    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.add_special_tokens([*special])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")  # type: ignore[no-untyped-call]
 
 
@@ -149,9 +151,9 @@ class CharacterTokenizer(PreTrainedTokenizer):
 BYTES, CHARACTERS = bytelevel(merges=[]), CharacterTokenizer()
 
 
-def answers(renderer: Renderer, tokenizer: Any, messages: list[Message]) -> list[str]:
+def answers(renderer: Renderer, tokenizer: Any, messages: list[Message], tools: Sequence[Tool] = ()) -> list[str]:
     """The text of each run of tokens that are marked as the assistant's."""
-    rendered = renderer.conversation(messages)
+    rendered = renderer.conversation(messages, tools)
     runs: list[list[int]] = []
     previous = 0
     for token, marked in zip(rendered.input_ids, rendered.loss_mask, strict=True):
@@ -361,7 +363,8 @@ def test_a_conversation_renders_like_the_request_that_the_server_sees() -> None:
 def test_conversations_that_are_rendered_together_are_each_what_they_are_alone(tokenizer: Any, template: str) -> None:
     renderer = Renderer(tokenizer, template, 70)
     every = [TURNS, TURNS[:1], [{"role": "system", "content": "Be brief."}, *TURNS[:2]], TURNS[:2]]
-    found = [one if isinstance(one, Rendered) else str(one) for one in renderer.conversations(every)]
+    together = renderer.conversations([Conversation(messages, b"") for messages in every])
+    found = [one if isinstance(one, Rendered) else str(one) for one in together]
 
     def alone(messages: list[Message]) -> Rendered | str:
         try:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from eagle3_api.artifacts import MANIFEST, REPORT
+from eagle3_api.artifacts import MANIFEST, PROMPTS, REPORT
 from eagle3_api.checkpoints.safetensors import read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import (
@@ -752,9 +752,62 @@ def test_data_without_a_usable_conversation_says_what_was_left_out(world: World)
 
 
 def test_unusable_conversations_are_counted_by_why(world: World) -> None:
-    tool = [*talks(1)[0], {"role": "tool", "content": "w1"}]
-    world.write([*talks(60), [{"role": "user", "content": "w1"}], talks(1)[0], tool])
-    assert run(world.config()).dropped == {"duplicate": 1, "no answer of the assistant": 1, "tool calls": 1}
+    unasked = [*talks(1)[0], {"role": "tool", "content": "w1"}]
+    world.write([*talks(60), [{"role": "user", "content": "w1"}], talks(1)[0], unasked])
+    with world.data.open("a") as file:
+        file.write(json.dumps({"messages": calling("w2")}) + "\n")
+        file.write(json.dumps({"messages": talks(1)[0], "tools": TOOLS}) + "\n")
+    assert run(world.config()).dropped == {
+        "duplicate": 1,
+        "no answer of the assistant": 1,
+        "tool calls that are not clear": 1,
+        "tool calls left out by the chat template": 1,
+        "tools left out by the chat template": 1,
+    }
+
+
+TOOLS = [{"type": "function", "function": {"name": "w7"}}]
+
+#: As the target's own, with tools and calls.
+CALLING = (
+    "<s>{% for tool in tools or [] %} {{ tool.function.name }}{% endfor %}"
+    "{% for m in messages %} <{{ 'user' if m.role == 'tool' else m.role }}> {{ m.content }}"
+    "{% for call in m.tool_calls %} w8 {{ call.function.name }} w9 {{ call.function.arguments.values() | join(' ') }}{% endfor %}"
+    " <end>{% endfor %}{% if add_generation_prompt %} <assistant>{% endif %}"
+)
+
+
+def calling(word: str) -> list[dict[str, Any]]:
+    """A question, a call, what it resulted in, and an answer."""
+    call = {"id": "x", "type": "function", "function": {"name": "w7", "arguments": json.dumps({"of": word})}}
+    return [
+        {"role": "user", "content": word},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "w3 w4", "tool_call_id": "x"},
+        {"role": "assistant", "content": "w5"},
+    ]
+
+
+def test_calls_are_learned_from_and_what_they_result_in_is_not(world: World) -> None:
+    words = [f"w{number}" for number in range(10, 40)]
+    world.data.write_text("".join(json.dumps({"messages": calling(word), "tools": TOOLS}) + "\n" for word in words))
+    template = world.folder / "tools.jinja"
+    template.write_text(CALLING)
+    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.2, chat_template=str(template))
+    result = run(world.config(data=data))
+    assert (result.conversations, result.dropped) == (30, {})
+    found = set()
+    for sample in every(world.features()):
+        said = [WORDS[token] for token in sample.input_ids.tolist()]
+        learned = [word for word, marked in zip(said, sample.loss_mask.tolist(), strict=True) if marked]
+        asked = said[3]
+        assert said[:3] == ["<s>", "w7", "<user>"]
+        assert learned == ["w8", "w7", "w9", asked, "<end>", "w5", "<end>"]
+        found.add(asked)
+    assert found == {*words}
+    lines = [json.loads(line) for line in (world.folder / "features" / PROMPTS).read_text().splitlines()]
+    assert len(lines) == result.held_out
+    assert all(line["tools"] == TOOLS and len(line["messages"]) == 1 for line in lines)
 
 
 def test_what_conversations_lose_at_the_longest_length_is_counted(world: World, tmp_path: Path) -> None:

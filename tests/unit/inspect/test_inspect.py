@@ -371,7 +371,10 @@ def test_data_that_leaves_nothing_to_learn_from_is_refused(world: World, count: 
     tool = {"messages": [{"role": "user", "content": "?"}, {"role": "tool", "content": "7"}]}
     world.data.write_text(world.data.read_text() + 2 * (json.dumps(tool) + "\n"))
     world.refused(
-        ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, f"{count} distinct conversations", "Left out: 2 tool calls"
+        ExitCode.BAD_INPUT,
+        Reason.NO_USABLE_DATA,
+        f"{count} distinct conversations",
+        "Left out: 2 tool calls that are not clear",
     )
 
 

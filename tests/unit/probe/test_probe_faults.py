@@ -294,6 +294,25 @@ def test_another_chat_template_is_reported_with_both_lengths(server: FaultyServe
     )
 
 
+def test_the_tools_of_a_conversation_are_offered_to_the_server_too(server: FaultyServer, prompts: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    lines = [json.loads(line) for line in (prompts / "prompts.jsonl").read_text().splitlines()]
+    lines = [{**line, "input_ids": lines[0]["input_ids"]} for line in lines]
+    lines[0]["tools"] = tools
+    (prompts / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    server.chat_tokens = len(lines[0]["input_ids"])
+    offered = []
+
+    def listen(method: str, path: str, body: dict[str, Any]) -> None:
+        if path == "/v1/chat/completions":
+            offered.append(body.get("tools"))
+
+    server.fault = listen
+    assert probe.run(config(server, prompts)).template_mismatch == ""
+    assert offered == [tools] + [None] * (len(offered) - 1)
+    assert len(offered) > 1
+
+
 def test_a_server_without_a_chat_template_has_none_to_differ(server: FaultyServer, prompts: Path) -> None:
     made = config(server, prompts)
     assert probe.run(made).template_mismatch == ""

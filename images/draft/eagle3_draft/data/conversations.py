@@ -1,15 +1,15 @@
 """Reading conversations: JSON Lines, one ``{"messages": [{"role": ..., "content": ...}, ...]}`` a line (``forms`` has others).
 
-A conversation's digest, sha256 over the canonical JSON of its messages, decides everything that a shuffle would decide
+A conversation's digest, sha256 over the canonical JSON of its messages (and tools), decides everything that a shuffle would decide
 elsewhere, so that it does not depend on the order of the lines: its first half says whether the conversation is held
 out, its second half where it stands in the order, and with it whether ``maxSamples`` takes it. They are two halves
 because a sample that was drawn by the number that also splits would be all held out.
 
 Where the target is to answer itself, the data's answers are not looked at: two conversations that differ in nothing else
-are then one.
+are then one. Nor is what follows a tool's result, for it answers a call of the data's.
 
 A line that is no conversation refuses the file, which may be broken as a whole; a conversation that is one, of a kind from which
-nothing can be learned here (tool calls, images), is left out and counted.
+nothing can be learned here (images, calls that are not clear), is left out and counted.
 """
 
 import hashlib
@@ -17,17 +17,19 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, overload
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
 from eagle3_draft.data import forms
+from eagle3_draft.data.tools import Tool, listed
 from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 #: Bytes of a line. The longest conversations of a million tokens are shorter.
 LINE_LIMIT = 64 * 1024 * 1024
@@ -39,16 +41,24 @@ BYTES_PER_TOKEN = 3
 #: Tokens that a chat template puts around a message, at most.
 TOKENS_AROUND_MESSAGE = 8
 
+#: Tokens in which a chat template says how tools are called, at most.
+TOKENS_AROUND_TOOLS = 256
+
 DUPLICATE = "duplicate"
-TOOL_CALLS = "tool calls"
+CALLS_UNCLEAR = "tool calls that are not clear"
+TOOLS_UNCLEAR = "tools that are no functions"
 NOT_TEXT = "content that is not text"
 LATE_SYSTEM = "system message that is not the first"
 
 #: Of OpenAI's messages, beside those that are taken; and why a conversation with one is left out.
-LEFT_OUT = {"tool": TOOL_CALLS, "function": TOOL_CALLS, "developer": "message of a developer"}
+LEFT_OUT = {"function": CALLS_UNCLEAR, "developer": "message of a developer"}
 
-#: ``role`` and ``content``, and an assistant's ``reasoning_content`` where the data has it.
-Message = dict[str, str]
+#: Who says what a call resulted in, the second in OpenAI's former form.
+_RESULTS = ("tool", "function")
+
+#: As SGLang's server hands it to the chat template: ``role`` and ``content``; of a tool ``tool_call_id`` and ``name``, of an assistant
+#: ``reasoning_content`` and ``tool_calls``, where the data has them. The arguments of a call are an object, not its text.
+Message = dict[str, Any]
 
 
 class UnusableError(Exception):
@@ -79,16 +89,17 @@ DATASET_QUESTIONS = Reading("data.dataset", answers=False)
 
 @dataclass(frozen=True)
 class Conversation:
-    """One conversation: its messages, and their digest."""
+    """One conversation: its messages, their digest, and the tools that the assistant may call in it."""
 
     messages: list[Message]
     digest: bytes
+    tools: list[Tool] = field(default_factory=list)
 
     @property
     def opening(self) -> "Conversation":
         """Up to and with the first question."""
         first = next((i for i, message in enumerate(self.messages) if message["role"] == "user"), len(self.messages))
-        return Conversation(self.messages[: first + 1], self.digest)
+        return Conversation(self.messages[: first + 1], self.digest, self.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +271,7 @@ def _lines(path: Path, source: Path, reading: Reading) -> Iterator[tuple[int, in
 def _line(conversation: Conversation, offset: int) -> _Line:
     messages = conversation.messages
     questions = sum(message["role"] == "user" for message in messages)
-    return _Line(conversation.digest, offset, _tokens(messages), questions)
+    return _Line(conversation.digest, offset, _tokens(conversation), questions)
 
 
 def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Conversation:
@@ -277,30 +288,66 @@ def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Con
     problem = _problem(value, reading)
     if problem is not None:
         raise _unreadable(path, number, reading, problem)
-    taken = [message for message in value["messages"] if reading.answers or message["role"] != "assistant"]
+    taken = value["messages"] if reading.answers else _asked(value["messages"])
     obstacle = _obstacle(taken)
     if obstacle is not None:
         raise UnusableError(obstacle)
-    if reading.questions_last and value["messages"][-1]["role"] != "user":
+    if reading.questions_last and value["messages"][-1]["role"] not in ("user", *_RESULTS):
         belongs = "the last message is not the user's; with its own answers it belongs into data.conversations"
         raise _unreadable(path, number, reading, belongs)
     messages = [_message(message) for message in taken]
-    canonical = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
-        return Conversation(messages, hashlib.sha256(canonical.encode()).digest())
+        offered = listed(value.get("tools"))
+    except ValueError:
+        raise UnusableError(TOOLS_UNCLEAR) from None
+    # Of messages alone where there are no tools: what it was before there could be any
+    hashed = {"messages": messages, "tools": offered} if offered else messages
+    canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return Conversation(messages, hashlib.sha256(canonical.encode()).digest(), offered)
     except UnicodeEncodeError:
         what = "a content holds half of a surrogate pair, which is no character"
         raise _unreadable(path, number, reading, what) from None
 
 
+def _asked(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What others than the assistant say, up to the first result of a call."""
+    before = takewhile(lambda message: message["role"] not in _RESULTS, messages)
+    return [message for message in before if message["role"] != "assistant"]
+
+
 def _message(message: dict[str, Any]) -> Message:
-    content = message["content"]
+    content = message.get("content") or ""
     # As SGLang joins them for a template that takes a text
     text = content if isinstance(content, str) else " ".join(part["text"] for part in content)
     made: Message = {"role": message["role"], "content": text}
+    if message["role"] == "tool":
+        made |= {name: message[name] for name in ("tool_call_id", "name") if isinstance(message.get(name), str)}
     if reasoning := message.get("reasoning_content"):
         made["reasoning_content"] = reasoning
+    if message["role"] == "assistant" and message.get("tool_calls"):
+        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     return made
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """A call with its arguments as an object.
+
+    Raises:
+        UnusableError: a server would refuse it.
+    """
+    function = call.get("function") if isinstance(call, dict) and call.get("type", "function") == "function" else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise UnusableError(CALLS_UNCLEAR)
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+    if not isinstance(arguments, dict) or not isinstance(call.get("id"), str | None):
+        raise UnusableError(CALLS_UNCLEAR)
+    named = {"name": function["name"], "arguments": arguments}
+    # With the field of streamed ones, for that is what a template sees that shows a call whole
+    return {"id": call.get("id"), "index": None, "type": "function", "function": named}
 
 
 def _problem(value: Any, reading: Reading) -> str | None:
@@ -318,7 +365,7 @@ def _problem(value: Any, reading: Reading) -> str | None:
         role = message.get("role")
         if role not in (*ROLES, *LEFT_OUT):
             return f"{where}.role is {role!r}, not one of {', '.join(ROLES)}"
-        if role not in LEFT_OUT and (problem := _content_problem(message)) is not None:
+        if role not in (*LEFT_OUT, "tool") and (problem := _content_problem(message)) is not None:
             return f"{where}.content{problem}"
         if not isinstance(message.get("reasoning_content", ""), str | None):
             return f"{where}.reasoning_content is no string"
@@ -328,7 +375,7 @@ def _problem(value: Any, reading: Reading) -> str | None:
 def _content_problem(message: dict[str, Any]) -> str | None:
     """What is wrong with a message's content, to be said after that word."""
     content = message.get("content")
-    if content is None and _calls(message):
+    if content is None and (_calls(message) or message["role"] == "tool"):
         return None
     if not isinstance(content, list) or not content:
         return None if isinstance(content, str) else " is no string and no list of parts"
@@ -342,12 +389,14 @@ def _content_problem(message: dict[str, Any]) -> str | None:
 
 def _obstacle(messages: Sequence[dict[str, Any]]) -> str | None:
     """Why nothing can be learned from a conversation, though it is one."""
+    called = False
     for position, message in enumerate(messages):
         role, content = message["role"], message.get("content")
         if role in LEFT_OUT:
             return LEFT_OUT[role]
-        if _calls(message):
-            return TOOL_CALLS
+        if message.get("function_call") or (role == "tool" and (not called or _content_problem(message))):
+            return CALLS_UNCLEAR
+        called = called if role == "tool" else _calls(message)
         if role == "system" and position > 0:
             return LATE_SYSTEM
         if isinstance(content, list) and any(part["type"] != "text" for part in content):
@@ -360,9 +409,18 @@ def _calls(message: dict[str, Any]) -> bool:
     return message["role"] == "assistant" and bool(message.get("tool_calls") or message.get("function_call"))
 
 
-def _tokens(messages: Sequence[Message]) -> int:
-    texts = (text for message in messages for name, text in message.items() if name != "role")
-    return sum(-(-len(text.encode()) // BYTES_PER_TOKEN) for text in texts) + TOKENS_AROUND_MESSAGE * len(messages)
+def _tokens(conversation: Conversation) -> int:
+    texts = [
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for message in conversation.messages
+        for name, value in message.items()
+        if name != "role"
+    ]
+    around = TOKENS_AROUND_MESSAGE * len(conversation.messages)
+    if conversation.tools:
+        texts.append(json.dumps(conversation.tools, ensure_ascii=False))
+        around += TOKENS_AROUND_TOOLS
+    return sum(-(-len(text.encode()) // BYTES_PER_TOKEN) for text in texts) + around
 
 
 def _unreadable(path: Path, number: int | None, reading: Reading, what: str) -> StageError:

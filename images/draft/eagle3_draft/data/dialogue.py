@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.rendering import Rendered, Renderer
+from eagle3_draft.data.tools import names
 
 NO_QUESTION = "no question of a user"
 QUESTION_TOO_LONG = "question as long as maxLength"
@@ -58,7 +59,8 @@ class _Sequence:
 class Dialogue:
     """One conversation, as far as the target has answered.
 
-    A cut answer ends it: what follows would reply to half a sentence. So does a question that leaves no room.
+    A cut answer ends it: what follows would reply to half a sentence. So do a call, which nobody carries out, and a question
+    that leaves no room.
 
     Args:
         conversation: what others say, in order; the target answers each turn of the user.
@@ -80,6 +82,7 @@ class Dialogue:
         self._renderer = renderer
         self._max_tokens = max_tokens
         self._said: list[Message] = []
+        self._tools = conversation.tools
         self._to_say = deque(conversation.messages)
         self._sequences: list[_Sequence] = []
         self._obstacle = NO_QUESTION
@@ -117,7 +120,7 @@ class Dialogue:
         self.answers.append(answer)
         self.texts.append(self._renderer.text(answer.ids[:-1] if answer.ended else answer.ids, self.prompt))
         self._said.append(self._message(self.texts[-1]))
-        if not answer.ended:
+        if not answer.ended or self._calls(self.texts[-1]):
             self._to_say.clear()
         self._ask()
 
@@ -145,7 +148,7 @@ class Dialogue:
     def _rendered(self) -> list[int] | None:
         """What was said so far as tokens; None, and nothing more to say, where that cannot be answered."""
         try:
-            prompt = self._renderer.prompt(self._said)
+            prompt = self._renderer.prompt(self._said, self._tools)
         except UnusableError as why:
             self._obstacle = str(why)
         else:
@@ -154,6 +157,10 @@ class Dialogue:
             self._obstacle = QUESTION_TOO_LONG
         self._to_say.clear()
         return None
+
+    def _calls(self, text: str) -> bool:
+        """Whether an answer may be a call, whatever the target's way to call: it names a tool."""
+        return any(name in text for name in names(self._tools))
 
     def _message(self, text: str) -> Message:
         reasoning, mark, content = text.partition(REASONING_ENDS)

@@ -1,15 +1,18 @@
-"""The forms in which conversations come, made into one: ``{"messages": [{"role": ..., "content": ...}, ...]}``.
+"""The forms in which conversations come, made into one: ``{"messages": [{"role": ..., "content": ...}, ...], "tools": [...]}``.
 
-- OpenAI's messages, which is that form;
+- OpenAI's messages, which is that form, and the former one of its calls: ``function_call``, with a result of role ``function``;
 - ``{"prompt": text}``, or a list of messages in the same place: a question without an answer;
-- ShareGPT's ``{"conversations": [{"from": "human", "value": ...}, ...]}``;
-- Parquet with one such value a row, in a column of the same name. It needs pyarrow, which SGLang requires and our own
-  image has unless it was built without.
+- ShareGPT's ``{"conversations": [{"from": "human", "value": ...}, ...]}``, with calls from ``function_call`` and results from
+  ``observation``;
+- Parquet with one such value a row, in a column of the same name, and tools in another. It needs pyarrow, which SGLang requires
+  and our own image has unless it was built without.
 """
 
 import json
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +20,7 @@ PARQUET_MAGIC = b"PAR1"
 
 COLUMNS = ("messages", "conversations")
 PROMPT_COLUMNS = ("prompt", *COLUMNS)
+TOOLS_COLUMN = "tools"
 
 #: Who speaks, by what ShareGPT's files call them.
 _SPEAKERS = {
@@ -26,9 +30,9 @@ _SPEAKERS = {
     "chatgpt": "assistant",
     "assistant": "assistant",
     "system": "system",
-    "function_call": "function",
-    "observation": "tool",
+    "observation": "function",
 }
+_CALLING = "function_call"
 
 
 class FormError(ValueError):
@@ -42,21 +46,64 @@ def as_messages(value: Any, *, prompts: bool = False) -> Any:
         value: of the line.
         prompts: it may be a question alone.
     """
-    if not isinstance(value, dict) or "messages" in value:
+    messages = _messages(value, prompts) if isinstance(value, dict) else None
+    if messages is None:
         return value
-    if prompts and isinstance(value.get("prompt"), str):
-        return {"messages": [{"role": "user", "content": value["prompt"]}]}
-    if prompts and isinstance(value.get("prompt"), list):
-        return {"messages": value["prompt"]}
-    if isinstance(value.get("conversations"), list):
-        return {"messages": [_message(turn) for turn in value["conversations"]]}
-    return value
+    return {"messages": _with_calls(messages), TOOLS_COLUMN: value.get(TOOLS_COLUMN)}
+
+
+def _messages(value: dict[str, Any], prompts: bool) -> list[Any] | None:
+    if "messages" in value:
+        return value["messages"] if isinstance(value["messages"], list) else None
+    prompt = value.get("prompt") if prompts else None
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if isinstance(prompt, list):
+        return prompt
+    turns = value.get("conversations")
+    return [_message(turn) for turn in turns] if isinstance(turns, list) else None
 
 
 def _message(turn: Any) -> Any:
     if not isinstance(turn, dict) or "from" not in turn:
         return turn  # some files have role and content under the other name
+    if turn["from"] == _CALLING:
+        return {"role": "assistant", "content": "", _CALLING: _parsed(turn.get("value"))}
     return {"role": _SPEAKERS.get(str(turn["from"]), turn["from"]), "content": turn.get("value")}
+
+
+def _parsed(text: Any) -> Any:
+    with suppress(ValueError, TypeError):
+        return json.loads(text)
+    return text
+
+
+def _with_calls(messages: list[Any]) -> list[Any]:
+    """Former calls and their results as today's, where it is clear which results are a call's: as many stand behind it, or the
+    conversation ends with it. Others are left as they are.
+    """
+    made: list[Any] = []
+    rest = deque(messages)
+    while rest:
+        message = rest.popleft()
+        calls = _former_calls(message)
+        results: list[Any] = []
+        while calls and rest and isinstance(rest[0], dict) and rest[0].get("role") == "function":
+            results.append(rest.popleft())
+        ends = not results and not rest
+        if calls and (ends or len(results) == len(calls)):
+            made.append({**message, _CALLING: None, "tool_calls": [{"function": call} for call in calls]})
+            made += [{**result, "role": "tool"} for result in results]
+        else:
+            made += [message, *results]
+    return made
+
+
+def _former_calls(message: Any) -> list[dict[str, Any]]:
+    found = message.get(_CALLING) if isinstance(message, dict) and message.get("role") == "assistant" else None
+    every = found if isinstance(found, list) else [found]
+    calls = [call for call in every if isinstance(call, dict)]
+    return calls if len(calls) == len(every) else []
 
 
 def is_parquet(path: Path) -> bool:
@@ -117,7 +164,15 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         column = next((name for name in columns if name in file.schema_arrow.names), None)
         if column is None:
             raise FormError(f"it has no column {' or '.join(columns)}, but {', '.join(file.schema_arrow.names[:8])}")
-        for batch in file.iter_batches(batch_size=1024, columns=[column]):
-            yield from batch.to_pylist()
+        wanted = [column, *({TOOLS_COLUMN} & {*file.schema_arrow.names})]
+        for batch in file.iter_batches(batch_size=1024, columns=wanted):
+            yield from map(_without_nulls, batch.to_pylist())
     except pyarrow.ArrowException as error:
         raise FormError(f"no whole Parquet file: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """What a column of objects that have not the same fields holds of each: it gives all of them the fields of all."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value

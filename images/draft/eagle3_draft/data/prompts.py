@@ -1,7 +1,7 @@
 """The probe's prompts: held-out conversations up to where the assistant would answer last.
 
-They travel with the artifacts, from Extract's to Convert's, as JSON Lines; a line has ``messages`` and the same as
-``input_ids``, rendered with the generation prompt.
+They travel with the artifacts, from Extract's to Convert's, as JSON Lines; a line has ``messages``, ``tools`` where the
+conversation has them, and the same as ``input_ids``, rendered with the generation prompt.
 """
 
 import json
@@ -31,13 +31,14 @@ def collect(conversations: Iterable[Conversation], renderer: Renderer, max_lengt
         turns = [index for index, message in enumerate(conversation.messages) if message["role"] == "user"]
         if not turns:
             continue
-        messages = conversation.messages[: turns[-1] + 1]
+        messages = renderer.named(conversation).messages[: turns[-1] + 1]
         try:
-            ids = renderer.prompt(messages)
+            ids = renderer.prompt(messages, conversation.tools)
         except UnusableError:
             continue
         if len(ids) <= max_length:
-            found.append({"messages": messages, "input_ids": ids})
+            tools = {"tools": conversation.tools} if conversation.tools else {}
+            found.append({"messages": messages, **tools, "input_ids": ids})
     return found
 
 

@@ -1,13 +1,13 @@
 """Rendering conversations to tokens, and marking the assistant's among them.
 
-A token is the assistant's if the model would have to produce it: where in the text that is says ``template``, and which tokens
+A token is the assistant's if the model would have to produce it: where in the text that is say ``spans``, and which tokens
 lie there the tokenizer, if it knows which characters a token came from. Otherwise the text up to there is tokenized alone, and
 must begin the whole. A conversation in which the two cannot be told apart is dropped and counted.
 """
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from transformers import AutoTokenizer
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.conversations import Message, UnusableError
-from eagle3_draft.data.template import NO_ANSWER, Span, Template
+from eagle3_draft.data import call_ids, spans
+from eagle3_draft.data.conversations import Conversation, Message, UnusableError
+from eagle3_draft.data.spans import NO_ANSWER, Span
+from eagle3_draft.data.template import CALLS_REFUSED, Template
+from eagle3_draft.data.tools import Tool, served
 from eagle3_draft.stage import StageError
 
 ANSWER_CUT = "answers begin after maxLength"
@@ -63,6 +66,7 @@ class Renderer:
     def __init__(self, tokenizer: Any, template: str, max_length: int) -> None:
         self._tokenizer = tokenizer
         self._template = Template(tokenizer, template)
+        self._for_tools = _for_tools(tokenizer, template) or self._template
         self.max_length = max_length
         self.takes_reasoning = "reasoning_content" in template
         # Only a fast tokenizer knows which characters a token came from
@@ -105,35 +109,52 @@ class Renderer:
         before = list(prompt[-_CONTEXT:])
         return self._decode([*before, *ids])[len(self._decode(before)) :]
 
-    def conversation(self, messages: Sequence[Message]) -> Rendered:
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
         """A conversation as tokens, cut at the longest length.
 
         Raises:
             UnusableError: it has no token to learn from, or they cannot be told from the others.
         """
-        (found,) = self.conversations([messages])
+        (found,) = self.conversations([Conversation([*messages], b"", [*tools])])
         if isinstance(found, UnusableError):
             raise found
         return found
 
-    def conversations(self, every: Sequence[Sequence[Message]]) -> "list[Rendered | UnusableError]":
+    def conversations(self, every: Sequence[Conversation]) -> "list[Rendered | UnusableError]":
         """As ``conversation``, each. The tokenizer takes them together, on as many cores as there are."""
-        found = [self._answers(messages) for messages in every]
+        found = [self._answers(one) for one in every]
         tokens = iter(self._encode_with_offsets([one[0] for one in found if not isinstance(one, UnusableError)]))
         return [one if isinstance(one, UnusableError) else self._rendered(*one, *next(tokens)) for one in found]
 
-    def _answers(self, messages: Sequence[Message]) -> tuple[str, list[Span]] | UnusableError:
+    def _answers(self, conversation: Conversation) -> tuple[str, list[Span]] | UnusableError:
         try:
-            return self._template.answers(messages)
+            template, tools = self._served(conversation.tools)
+            return spans.answers(template, self.named(conversation).messages, tools)
         except UnusableError as why:
             return why
 
+    def named(self, conversation: Conversation) -> Conversation:
+        """A conversation whose calls have ids by which the target would know them, where its template goes by ids."""
+        if not any("tool_calls" in message for message in conversation.messages):
+            return conversation
+        template = self._for_tools if conversation.tools else self._template
+        if not template.names_calls_by_id:
+            return conversation
+        return replace(conversation, messages=call_ids.named(conversation.messages))
+
+    def _served(self, tools: Sequence[Tool]) -> tuple[Template, list[Tool]]:
+        """The template for a request with these tools, and what it is given of them."""
+        try:
+            return self._for_tools if tools else self._template, served(tools)
+        except ValueError:
+            raise UnusableError(CALLS_REFUSED) from None
+
     def _rendered(
-        self, text: str, spans: list[Span], ids: list[int], offsets: list[Span] | None
+        self, text: str, found: list[Span], ids: list[int], offsets: list[Span] | None
     ) -> Rendered | UnusableError:
         mask = [0] * len(ids)
         try:
-            for start, stop in spans:
+            for start, stop in found:
                 first, last = self._index(text, ids, offsets, start), self._index(text, ids, offsets, stop)
                 mask[first:last] = [1] * (last - first)
             return self._cut(ids, mask)
@@ -148,13 +169,15 @@ class Renderer:
             raise UnusableError(ANSWER_CUT)
         return Rendered(array("i", ids[: self.max_length]), array("B", mask), max(0, len(ids) - self.max_length))
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Messages as a request to the server is rendered, up to where the assistant begins.
 
         Raises:
-            UnusableError: the template refuses them.
+            UnusableError: the template refuses them, or says nothing of the tools.
         """
-        return self._encode(self._template.prompt(messages))
+        template, offered = self._served(tools)
+        template.require_tools(offered)
+        return self._encode(template.text(messages, offered, answer_follows=True))
 
     def _index(self, whole: str, ids: list[int], offsets: list[Span] | None, character: int) -> int:
         """The first token that lies at a character or later."""
@@ -181,3 +204,9 @@ class Renderer:
             return [(self._encode(text), None) for text in texts]
         encoded = self._tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
         return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+
+
+def _for_tools(tokenizer: Any, template: str) -> Template | None:
+    """The template that the tokenizer takes for requests with tools, where it has one beside its own."""
+    named = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else {}
+    return Template(tokenizer, named["tool_use"]) if named.get("default") == template and "tool_use" in named else None

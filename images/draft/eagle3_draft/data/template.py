@@ -1,19 +1,8 @@
-"""Where in a rendered conversation the assistant's words are: its answers, and the end of a turn after each.
-
-Neither the generation prompt before an answer is the assistant's, nor what the template writes after its turn. Both bounds are
-places in the text that the template itself shows, for an answer's own words may occur anywhere in it:
-
-- A template that marks the answers (``{% generation %}``) is believed.
-- Every other one is rendered once more with a word in the answer's place that occurs nowhere else. What it writes before
-  and after that word is what it writes before and after the answer, whatever that says.
-
-A conversation in which the two cannot be told apart is not used.
-"""
+"""A chat template, applied as SGLang's server applies it: what a request's messages and tools become as text."""
 
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -21,22 +10,24 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.conversations import Message, UnusableError
+from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
 
-NO_ANSWER = "no answer of the assistant"
 TEMPLATE_REFUSED = "refused by the chat template"
-HISTORY_REWRITTEN = "answers rewritten by the chat template"
+CALLS_REFUSED = "tool calls refused by the chat template"
+TOOLS_LEFT_OUT = "tools left out by the chat template"
 
 #: Stands in an answer's place, to see what a template writes around it. One that changes letters changes these.
-_STAND_IN = "\U000f0000Answer\U000f0000"
+STAND_IN = "\U000f0000Answer\U000f0000"
 
 #: Stand where a template marks an answer's beginning and its end.
-_BEGINS, _ENDS = "\U000f0001", "\U000f0002"
+BEGINS, ENDS = "\U000f0001", "\U000f0002"
 
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 
-#: A piece of a text: the characters from the first number up to the second.
-Span = tuple[int, int]
+#: By which a template refuses a conversation, or code of the target's own that prepares the tools for it. Of what else it says
+#: (text to which it adds an object, say) SGLang's server makes a refusal, too.
+_REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
 
 
 class Template:
@@ -45,6 +36,10 @@ class Template:
     Args:
         tokenizer: of transformers.
         jinja: its text.
+
+    Attributes:
+        special: matches any of the tokenizer's special tokens in a text.
+        marks: whether the template says which words are the assistant's (``{% generation %}``).
 
     Raises:
         StageError: it is no Jinja (TemplateMissing).
@@ -56,10 +51,11 @@ class Template:
         special = {*tokenizer.all_special_tokens} | {
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         }
-        self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
-        self._marked_jinja = _with_marks(jinja) if _GENERATION.search(jinja) else None
+        self.special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+        self.marks = _GENERATION.search(jinja) is not None
+        self._marked_jinja = _with_marks(jinja)
         try:
-            self._text([{"role": "user", "content": "?"}])
+            self._applied([{"role": "user", "content": "?"}])
         except TemplateSyntaxError as error:
             raise StageError(
                 ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, f"the chat template is no Jinja: {error}"
@@ -67,97 +63,91 @@ class Template:
         except TemplateError:
             pass  # it may refuse this conversation; that is judged one by one
 
-    def prompt(self, messages: Sequence[Message]) -> str:
-        """The text of messages up to where the assistant begins.
+    def text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        answer_follows: bool = False,
+        marked: bool = False,
+    ) -> str:
+        """What a conversation becomes.
+
+        Args:
+            messages: of it.
+            tools: that may be called, as SGLang hands them over (``tools.served``).
+            answer_follows: up to where the assistant begins to answer.
+            marked: with ``BEGINS`` and ``ENDS`` where the template marks what is the assistant's.
 
         Raises:
-            UnusableError: the template refuses them.
+            UnusableError: the template refuses it.
         """
-        try:
-            return self._text(messages, answer_follows=True)
-        except TemplateError:
-            raise UnusableError(TEMPLATE_REFUSED) from None
-
-    def answers(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
-        """The text of a conversation, and where in it is what the model has to produce.
-
-        Raises:
-            UnusableError: there is nothing, or it cannot be told.
-        """
-        if not any(message["role"] == "assistant" for message in messages):
-            raise UnusableError(NO_ANSWER)
-        try:
-            text = self._text(messages)
-            spans = self._compared(messages, text) if self._marked_jinja is None else self._marked(messages, text)
-        except TemplateError:
-            raise UnusableError(TEMPLATE_REFUSED) from None
-        return text, spans
-
-    def _marked(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """By the template's own marks, and the end-of-turn token after them where the template leaves it outside."""
-        marked = self._text(messages, jinja=self._marked_jinja)
-        pieces = re.split(f"({_BEGINS}|{_ENDS})", marked)
-        if "".join(pieces[::2]) != text or any(
-            mark != (_ENDS if number % 2 else _BEGINS) for number, mark in enumerate(pieces[1::2])
-        ):
-            raise UnusableError(HISTORY_REWRITTEN)
-        bounds = [*accumulate(len(piece) for piece in pieces[::2])]
-        spans = zip(bounds[::2], bounds[1::2], strict=False)  # the last one ends the text
-        if self._marks_end:
-            return [*spans]
-        following = [(start, stop, self._special.match(text, stop)) for start, stop in spans]
-        return [(start, end.end() if end else stop) for start, stop, end in following]
-
-    @cached_property
-    def _marks_end(self) -> bool:
-        """Whether the template marks what ends a turn as the assistant's."""
-        shown = self._text(
-            [{"role": "user", "content": "?"}, {"role": "assistant", "content": _STAND_IN}],
-            jinja=self._marked_jinja,
-        )
-        return self._special.search(shown.partition(_STAND_IN)[2].partition(_ENDS)[0]) is not None
-
-    def _compared(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """By what the template writes around another answer in the same place."""
-        return [
-            self._answer(messages, position, text)
-            for position, message in enumerate(messages)
-            if message["role"] == "assistant"
-        ]
-
-    def _answer(self, messages: Sequence[Message], position: int, text: str) -> Span:
-        """One answer, with what ends its turn."""
-        other: list[Message] = [*messages]
-        other[position] = {**messages[position], "content": _STAND_IN}
-        before, after = self._around(other)
-        prompt = self._text(messages[:position], answer_follows=True)
-        # The prompt holds less than what is before the words (their reasoning), or more than history does (an opened <think>)
-        start = len(prompt) if text.startswith(prompt) else len(before)
-        stop = len(text) - len(after)
-        if not (text.startswith((prompt, before)) and text.endswith(after) and start <= stop):
-            raise UnusableError(HISTORY_REWRITTEN)
-        _, ending = self._around(other[: position + 1])
-        if after.startswith(ending):
-            end = self._special.search(ending)
-            return start, stop + (end.end() if end else len(ending))
-        # The last turn ends otherwise than those before it. Theirs is a token that does not begin another turn
-        end = self._special.match(after)
-        if end is None or end.group() in prompt.removeprefix(self._text(messages[:position])):
-            raise UnusableError(HISTORY_REWRITTEN)
-        return start, stop + end.end()
-
-    def _around(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """What the template writes before and after the word in an answer's place."""
-        pieces = self._text(messages).split(_STAND_IN)
-        if len(pieces) != 2:
-            raise UnusableError(HISTORY_REWRITTEN)
-        return pieces[0], pieces[1]
-
-    def _text(self, messages: Sequence[Message], *, answer_follows: bool = False, jinja: str | None = None) -> str:
         if not messages and not answer_follows:
             return ""
+        jinja = self._marked_jinja if marked else self._jinja
+        try:
+            return self._applied(messages, tools, answer_follows=answer_follows, jinja=jinja)
+        except _REFUSALS:
+            if not tools:
+                raise self._refused(messages, tools) from None
+        # Some want functions alone
+        functions = [tool["function"] for tool in tools]
+        try:
+            return self._applied(messages, functions, answer_follows=answer_follows, jinja=jinja)
+        except _REFUSALS:
+            raise self._refused(messages, tools) from None
+
+    def require_tools(self, tools: Sequence[Tool]) -> None:
+        """Refuse tools of which the template says nothing: the target would not know what it may call.
+
+        Raises:
+            UnusableError: it says nothing of them.
+        """
+        if tools and not self._shows_tools:
+            raise UnusableError(TOOLS_LEFT_OUT)
+
+    @cached_property
+    def marks_end(self) -> bool:
+        """Whether the template marks what ends a turn as the assistant's."""
+        shown = self.text(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": STAND_IN}],
+            marked=True,
+        )
+        return self.special.search(shown.partition(STAND_IN)[2].partition(ENDS)[0]) is not None
+
+    @cached_property
+    def _shows_tools(self) -> bool:
+        function = {"name": STAND_IN, "description": "", "parameters": {"type": "object", "properties": {}}}
+        try:
+            return STAND_IN in self.text(
+                [{"role": "user", "content": "?"}], [{"type": "function", "function": function}], answer_follows=True
+            )
+        except UnusableError:
+            return True  # it may refuse this one alone; that is judged one by one
+
+    @cached_property
+    def names_calls_by_id(self) -> bool:
+        """Whether what is called is said by a call's id alone."""
+        try:
+            return STAND_IN in self.text(_calling("?", STAND_IN)) and STAND_IN not in self.text(_calling(STAND_IN, "?"))
+        except UnusableError:
+            return False
+
+    def _refused(self, messages: Sequence[Message], tools: Sequence[Tool]) -> UnusableError:
+        with_tools = tools or any(message["role"] == "tool" or "tool_calls" in message for message in messages)
+        return UnusableError(CALLS_REFUSED if with_tools else TEMPLATE_REFUSED)
+
+    def _applied(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        answer_follows: bool = False,
+        jinja: str | None = None,
+    ) -> str:
         text: str = self._tokenizer.apply_chat_template(
             list(messages),
+            tools=list(tools) or None,
             chat_template=jinja or self._jinja,
             tokenize=False,
             add_generation_prompt=answer_follows,
@@ -165,11 +155,17 @@ class Template:
         return text
 
 
+def _calling(name: str, identifier: str) -> list[Message]:
+    """A question, and a call for an answer."""
+    call = {"id": identifier, "index": None, "type": "function", "function": {"name": name, "arguments": {}}}
+    return [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+
 def _with_marks(template: str) -> str:
     """A template that writes a character where it marked something. A block for a block: they strip the same whitespace."""
 
     def written(tag: re.Match[str]) -> str:
         left, end, right = tag.groups()
-        return f"{{%{left} if true %}}{_ENDS if end else _BEGINS}{{% endif {right}%}}"
+        return f"{{%{left} if true %}}{ENDS if end else BEGINS}{{% endif {right}%}}"
 
     return _GENERATION.sub(written, template)

@@ -119,7 +119,7 @@ class Inputs:
                 yield conversation.opening
                 continue
             try:
-                self.renderer.conversation(conversation.messages)
+                self.renderer.conversation(conversation.messages, conversation.tools)
             except UnusableError:
                 continue
             yield conversation

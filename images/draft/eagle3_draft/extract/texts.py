@@ -143,7 +143,7 @@ class AsTheyStand:
             self.attend()
             self._progress.advance(0, f"rendering part {part.number + 1} of {part.count}")
             some = part.conversations[begin : begin + RENDERED_TOGETHER]
-            texts = self._inputs.renderer.conversations([self._inputs.conversations[index].messages for index in some])
+            texts = self._inputs.renderer.conversations([self._inputs.conversations[index] for index in some])
             yield from zip(some, texts, strict=True)
 
     def _add(self, usable: Usable, index: int, text: Rendered | UnusableError) -> None:

@@ -1,7 +1,7 @@
 """The held-out prompts that travel with a converted draft."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from eagle3_draft.stage import StageError
 
 class _Line(Model):
     messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = Field(default_factory=list)
     input_ids: list[int] = Field(min_length=1)
 
 
@@ -28,6 +29,8 @@ class Prompt:
     messages: list[dict[str, Any]]
     #: As rendered for training, with the assistant's turn opened.
     input_ids: list[int]
+    #: That the request offers.
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
 
 def load(folder: Path, digest: str) -> list[Prompt]:
@@ -54,7 +57,7 @@ def load(folder: Path, digest: str) -> list[Prompt]:
         raise _corrupt(path, str(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
     if not lines:
         raise _corrupt(path, "it holds no prompt")
-    return [Prompt(index, line.messages, line.input_ids) for index, line in enumerate(lines)]
+    return [Prompt(index, line.messages, line.input_ids, line.tools) for index, line in enumerate(lines)]
 
 
 def select(prompts: list[Prompt], *, count: int, room: int | None) -> list[Prompt]:

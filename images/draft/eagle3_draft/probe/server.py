@@ -227,12 +227,14 @@ class Server:
         later = tokens - in_first
         return Streamed(tokens, first - began, (last - first) / later if later > 0 else None)
 
-    def chat_prompt_tokens(self, messages: list[dict[str, Any]]) -> int | str:
+    def chat_prompt_tokens(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> int | str:
         """Tokens of a conversation by the server's own chat template, or why it has none.
 
         One token is generated, so that the server counts one request of one token.
         """
         body = {"model": "default", "messages": messages, "max_tokens": 1, "temperature": 0}
+        if tools:
+            body["tools"] = tools
         status, text = self._request("POST", "/v1/chat/completions", body)
         if status != 200:
             return f"HTTP {status}: {text[:200].decode(errors='replace')}"

@@ -223,7 +223,7 @@ class _Requests:
     def template(self) -> _Template:
         """A few conversations through the server's own chat template."""
         for prompt in self._chosen[:CONVERSATIONS]:
-            counted = self._server.chat_prompt_tokens(prompt.messages)
+            counted = self._server.chat_prompt_tokens(prompt.messages, prompt.tools)
             if isinstance(counted, str):
                 return _Template(unknown=counted)
             self._count(1)
