@@ -333,6 +333,13 @@ def test_words_without_spaces_between_tokens_are_exact_too() -> None:
     assert answers(Renderer(tokenizer, template, 64), tokenizer, messages) == ["three four <|im_end|>"]
 
 
+@pytest.mark.parametrize("template", [CHATML, CHATML_MARKED, LLAMA3])
+def test_a_conversation_that_the_assistant_begins_is_learned_from_too(template: str) -> None:
+    end = "<|eot_id|>" if template == LLAMA3 else "<|im_end|>"
+    found = answers(Renderer(BYTES, template, 4096), BYTES, [TURNS[1], *TURNS])
+    assert found == [TURNS[i]["content"] + end for i in (1, 1, 3)]
+
+
 def test_an_empty_answer_is_its_end_alone() -> None:
     tokenizer = bytelevel()
     messages: list[Message] = [{"role": "user", "content": "Hush"}, {"role": "assistant", "content": ""}]

@@ -145,14 +145,16 @@ class Template:
         answer_follows: bool = False,
         jinja: str | None = None,
     ) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            list(messages),
+        # Transformers look at the first message to tell one conversation from several: of none there are several, of one
+        conversation: list[Any] = list(messages) or [[]]
+        text: str | list[str] = self._tokenizer.apply_chat_template(
+            conversation,
             tools=list(tools) or None,
             chat_template=jinja or self._jinja,
             tokenize=False,
             add_generation_prompt=answer_follows,
         )
-        return text
+        return text if isinstance(text, str) else text[0]
 
 
 def _calling(name: str, identifier: str) -> list[Message]:
