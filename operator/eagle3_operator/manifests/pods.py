@@ -272,18 +272,18 @@ def _tolerations(placement: Placement) -> list[Manifest]:
 
 
 def _pod_security(placement: Placement, user: int | None) -> Manifest:
-    made: Manifest = {
-        "runAsNonRoot": True,
-        # A volume of terabytes must not be walked at every start.
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     chosen = {
         "runAsUser": placement.run_as_user or user,
         "runAsGroup": placement.run_as_group or user,
         "fsGroup": placement.fs_group or user,
     }
-    made |= {name: number for name, number in chosen.items() if number is not None}
+    made: Manifest = {
+        "runAsNonRoot": True,
+        **{name: number for name, number in chosen.items() if number is not None},
+        # A volume of terabytes must not be walked at every start.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     if placement.supplemental_groups:
         made["supplementalGroups"] = list(placement.supplemental_groups)
     return made
