@@ -144,12 +144,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"serve.arguments": ["--tp=8"]},
         "serve.arguments: this flag is rendered by the operator from the object",
     ),
+    "an owned flag cut short, as SGLang understands it": (
+        {"serve.arguments": ["--model-pat", "/models/another"]},
+        "serve.arguments: this flag is rendered by the operator from the object",
+    ),
+    "a chat template that extraction would not render with": (
+        {"serve.arguments": ["--chat-template", "/models/chat.jinja"]},
+        "--chat-template: data.chatTemplate",
+    ),
     "two words in one item": (
         {"serve.arguments": ["--dtype bfloat16"]},
         "serve.arguments: one list item per word: '--dtype' and 'bfloat16' are two items",
     ),
     "attention spread over data-parallel ranks": ({"serve.arguments": ["--enable-dp-attention"]}, "not in scope"),
     "a server over several nodes": ({"serve.arguments": ["--nnodes", "2"]}, "not in scope"),
+    "a server over several nodes, cut short": ({"serve.arguments": ["--nnode=2"]}, "not in scope"),
+    "a server of several": ({"serve.arguments": ["--dp-size", "2"]}, "for more servers, set serve.replicas"),
     "prefill and decode apart": ({"serve.arguments": ["--disaggregation-mode=prefill"]}, "not in scope"),
     "an image whose version nobody can tell": (
         {"image": "registry.example.com/sglang:latest"},

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Flags that the operator renders itself (``--speculative-*`` besides).
+#: Flags that the operator renders itself (``--speculative-*`` besides), and those that would change what it renders.
 OWNED_FLAGS = (
     "--model-path",
     "--model",
@@ -21,6 +21,8 @@ OWNED_FLAGS = (
     "--decode-log-interval",
     "--skip-server-warmup",
     "--config",
+    "--chat-template",
+    "--tokenizer-path",
 )
 
 #: What is out of scope, as flags.
@@ -28,8 +30,12 @@ UNSUPPORTED_FLAGS = (
     "--nnodes",
     "--node-rank",
     "--dist-init-addr",
+    "--nccl-init-addr",
     "--disaggregation-mode",
     "--enable-dp-attention",
+    "--dp",
+    "--dp-size",
+    "--data-parallel-size",
     "--pp",
     "--pp-size",
     "--pipeline-parallel-size",

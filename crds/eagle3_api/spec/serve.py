@@ -51,8 +51,10 @@ class Speculative(Model):
     )
 
 
-def _listed(flags: tuple[str, ...]) -> str:
-    return ", ".join(f"'{flag}'" for flag in flags)
+def _none_names(flags: tuple[str, ...]) -> str:
+    """CEL: no argument is one of these flags, or begins one as SGLang's command line lets it be cut short."""
+    listed = ", ".join(f"'{flag}'" for flag in flags)
+    return f"self.arguments.all(a, !a.startsWith('-') || ![{listed}].exists(f, f.startsWith(a.split('=')[0])))"
 
 
 Argument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -63,15 +65,16 @@ class Serve(Model):
 
     model_config = rules(
         rule(
-            "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--speculative') && "
-            f"!(a.split('=')[0] in [{_listed(OWNED_FLAGS)}]))",
+            "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--speculative')) && "
+            f"{_none_names(OWNED_FLAGS)}",
             "serve.arguments: this flag is rendered by the operator from the object; set the object's field instead "
-            "(--speculative-*: serve.speculative, --model-path: target.model, --tp: target.tensorParallelSize)",
+            "(--speculative-*: serve.speculative, --model-path: target.model, --tp: target.tensorParallelSize, "
+            "--chat-template: data.chatTemplate)",
         ),
         rule(
-            f"!has(self.arguments) || self.arguments.all(a, !(a.split('=')[0] in [{_listed(UNSUPPORTED_FLAGS)}]))",
+            f"!has(self.arguments) || {_none_names(UNSUPPORTED_FLAGS)}",
             "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
-            "and DP attention with speculation are not supported",
+            "DP attention with speculation, and data parallelism within a server are not supported; for more servers, set serve.replicas",
         ),
         rule(
             "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--') || !a.split('=')[0].contains(' '))",

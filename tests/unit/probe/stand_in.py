@@ -23,12 +23,15 @@ class FaultyServer:
     )
     #: Tokens of any conversation by "its own" chat template; None: it has no template.
     chat_tokens: int | None = None
+    chat_ids: list[int] | None = None
     #: Verify steps of each answer; 0: no speculation.
     verify_steps: int = 0
     #: How far it moves the gap of two logits, where it computes many tokens together.
     rounding: float = 0.0
     #: Returns another answer to one request (method, path, body), or None.
     fault: Callable[[str, str, dict[str, Any]], Answer | None] = lambda method, path, body: None
+    #: Called with the path of each request when it is there, by as many threads as there are requests.
+    arrived: Callable[[str], None] = lambda path: None
     requests: int = 0
     tokens: int = 0
     asked: list[str] = field(default_factory=list)
@@ -89,7 +92,8 @@ class FaultyServer:
             return 400, b'{"message": "Cannot use chat template functions"}'
         self.requests += 1
         self.tokens += 1
-        return 200, json.dumps({"usage": {"prompt_tokens": self.chat_tokens}}).encode()
+        told = {"usage": {"prompt_tokens": self.chat_tokens}, "choices": [{"prompt_token_ids": self.chat_ids}]}
+        return 200, json.dumps(told).encode()
 
 
 @contextmanager
@@ -109,6 +113,7 @@ def serving(server: FaultyServer) -> Iterator[FaultyServer]:
             self._reply("POST", json.loads(body))
 
         def _reply(self, method: str, body: dict[str, Any]) -> None:
+            server.arrived(self.path)
             status, text = server.answer(method, self.path, body)
             if (status, text) == DIE:
                 self.close_connection = True

@@ -4,6 +4,7 @@ probed in tests/sglang.
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,29 @@ def test_the_tools_of_a_conversation_are_offered_to_the_server_too(server: Fault
     assert probe.run(config(server, prompts)).template_mismatch == ""
     assert offered == [tools] + [None] * (len(offered) - 1)
     assert len(offered) > 1
+
+
+def test_another_chat_template_of_the_same_length_is_reported_with_the_token(
+    server: FaultyServer, prompts: Path
+) -> None:
+    server.chat_tokens, server.chat_ids = 3, [PROMPTS[0][0], 9, PROMPTS[0][2]]
+    assert probe.run(config(server, prompts)).template_mismatch == (
+        "token 1 of a held-out conversation is 9 by the server's own chat template and "
+        f"{PROMPTS[0][1]} as it was rendered for training"
+    )
+
+
+def test_a_server_is_warmed_up_by_as_many_requests_together_as_are_timed(server: FaultyServer, prompts: Path) -> None:
+    together = threading.Barrier(3, timeout=30)
+    first = iter(range(together.parties))
+
+    def wait_for_the_others(path: str) -> None:
+        if path == "/generate" and next(first, None) is not None:
+            together.wait()
+
+    server.arrived = wait_for_the_others
+    probe.run(config(server, prompts, concurrency=3))
+    assert not together.broken
 
 
 def test_a_server_without_a_chat_template_has_none_to_differ(server: FaultyServer, prompts: Path) -> None:

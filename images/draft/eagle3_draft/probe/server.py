@@ -62,8 +62,13 @@ class _Usage(Model):
     prompt_tokens: int
 
 
+class _Choice(Model):
+    prompt_token_ids: list[int] | None = None
+
+
 class _Completion(Model):
     usage: _Usage
+    choices: list[_Choice] = Field(default_factory=list)
 
 
 class _Error(Model):
@@ -79,6 +84,15 @@ _FAILED = TypeAdapter(_Failed)
 _INFO = TypeAdapter(dict[str, Any])
 _ANSWER = TypeAdapter(_Answer)
 _COMPLETION = TypeAdapter(_Completion)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A conversation by the server's own chat template."""
+
+    tokens: int
+    #: None where an older SGLang does not tell.
+    ids: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -227,18 +241,20 @@ class Server:
         later = tokens - in_first
         return Streamed(tokens, first - began, (last - first) / later if later > 0 else None)
 
-    def chat_prompt_tokens(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> int | str:
-        """Tokens of a conversation by the server's own chat template, or why it has none.
+    def rendered(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Rendered | str:
+        """A conversation by the server's own chat template, or why there is none.
 
         One token is generated, so that the server counts one request of one token.
         """
-        body = {"model": "default", "messages": messages, "max_tokens": 1, "temperature": 0}
+        asked = {"max_tokens": 1, "temperature": 0, "return_prompt_token_ids": True}
+        body = {"model": "default", "messages": messages} | asked
         if tools:
             body["tools"] = tools
         status, text = self._request("POST", "/v1/chat/completions", body)
         if status != 200:
             return f"HTTP {status}: {text[:200].decode(errors='replace')}"
-        return self._parsed(_COMPLETION, "/v1/chat/completions", text).usage.prompt_tokens
+        told = self._parsed(_COMPLETION, "/v1/chat/completions", text)
+        return Rendered(told.usage.prompt_tokens, told.choices[0].prompt_token_ids if told.choices else None)
 
     def counters(self) -> Counters | None:
         """What ``/metrics`` counts, or None where it does not."""

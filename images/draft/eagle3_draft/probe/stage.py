@@ -164,14 +164,19 @@ class _Requests:
         self._timed = measure.repeated(chosen, config.concurrency)
         self._streamed = measure.repeated(chosen[:STREAMED], config.concurrency)
         of_baseline = 0 if config.baseline else 2 * len(chosen)
+        self._warm_up = measure.repeated(chosen, config.concurrency)[: max(WARM_UP_REQUESTS, config.concurrency)]
         self._progress = Progress(
-            WARM_UP_REQUESTS + len(self._timed) + len(self._streamed) + of_baseline + CONVERSATIONS, "requests"
+            len(self._warm_up) + len(self._timed) + len(self._streamed) + of_baseline + CONVERSATIONS, "requests"
         )
 
     def warm_up(self) -> None:
-        """Let kernels be compiled and graphs be captured before anything is timed."""
-        for prompt in measure.repeated(self._chosen[:WARM_UP_REQUESTS], 1)[:WARM_UP_REQUESTS]:
-            self._count(self._server.generate(prompt.input_ids, self._max_tokens).tokens)
+        """Let kernels be compiled and graphs be captured, for as many requests together, before anything is timed."""
+        measure.at_concurrency(
+            lambda prompt: self._server.generate(prompt.input_ids, self._max_tokens),
+            self._warm_up,
+            self._concurrency,
+            lambda answer: self._count(answer.tokens),
+        )
 
     def timed(self) -> Throughput:
         """All prompts at the asked concurrency."""
@@ -223,14 +228,21 @@ class _Requests:
     def template(self) -> _Template:
         """A few conversations through the server's own chat template."""
         for prompt in self._chosen[:CONVERSATIONS]:
-            counted = self._server.chat_prompt_tokens(prompt.messages, prompt.tools)
-            if isinstance(counted, str):
-                return _Template(unknown=counted)
+            rendered = self._server.rendered(prompt.messages, prompt.tools)
+            if isinstance(rendered, str):
+                return _Template(unknown=rendered)
             self._count(1)
-            if counted != len(prompt.input_ids):
+            if rendered.tokens != len(prompt.input_ids):
                 return _Template(
-                    mismatch=f"a held-out conversation has {counted} tokens by the server's own chat template and "
+                    mismatch=f"a held-out conversation has {rendered.tokens} tokens by the server's own chat template and "
                     f"{len(prompt.input_ids)} as it was rendered for training"
+                )
+            if rendered.ids is not None and rendered.ids != prompt.input_ids:
+                pairs = zip(rendered.ids, prompt.input_ids, strict=True)
+                first = next(place for place, (served, learnt) in enumerate(pairs) if served != learnt)
+                return _Template(
+                    mismatch=f"token {first} of a held-out conversation is {rendered.ids[first]} by the server's own chat "
+                    f"template and {prompt.input_ids[first]} as it was rendered for training"
                 )
         return _Template()
 
