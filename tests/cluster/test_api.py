@@ -398,6 +398,147 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "publish.hook.volumes: one of them is no volume of placement.volumes",
     ),
+    "adaptive steps of one": (
+        {"serve.speculative": {"mode": "Auto", "numSteps": 1, "numDraftTokens": 2}},
+        "topK must be 1 and numSteps more than 1",
+    ),
+    "a tree too small by one token": (
+        {"serve.speculative": {"numSteps": 2, "topK": 2, "numDraftTokens": 8}},
+        "Lower numDraftTokens to 7",
+    ),
+    **{
+        f"the operator's own flag {flag}": (
+            {"serve.arguments": ["--dtype", "bfloat16", f"{flag}=a"]},
+            "serve.arguments: this flag is rendered by the operator from the object",
+        )
+        for flag in (
+            *("--model-path", "--model", "--served-model-name", "--host", "--port", "--tp", "--tp-size"),
+            *("--tensor-parallel-size", "--trust-remote-code", "--context-length", "--max-running-requests"),
+            *("--enable-metrics", "--extra-metric-labels", "--decode-log-interval", "--skip-server-warmup", "--config"),
+            *("--speculative-num-steps", "--speculative-draft-model-path"),
+        )
+    },
+    **{
+        f"what is out of scope, {flag}": ({"serve.arguments": ["--dtype", "bfloat16", f"{flag}=a"]}, "not in scope")
+        for flag in (
+            *("--nnodes", "--node-rank", "--dist-init-addr", "--disaggregation-mode", "--enable-dp-attention"),
+            *("--pp", "--pp-size", "--pipeline-parallel-size"),
+        )
+    },
+    "an image with a port and no tag": ({"image": "0.5.23.example.com:5000/sglang"}, "image: SGLang's version"),
+    "an image whose digest alone looks like a version": (
+        {"image": "sglang:latest@sha256:0.5.23"},
+        "image: SGLang's version cannot be read from the tag",
+    ),
+    "an image with two tags": ({"image": "sglang:0.5.23:cu130"}, "image: SGLang's version cannot be read from the tag"),
+    "a data set beside conversations": (
+        {"data.dataset": {"repository": "acme/talks"}, "storage.models": {"claim": "models"}},
+        "give one of data.conversations, data.prompts and data.dataset",
+    ),
+    "an adopted draft of another variant": (
+        {"draft": {"checkpoint": "/models/draft", "variant": "EAGLE-3.1"}},
+        "draft.checkpoint brings its own architecture",
+    ),
+    "an adopted draft of another attention": (
+        {"draft": {"checkpoint": "/models/draft", "attention": "Latent"}},
+        "draft.checkpoint brings its own architecture",
+    ),
+    "a draft that is gone on from with another depth": (
+        {"draft": {"initFrom": "/models/draft", "depth": 2}},
+        "draft.initFrom brings its own architecture",
+    ),
+    "a draft that is gone on from with another attention": (
+        {"draft": {"initFrom": "/models/draft", "attention": "Latent"}},
+        "draft.initFrom brings its own architecture",
+    ),
+    "a revision of a draft that is trained": (
+        {"draft.revision": "v1"},
+        "draft.revision is one of a hub's repository, which draft.checkpoint must name",
+    ),
+    "a revision of a draft in a bucket": (
+        {"draft": {"checkpoint": f"s3://drafts/sha256-{'0' * 64}", "revision": "v1"}, "storage.models": {"claim": "a"}},
+        "draft.revision is one of a hub's repository, which draft.checkpoint must name",
+    ),
+    **{
+        f"a draft in a bucket at {address}": (
+            {"draft.checkpoint": address, "storage.models": {"claim": "models"}},
+            "draft.checkpoint: an address in an object store is one that publish.objectStore made",
+        )
+        for address in (
+            *(f"s3://Drafts/sha256-{'0' * 64}", f"s3://drafts//sha256-{'0' * 64}", f"s3://drafts/sha256-{'0' * 63}"),
+            *(f"s3://drafts/sha256-{'0' * 65}", f"s3://drafts/sha256-{'0' * 64}/weights", f"s3://sha256-{'0' * 64}"),
+        )
+    },
+    "a server with one GPU less than the target needs": (
+        {"target.tensorParallelSize": 8, "serve.gpus": 7},
+        "serve.gpus: fewer than target.tensorParallelSize",
+    ),
+    "several nodes with features on a claim for one": (
+        {"train.nodes": 2, "storage": {"features": {"size": "1Gi"}, "drafts": {"claim": "drafts"}}},
+        "train.nodes: pods on several nodes write to storage.features and storage.drafts",
+    ),
+    "several nodes with drafts on a claim for one": (
+        {"train.nodes": 2, "storage": {"features": {"claim": "features"}, "drafts": {"size": "1Gi"}}},
+        "train.nodes: pods on several nodes write to storage.features and storage.drafts",
+    ),
+    "no node": ({"train.nodes": 0}, "spec.train.nodes in body should be greater than or equal to 1"),
+    "a node too many": ({"train.nodes": 65}, "spec.train.nodes in body should be less than or equal to 64"),
+    **{
+        f"a mount at {path}": (
+            {"placement.volumes": [{"name": "x", "mountPath": path, "persistentVolumeClaim": {"claimName": "x"}}]},
+            "volumes: /tmp, /dev/shm and names that begin with eagle3- are the operator's own",
+        )
+        for path in ("/tmp", "/dev/shm")
+    },
+    "a volume with a name of the operator's": (
+        {
+            "placement.volumes": [
+                {"name": "eagle3-drafts", "mountPath": "/x", "persistentVolumeClaim": {"claimName": "x"}}
+            ]
+        },
+        "volumes: /tmp, /dev/shm and names that begin with eagle3- are the operator's own",
+    ),
+    "a volume twice": (
+        {
+            "placement.volumes": [
+                {"name": "a", "mountPath": path, "persistentVolumeClaim": {"claimName": "a"}} for path in ("/a", "/b")
+            ]
+        },
+        'spec.placement.volumes[1]: Duplicate value: {"name":"a"}',
+    ),
+    "a variable of a hook twice": (
+        {
+            "publish": {
+                "oci": {"reference": "r.io/llm/kimi"},
+                "hook": {
+                    "image": "i",
+                    "command": ["c"],
+                    "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}],
+                },
+            }
+        },
+        'spec.publish.hook.env[1]: Duplicate value: {"name":"A"}',
+    ),
+    **{
+        f"the label {label}": (
+            {"placement.labels": {label: "a"}},
+            "labels: those of eagle3.dev and app.kubernetes.io/managed-by are the operator's own",
+        )
+        for label in ("app.kubernetes.io/managed-by", "kueue.x-k8s.io/queue-name", "eagle3.dev/a")
+    },
+    "features on a claim that is made and in a bucket": (
+        {"storage.features": {"size": "1Gi", "objectStore": {"url": "s3://bucket"}}},
+        "give one of claim (yours), size (a claim made by the operator) and objectStore",
+    ),
+    "features on a claim of the user's and one that is made": (
+        {"storage.features": {"size": "1Gi", "claim": "nvme"}},
+        "give one of claim (yours), size (a claim made by the operator) and objectStore",
+    ),
+    "features nowhere": ({"storage.features": {}}, "give one of claim (yours), size (a claim made by the operator)"),
+    "a storage class for a bucket": (
+        {"storage.features": {"objectStore": {"url": "s3://bucket"}, "storageClassName": "fast"}},
+        "storageClassName belongs to size, not to a claim of yours or an object store",
+    ),
     "a misspelt field": ({"serve.replicaz": 2}, 'unknown field "spec.serve.replicaz"'),
 }
 
@@ -410,6 +551,78 @@ def test_a_malformed_object_is_refused_with_a_sentence_that_names_the_field(
     path = objects(namespace, query="?dryRun=All&fieldValidation=Strict")
     message = refusal(api_server, "POST", path, edited(minimal(), edits))
     assert words in message.replace('Invalid value: "object": ', "Invalid value: ")
+
+
+def in_a_bucket(prefix: str) -> dict[str, Any]:
+    """An adopted draft that was published there."""
+    return {"draft.checkpoint": f"s3://drafts{prefix}/sha256-{'0' * 64}", "storage.models": {"claim": "models"}}
+
+
+#: What stands nearest to the objects that are refused.
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "a tree with just enough nodes": {"serve.speculative": {"numSteps": 2, "topK": 2, "numDraftTokens": 7}},
+    "adaptive steps of a chain": {"serve.speculative": {"mode": "Auto", "numSteps": 2, "numDraftTokens": 3}},
+    "a value that has a space, and one that has a flag's name": {
+        "serve.arguments": ["--json-model-override-args={'a': 1}", "a --tp b", "--dtype=--tp", "--", "nnodes"]
+    },
+    "a version behind a registry's port, of a patched image that is pinned": {
+        "image": f"registry.example.com:5000/sglang:v0.5.23.post1-cu130@sha256:{'a' * 64}"
+    },
+    "a version without v": {"image": "lmsysorg/sglang:0.5.23"},
+    "an image of no version beside the version": {"image": "sglang", "sglangVersion": "0.5.23"},
+    "questions without a word on who answers": {"data": {"prompts": "/data/a.jsonl"}},
+    "questions that the target answers": {"data": {"prompts": "/data/a.jsonl", "regenerate": {}}},
+    "answers of the data's own": {"data.regenerate": {"enabled": False}},
+    "a path to an adopted draft": {"data": REMOVED, "draft.checkpoint": "/models/draft"},
+    "a draft of a hub, of one revision": {
+        "draft": {"checkpoint": "acme/draft", "revision": "v1"},
+        "storage.models": {"claim": "models"},
+    },
+    "a draft in a bucket": in_a_bucket(""),
+    "a draft below folders of a bucket": in_a_bucket("/team/2026.11"),
+    "a deep draft with heads": {"draft": {"depth": 2}},
+    "a draft with latent attention": {"draft": {"attention": "Latent"}},
+    "layers from the embedding on": {"draft.auxiliaryLayers": [-1, 2, 30]},
+    "one layer": {"draft.auxiliaryLayers": [2]},
+    "a draft that is gone on from": {"draft.initFrom": "/models/draft"},
+    "a server with as many GPUs as the target needs": {"target.tensorParallelSize": 8, "serve.gpus": 8},
+    "a server with more": {"target.tensorParallelSize": 4, "serve.gpus": 8},
+    "a server without a GPU": {"target.tensorParallelSize": 2, "serve.gpus": 0},
+    "a target without servers": {"target.tensorParallelSize": 8, "serve": REMOVED},
+    "FP8 on a GPU": {"train": {"precision": "fp8"}},
+    "somebody else's trainer": {"train": {"trainer": {"image": "specforge", "command": ["train"]}}},
+    "a copy on each of two nodes": {
+        "train": {"nodes": 2, "gpus": 2, "sharding": "Hybrid"},
+        "storage": {name: {"size": "1Gi", "accessMode": "ReadWriteMany"} for name in ("features", "drafts")},
+    },
+    "several nodes with claims of the user's": {
+        "train.nodes": 64,
+        "storage": {"features": {"claim": "features"}, "drafts": {"claim": "drafts"}},
+    },
+    "as many failures as windows": {"watch": {"failures": {"of": 3, "in": 3}}},
+    "a mount beside the operator's own": {
+        "placement.volumes": [
+            {"name": name, "mountPath": path, "persistentVolumeClaim": {"claimName": "x"}}
+            for name, path in (("eagle3", "/eagle3x"), ("a", "/tmp/a"), ("b", "/x/eagle3/"), ("my-eagle3", "/dev"))
+        ]
+    },
+    "labels and annotations that are nearly the operator's own": {
+        "placement": {"labels": {"my.eagle3.dev/a": "b"}, "annotations": {"my.eagle3.dev/a": "b"}}
+    },
+    "a draft that is published in a registry alone": {"publish": {"oci": {"reference": "r.io/llm/kimi"}}},
+    "a draft that is published in a bucket alone": {"publish": {"objectStore": {"url": "s3://drafts"}}},
+    "features in a bucket": {"storage.features": {"objectStore": {"url": "s3://features"}}},
+    "features on a claim of the user's": {"storage.features": {"claim": "features"}},
+    "a storage class for claims that are made": {
+        "storage": {name: {"size": "1Gi", "storageClassName": "fast"} for name in ("features", "drafts")}
+    },
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_what_is_next_to_what_is_refused_is_accepted(api_server: AnyCluster, namespace: str, case: str) -> None:
+    path = objects(namespace, query="?dryRun=All&fieldValidation=Strict")
+    api_server.request("POST", path, edited(minimal(), ACCEPTED[case]))
 
 
 @pytest.mark.parametrize(
@@ -440,6 +653,11 @@ def test_a_name_that_leaves_room_is_accepted(api_server: AnyCluster, namespace: 
         ({"storage.features": {"size": "2 TB"}}, "a quantity is a number and Kubernetes' unit, without a space"),
         ({"target.model": "models"}, "a path as pods see it, which begins with /, or organisation/name of a hub"),
         ({"data.chatTemplate": "{{ messages }}"}, "a path as pods see it, which begins with /"),
+        ({"data.conversations": "talks.jsonl"}, "a path as pods see it, which begins with /"),
+        ({"data": {"prompts": "talks.jsonl"}}, "a path as pods see it, which begins with /"),
+        ({"draft.initFrom": "acme/draft"}, "a path as pods see it, which begins with / and leads into a volume"),
+        ({"draft.checkpoint": "draft"}, "or organisation/name of a hub, or s3://BUCKET/PREFIX/sha256-..."),
+        ({"storage.drafts": {"size": "2 TB"}}, "a quantity is a number and Kubernetes' unit, without a space"),
         ({"placement.gpuResource": "gpu"}, "what nodes offer, as kubectl describe nodes lists it"),
         ({"sglangVersion": "v0.5.23"}, "a release of SGLang, without v"),
     ],
@@ -462,9 +680,15 @@ def stored(api_server: AnyCluster, namespace: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"storage": {"features": {"size": None, "claim": "nvme"}}},
-            "Invalid value: spec.storage cannot be changed: finished artifacts lie there",
+        *(
+            ({"storage": storage}, "Invalid value: spec.storage cannot be changed: finished artifacts lie there")
+            for storage in (
+                {"features": {"size": None, "claim": "nvme"}},
+                {"features": {"size": "3Ti"}},
+                {"features": {"size": None, "objectStore": {"url": "s3://features"}}},
+                {"drafts": {"size": "30Gi"}},
+                {"drafts": {"size": None, "claim": "drafts"}},
+            )
         ),
         (
             {"serve": None},
@@ -505,18 +729,33 @@ def test_a_place_for_what_comes_from_a_hub_can_be_added_and_then_stays(
 
 
 @pytest.mark.parametrize(
-    ("stages", "changes"), [([], True), (["fetch", "inspect"], True), (["fetch", "inspect", "extract"], False)]
+    ("root", "stages", "changes"),
+    [
+        *(
+            (root, stages, changes)
+            for root in ("features", "drafts")
+            for stages, changes in (
+                ([], True),
+                (["fetch", "inspect"], True),
+                (["fetch", "inspect", "extract"], False),
+                (["convert"], False),
+            )
+        ),
+        ("models", [], True),
+        ("models", ["inspect"], True),
+        ("models", ["fetch"], False),
+    ],
 )
 def test_a_misspelt_claim_can_be_corrected_until_something_may_lie_on_it(
-    api_server: AnyCluster, namespace: str, stages: list[str], changes: bool
+    api_server: AnyCluster, namespace: str, root: str, stages: list[str], changes: bool
 ) -> None:
-    api_server.request("POST", objects(namespace), edited(minimal(), {"storage.features": {"claim": "nmve"}}))
+    api_server.request("POST", objects(namespace), edited(minimal(), {f"storage.{root}": {"claim": "nmve"}}))
     draft = objects(namespace, "draft")
     begin(api_server, draft, *stages)
-    mended = {"spec": {"storage": {"features": {"claim": "nvme"}}}}
+    mended = {"spec": {"storage": {root: {"claim": "nvme"}}}}
     if changes:
         after = api_server.request("PATCH", draft, mended, MERGE_PATCH)
-        assert after["spec"]["storage"]["features"]["claim"] == "nvme"
+        assert after["spec"]["storage"][root]["claim"] == "nvme"
     else:
         assert "storage cannot be changed" in refusal(api_server, "PATCH", draft, mended, MERGE_PATCH)
 
