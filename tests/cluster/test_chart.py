@@ -31,17 +31,17 @@ def helm(*arguments: str) -> str:
     return done.stdout
 
 
-def all_rendered(*values: str) -> list[Manifest]:
-    """The chart's manifests."""
-    sets = [word for value in values for word in ("--set", value)]
-    text = helm("template", "e3", str(CHART), "--namespace", "system", "--kube-version", "1.34.0", *sets)
+def all_rendered(*values: str, file: Path | None = None) -> list[Manifest]:
+    """The chart's manifests, of a file of values and of those named beside it."""
+    words = [word for value in values for word in ("--set", value)] + (["--values", str(file)] if file else [])
+    text = helm("template", "e3", str(CHART), "--namespace", "system", "--kube-version", "1.34.0", *words)
     return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 
-def rendered(*values: str) -> dict[str, Manifest]:
+def rendered(*values: str, file: Path | None = None) -> dict[str, Manifest]:
     """The chart's manifests by kind; of several of one kind the operator's own."""
     others = ("-edit", "-view", "-train", "-servers")
-    return {m["kind"]: m for m in all_rendered(*values) if not m["metadata"]["name"].endswith(others)}
+    return {m["kind"]: m for m in all_rendered(*values, file=file) if not m["metadata"]["name"].endswith(others)}
 
 
 def container(manifests: dict[str, Manifest]) -> Manifest:
@@ -251,6 +251,123 @@ def test_where_policies_are_asked_for_only_metrics_are_let_in() -> None:
     assert spec["policyTypes"] == ["Ingress"]
 
 
+def test_the_operators_pod_is_as_the_values_say_and_says_nothing_where_they_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(EVERY_VALUE))
+    manifests, plain = rendered(file=file), rendered()
+    template, least = (made["Deployment"]["spec"]["template"] for made in (manifests, plain))
+    for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "imagePullSecrets"):
+        assert template["spec"][name] == EVERY_VALUE[name]
+        assert name not in least["spec"]
+    assert template["spec"]["securityContext"] == EVERY_VALUE["podSecurityContext"]
+    assert container(manifests)["resources"] == EVERY_VALUE["resources"]
+    assert container(manifests)["env"] == EVERY_VALUE["env"]
+    assert "env" not in container(plain)
+    assert container(manifests)["imagePullPolicy"] == "Always"
+    assert container(manifests)["args"][-2:] == ["--log-level", "debug"]
+    assert "securityContext" not in rendered("podSecurityContext=null")["Deployment"]["spec"]["template"]["spec"]
+    assert "resources" not in container(rendered("resources=null"))
+    assert {*template["metadata"]["annotations"]} == {"checksum/settings", *EVERY_VALUE["podAnnotations"]}
+    assert {*least["metadata"]["annotations"]} == {"checksum/settings", "prometheus.io/scrape", "prometheus.io/port"}
+    assert template["metadata"]["labels"].items() >= EVERY_VALUE["podLabels"].items()
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ((), "e3-eagle3-operator"),
+        (("nameOverride=drafts",), "e3-drafts"),
+        (("nameOverride=e",), "e3"),
+        (("fullnameOverride=the-drafts", "nameOverride=drafts"), "the-drafts"),
+        ((f"nameOverride={'n' * 63}",), f"e3-{'n' * 60}"),
+        ((f"nameOverride={'n' * 59}-n",), f"e3-{'n' * 59}"),
+    ],
+)
+def test_all_that_is_made_has_the_releases_name_or_the_one_that_is_given(values: tuple[str, ...], name: str) -> None:
+    made = all_rendered(*values, *EVERY_KIND, "crds.enabled=false")
+    names = {one["metadata"]["name"] for one in made}
+    assert names == {name, *(f"{name}-{which}" for which in ("edit", "view", "train", "servers"))}
+    deployment = next(one for one in made if one["kind"] == "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert all(len(label) <= 63 for label in labels.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "made", "name"),
+    [
+        ((), True, "e3-eagle3-operator"),
+        (("serviceAccount.name=drafts",), True, "drafts"),
+        (("serviceAccount.create=false", "serviceAccount.name=drafts"), False, "drafts"),
+        (("serviceAccount.create=false",), False, "default"),
+    ],
+)
+def test_the_rights_are_the_service_accounts_that_the_operator_runs_as(
+    values: tuple[str, ...], made: bool, name: str
+) -> None:
+    manifests = rendered(*values)
+    assert manifests["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == name
+    assert manifests["ClusterRoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": name, "namespace": "system"}
+    ]
+    assert [one["metadata"]["name"] for kind, one in manifests.items() if kind == "ServiceAccount"] == [name] * made
+
+
+def test_a_service_account_has_the_annotations_that_a_cloud_asks_for() -> None:
+    account = rendered(r"serviceAccount.annotations.example\.com/role=drafts")["ServiceAccount"]
+    assert account["metadata"]["annotations"] == {"example.com/role": "drafts"}
+    assert "annotations" not in rendered()["ServiceAccount"]["metadata"]
+
+
+def test_roles_can_be_left_to_whoever_hands_them_out() -> None:
+    kinds = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    assert not {one["kind"] for one in all_rendered("rbac.create=false", "rbac.aggregateToUserRoles=false")} & kinds
+    only_users = [one for one in all_rendered("rbac.create=false") if one["kind"] in kinds]
+    assert [one["metadata"]["name"] for one in only_users] == ["e3-eagle3-operator-edit", "e3-eagle3-operator-view"]
+
+
+def test_who_may_edit_in_a_namespace_may_write_drafts_and_who_may_view_reads_them() -> None:
+    given = {
+        role["metadata"]["name"].rpartition("-")[2]: (
+            sorted(label.rpartition("-")[2] for label, value in role["metadata"]["labels"].items() if value == "true"),
+            {resource: " ".join(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]},
+        )
+        for role in all_rendered("rbac.create=false")
+        if role["kind"] == "ClusterRole"
+    }
+    assert given == {
+        "edit": (
+            ["admin", "edit"],
+            {"eagle3drafts": "create delete deletecollection patch update", "eagle3drafts/scale": "get patch update"},
+        ),
+        "view": (["admin", "edit", "view"], dict.fromkeys(("eagle3drafts", "eagle3drafts/status"), "get list watch")),
+    }
+
+
+NO_PROMETHEUS = "No Prometheus is named under prometheus.servers"
+KEEPS = "Uninstalling keeps the CustomResourceDefinition"
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "others"),
+    [
+        ((), ("watches all namespaces.", NO_PROMETHEUS, KEEPS), ()),
+        (("watchNamespace=llm",), ("watches namespace llm.",), ()),
+        (("prometheus.servers.default.url=http://prometheus:9090",), (KEEPS,), (NO_PROMETHEUS,)),
+        (("crds.keep=false",), (NO_PROMETHEUS,), (KEEPS,)),
+        (("crds.enabled=false",), (NO_PROMETHEUS,), (KEEPS,)),
+    ],
+)
+def test_what_helm_says_after_it_has_installed_is_so(
+    api_server: AnyCluster, values: tuple[str, ...], words: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    sets = [word for value in values for word in ("--set", value)]
+    _, _, notes = api_server.helm("install", "e3", str(CHART), "--dry-run=client", "--take-ownership", *sets).partition(
+        "NOTES:"
+    )
+    assert [one for one in words if one not in notes] + [one for one in others if one in notes] == []
+
+
 def test_changed_settings_restart_the_operator() -> None:
     def checksum(*values: str) -> str:
         template = rendered(*values)["Deployment"]["spec"]["template"]
@@ -331,6 +448,13 @@ def test_another_pod_monitor_selects_the_pods_that_train() -> None:
     assert endpoint["port"] == port["name"]
     assert set(monitor["spec"]["podTargetLabels"]) <= set(pod["metadata"]["labels"])
     assert monitor["spec"]["namespaceSelector"] == {"any": True}
+
+
+def test_pod_monitors_of_an_operator_of_one_namespace_look_for_pods_there() -> None:
+    made = all_rendered("podMonitor.enabled=true", "podMonitor.interval=1m", "watchNamespace=llm")
+    specs = [one["spec"] for one in made if one["kind"] == "PodMonitor"]
+    assert [spec.get("namespaceSelector") for spec in specs] == [None, *[{"matchNames": ["llm"]}] * 2]
+    assert [endpoint["interval"] for spec in specs for endpoint in spec["podMetricsEndpoints"]] == ["1m"] * 3
 
 
 def test_another_pod_monitor_selects_the_servers_of_revisions() -> None:
@@ -438,32 +562,171 @@ def test_the_alerts_are_over_metrics_that_the_operator_tells_and_stand_in_the_ru
         assert f"| `{rule['alert']}` |" in runbook
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("replicas=2", "at '/replicas': value must be 1"),
-        ("imag.tag=v2", "additional properties 'imag' not allowed"),
-        ("operator.workers=0", "at '/operator/workers': minimum: got 0, want 1"),
-        ("operator.logLevel=loud", "at '/operator/logLevel'"),
-        ("image.pullPolicy=Sometimes", "at '/image/pullPolicy'"),
-        ("draftImage.pullPolicy=Always", "at '/draftImage/pullPolicy'"),
-        ("pods.imagePullPolicy=Sometimes", "at '/pods/imagePullPolicy'"),
-        ("pods.user=0", "at '/pods/user': minimum: got 0, want 1"),
-        ("metrics.port=8080", "at '/metrics/port'"),
-        ("prometheus.servers.default.url=prometheus:9090", "at '/prometheus/servers/default/url'"),
-        ("prometheus.servers.default.timeoutSeconds=5", "missing property 'url'"),
-        ("image.digest=latest", "at '/image/digest'"),
-        (r"commonLabels.app\.kubernetes\.io/managed-by=Flux", "'app.kubernetes.io/managed-by'"),
-        (r"podLabels.app\.kubernetes\.io/name=a", "'app.kubernetes.io/name'"),
-        (r"podLabels.helm\.sh/chart=a", "'helm.sh/chart'"),
-        (r"podMonitor.labels.app\.kubernetes\.io/instance=a", "'app.kubernetes.io/instance'"),
-        ("prometheus.servers.Default.url=http://prometheus:9090", "'Default'"),
-    ],
-)
-def test_values_that_cannot_be_meant_are_refused(value: str, words: str) -> None:
+#: What cannot be meant, and what helm says of it.
+REFUSED = {
+    "replicas=2": "at '/replicas': value must be 1",
+    "imag.tag=v2": "additional properties 'imag' not allowed",
+    "global=a": "at '/global': got string, want object",
+    "image=operator": "at '/image': got string, want object",
+    "image.tags=v2": "at '/image': additional properties 'tags' not allowed",
+    "image.tag=2": "at '/image/tag': got number, want string",
+    "image.repository=null": "at '/image': missing property 'repository'",
+    "image.repository=": "at '/image/repository': minLength: got 0, want 1",
+    "image.repository=1": "at '/image/repository': got number, want string",
+    "image.digest=latest": "at '/image/digest': 'latest' does not match pattern",
+    "image.digest=1": "at '/image/digest': got number, want string",
+    f"image.digest=sha256:{'a' * 65}": "at '/image/digest'",
+    f"image.digest=operator@sha256:{'a' * 64}": "at '/image/digest'",
+    "image.pullPolicy=Sometimes": "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'",
+    "draftImage.tags=v2": "at '/draftImage': additional properties 'tags' not allowed",
+    "draftImage.pullPolicy=Always": "at '/draftImage/pullPolicy'",
+    "pods.imagePullPolicy=Sometimes": "at '/pods/imagePullPolicy'",
+    "pods=a": "at '/pods': got string, want object",
+    "pods.image=a": "at '/pods': additional properties 'image' not allowed",
+    "pods.user=me": "at '/pods/user': got string, want null or integer",
+    "pods.user=0": "at '/pods/user': minimum: got 0, want 1",
+    "imagePullSecrets=registry": "at '/imagePullSecrets': got string, want array",
+    "imagePullSecrets={registry}": "at '/imagePullSecrets/0': got string, want object",
+    "imagePullSecrets[0].secret=a": "at '/imagePullSecrets/0': missing property 'name'",
+    "imagePullSecrets[0].name=a,imagePullSecrets[0].key=a": "at '/imagePullSecrets/0': additional properties 'key' not",
+    "imagePullSecrets[0].name=,imagePullSecrets[1].name=a": "at '/imagePullSecrets/0/name': minLength: got 0, want 1",
+    "imagePullSecrets[0].name=1": "at '/imagePullSecrets/0/name': got number, want string",
+    "nameOverride=1": "at '/nameOverride': got number, want string",
+    f"nameOverride={'a' * 64}": "at '/nameOverride': maxLength: got 64, want 63",
+    "fullnameOverride=1": "at '/fullnameOverride': got number, want string",
+    f"fullnameOverride={'a' * 64}": "at '/fullnameOverride': maxLength: got 64, want 63",
+    "watchNamespace=1": "at '/watchNamespace': got number, want string",
+    "watchNamespace=-a": "at '/watchNamespace': '-a' does not match pattern",
+    "watchNamespace=a.b": "at '/watchNamespace': 'a.b' does not match pattern",
+    f"watchNamespace={'a' * 64}": "at '/watchNamespace': maxLength: got 64, want 63",
+    "allowedServiceAccounts=trainer": "at '/allowedServiceAccounts': got string, want array",
+    "allowedServiceAccounts={1}": "at '/allowedServiceAccounts/0': got number, want string",
+    "allowedServiceAccounts={-a}": "at '/allowedServiceAccounts/0': '-a' does not match pattern",
+    "allowedServiceAccounts={a b}": "at '/allowedServiceAccounts/0': 'a b' does not match pattern",
+    f"allowedServiceAccounts={{{'a' * 254}}}": "at '/allowedServiceAccounts/0': maxLength: got 254, want 253",
+    "prometheus=a": "at '/prometheus': got string, want object",
+    "prometheus.server.url=http://a": "at '/prometheus': additional properties 'server' not allowed",
+    "prometheus.servers={a}": "at '/prometheus/servers': got array, want object",
+    "prometheus.servers.Default.url=http://prometheus:9090": "invalid propertyName 'Default'",
+    "prometheus.servers.-a.url=http://prometheus:9090": "invalid propertyName '-a'",
+    f"prometheus.servers.{'a' * 41}.url=http://a": f"invalid propertyName '{'a' * 41}'",
+    "prometheus.servers.default=http://a": "at '/prometheus/servers/default': got string, want object",
+    "prometheus.servers.default.url=prometheus:9090": "at '/prometheus/servers/default/url': 'prometheus:9090' does not match",
+    "prometheus.servers.default.url=see http://a": "at '/prometheus/servers/default/url': 'see http://a' does not match",
+    "prometheus.servers.default.url=http://": "at '/prometheus/servers/default/url': 'http://' does not match",
+    "prometheus.servers.default.url=1": "at '/prometheus/servers/default/url': got number, want string",
+    "prometheus.servers.default.uri=a": "at '/prometheus/servers/default': additional properties 'uri' not allowed",
+    "prometheus.servers.default.timeoutSeconds=5": "at '/prometheus/servers/default': missing property 'url'",
+    "prometheus.servers.default.timeoutSeconds=0": "/timeoutSeconds': exclusiveMinimum: got 0, want 0",
+    "prometheus.servers.default.timeoutSeconds=61": "/timeoutSeconds': maximum: got 61, want 60",
+    "prometheus.servers.default.timeoutSeconds=5s": "/timeoutSeconds': got string, want number",
+    "prometheus.servers.default.tokenSecret=a": "/tokenSecret': got string, want object",
+    "prometheus.servers.default.tokenSecret.name=a": "/tokenSecret': missing property 'key'",
+    "prometheus.servers.default.caConfigMap.key=a": "/caConfigMap': missing property 'name'",
+    "prometheus.servers.default.caConfigMap.file=a": "/caConfigMap': additional properties 'file' not allowed",
+    "prometheus.servers.default.caConfigMap.name=": "/caConfigMap/name': minLength: got 0, want 1",
+    "prometheus.servers.default.caConfigMap.name=1": "/caConfigMap/name': got number, want string",
+    "prometheus.servers.default.tokenSecret.key=": "/tokenSecret/key': minLength: got 0, want 1",
+    "prometheus.servers.default.tokenSecret.key=1": "/tokenSecret/key': got number, want string",
+    "operator=a": "at '/operator': got string, want object",
+    "operator.worker=1": "at '/operator': additional properties 'worker' not allowed",
+    "operator.logLevel=loud": "at '/operator/logLevel': value must be one of 'debug', 'info', 'warning', 'error'",
+    "operator.workers=0": "at '/operator/workers': minimum: got 0, want 1",
+    "operator.workers=257": "at '/operator/workers': maximum: got 257, want 256",
+    "operator.workers=1.5": "at '/operator/workers': got string, want integer",
+    "operator.resyncSeconds=9": "at '/operator/resyncSeconds': minimum: got 9, want 10",
+    "operator.resyncSeconds=10m": "at '/operator/resyncSeconds': got string, want number",
+    "operator.pollSeconds=0": "at '/operator/pollSeconds': minimum: got 0, want 1",
+    "operator.pollSeconds=1s": "at '/operator/pollSeconds': got string, want number",
+    "operator.surgePatienceSeconds=0": "at '/operator/surgePatienceSeconds': minimum: got 0, want 1",
+    "operator.surgePatienceSeconds=2m": "at '/operator/surgePatienceSeconds': got string, want number",
+    "crds=false": "at '/crds': got boolean, want object",
+    "crds.install=false": "at '/crds': additional properties 'install' not allowed",
+    "crds.enabled=no": "at '/crds/enabled': got string, want boolean",
+    "crds.keep=no": "at '/crds/keep': got string, want boolean",
+    "serviceAccount=drafts": "at '/serviceAccount': got string, want object",
+    "serviceAccount.labels.a=b": "at '/serviceAccount': additional properties 'labels' not allowed",
+    "serviceAccount.create=no": "at '/serviceAccount/create': got string, want boolean",
+    "serviceAccount.name=1": "at '/serviceAccount/name': got number, want string",
+    "serviceAccount.annotations.a=1": "at '/serviceAccount/annotations/a': got number, want string",
+    "rbac=false": "at '/rbac': got boolean, want object",
+    "rbac.enabled=false": "at '/rbac': additional properties 'enabled' not allowed",
+    "rbac.create=no": "at '/rbac/create': got string, want boolean",
+    "rbac.aggregateToUserRoles=no": "at '/rbac/aggregateToUserRoles': got string, want boolean",
+    "metrics=false": "at '/metrics': got boolean, want object",
+    "metrics.ports=9095": "at '/metrics': additional properties 'ports' not allowed",
+    "metrics.port=8080": "at '/metrics/port': 'not' failed",
+    "metrics.port=1023": "at '/metrics/port': minimum: got 1,023, want 1,024",
+    "metrics.port=65536": "at '/metrics/port': maximum: got 65,536, want 65,535",
+    "metrics.port=http": "at '/metrics/port': got string, want integer",
+    "metrics.scrapeAnnotations=no": "at '/metrics/scrapeAnnotations': got string, want boolean",
+    "podMonitor=true": "at '/podMonitor': got boolean, want object",
+    "podMonitor.label.a=b": "at '/podMonitor': additional properties 'label' not allowed",
+    "podMonitor.enabled=no": "at '/podMonitor/enabled': got string, want boolean",
+    "podMonitor.interval=30": "at '/podMonitor/interval': got number, want string",
+    "podMonitor.interval=a 30s": "at '/podMonitor/interval': 'a 30s' does not match pattern",
+    "podMonitor.interval=30seconds": "at '/podMonitor/interval': '30seconds' does not match pattern",
+    r"podMonitor.labels.app\.kubernetes\.io/instance=a": "'app.kubernetes.io/instance'",
+    "prometheusRule=true": "at '/prometheusRule': got boolean, want object",
+    "prometheusRule.label.a=b": "at '/prometheusRule': additional properties 'label' not allowed",
+    "prometheusRule.enabled=no": "at '/prometheusRule/enabled': got string, want boolean",
+    r"prometheusRule.labels.app\.kubernetes\.io/version=a": "'app.kubernetes.io/version'",
+    "networkPolicy=true": "at '/networkPolicy': got boolean, want object",
+    "networkPolicy.from={a}": "at '/networkPolicy': additional properties 'from' not allowed",
+    "networkPolicy.enabled=no": "at '/networkPolicy/enabled': got string, want boolean",
+    "networkPolicy.metricsFrom=a": "at '/networkPolicy/metricsFrom': got string, want array",
+    "networkPolicy.metricsFrom={a}": "at '/networkPolicy/metricsFrom/0': got string, want object",
+    "commonLabels=a": "at '/commonLabels': got string, want object",
+    "commonLabels.a=1": "at '/commonLabels/a': got number, want string",
+    r"commonLabels.app\.kubernetes\.io/managed-by=Flux": "'app.kubernetes.io/managed-by'",
+    r"podLabels.app\.kubernetes\.io/name=a": "'app.kubernetes.io/name'",
+    r"podLabels.helm\.sh/chart=a": "'helm.sh/chart'",
+    "env=a": "at '/env': got string, want array",
+    "env={a}": "at '/env/0': got string, want object",
+    "env[0].value=a": "at '/env/0': missing property 'name'",
+    "podSecurityContext=a": "at '/podSecurityContext': got string, want object",
+    "resources=a": "at '/resources': got string, want object",
+    "podAnnotations=a": "at '/podAnnotations': got string, want object",
+    "podAnnotations.a=1": "at '/podAnnotations/a': got number, want string",
+    "priorityClassName=1": "at '/priorityClassName': got number, want string",
+    "nodeSelector.a=1": "at '/nodeSelector/a': got number, want string",
+    "tolerations=a": "at '/tolerations': got string, want array",
+    "tolerations={a}": "at '/tolerations/0': got string, want object",
+    "affinity=a": "at '/affinity': got string, want object",
+}
+
+
+@pytest.mark.parametrize("value", REFUSED)
+def test_values_that_cannot_be_meant_are_refused(value: str) -> None:
     with pytest.raises(RuntimeError) as refused:
         rendered(value)
-    assert words in str(refused.value)
+    assert REFUSED[value] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(f"image.pullPolicy={policy}" for policy in ("Always", "IfNotPresent", "Never")),
+        *(f"operator.logLevel={level}" for level in ("debug", "info", "warning", "error")),
+        *(
+            "pods.user=1",
+            "pods.user=null",
+            "operator.workers=1",
+            "operator.workers=256",
+            "metrics.port=1024",
+            "metrics.port=65535",
+        ),
+        *("operator.resyncSeconds=10", "operator.pollSeconds=1", "operator.surgePatienceSeconds=1"),
+        *(f"podMonitor.interval=1{unit}" for unit in ("ms", "s", "m", "h")),
+        *(f"{name}={'a' * 63}" for name in ("nameOverride", "fullnameOverride", "watchNamespace")),
+        *("watchNamespace=team-2", f"allowedServiceAccounts={{a.b-2,{'a' * 253}}}", "global.proxy=a"),
+        f"prometheus.servers.{'a' * 40}.url=https://a,prometheus.servers.{'a' * 40}.timeoutSeconds=60",
+        "prometheus.servers.b-2.url=http://a,prometheus.servers.b-2.timeoutSeconds=1",
+        f"commonLabels.app={'a' * 63},imagePullSecrets[0].name=a",
+    ],
+)
+def test_values_at_the_edge_of_what_can_be_meant_are_taken(value: str) -> None:
+    assert rendered(value)
 
 
 #: Each value of the chart, set to something else than its default.

@@ -494,8 +494,20 @@ TEXTS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
             f"{'1' * 16}h": f"{LONG} 16",
         },
         """
-        extract.stallTimeout train.stallTimeout train.checkpointInterval serve.startTimeout watch.window publish.hook.timeout
+        extract.stallTimeout train.stallTimeout train.checkpointInterval serve.startTimeout publish.hook.timeout
         """,
+    ),
+    "a window": (
+        ("10s", "90s", "1m", "1m1s", "1h", "1h30m5s", f"{'1' * 15}h"),
+        {
+            "": "should be at least 2 chars long",
+            **dict.fromkeys(
+                ("0s", "9s", "90", "10 min", "30m1h"),
+                "a window of ten seconds at least is written in hours, minutes and seconds: 30s, 10m, 1h30m",
+            ),
+            f"{'1' * 16}h": f"{LONG} 16",
+        },
+        "watch.window",
     ),
     "a release of SGLang": (
         ("0.5.23", "0.5.23.post1", "10.0.0"),
