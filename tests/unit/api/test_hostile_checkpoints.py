@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from eagle3_api.checkpoints import Served, Target, UnreadableError, check, read_
 from eagle3_api.checkpoints.files import SIDE_FILES, TENSORS_LIMIT, Stored
 from eagle3_api.checkpoints.form import LATENT_SIZES
 from eagle3_api.checkpoints.pickled import DIRECTORY_LIMIT, PickleError, read_tensors
-from eagle3_api.checkpoints.safetensors import DRAFT_HEADER_LIMIT, HeaderError, Tensor, read_header
+from eagle3_api.checkpoints.safetensors import BITS, DRAFT_HEADER_LIMIT, HeaderError, Tensor, read_header
 from eagle3_api.sglang import Version
 from eagle3_draft.tensors import pieces
 from published import files, shapes
@@ -651,7 +652,7 @@ def test_any_bytes_are_a_safetensors_file_or_are_not(tmp_path: Path, spoil: byte
     except HeaderError as error:
         assert str(path) in str(error)
     else:
-        assert all(tensor.begin <= len(data) for tensor in found.tensors.values())
+        assert all(lies_within(tensor, path) for tensor in found.tensors.values())
 
 
 json_values = st.recursive(
@@ -668,16 +669,55 @@ entries = st.fixed_dictionaries(
 )
 
 
+@st.composite
+def headers(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
+    """A header as it should be, and the bytes of its values."""
+    tensors: dict[str, Any] = {}
+    end = 0
+    for name in draw(st.lists(st.text(max_size=8), unique=True, max_size=4)):
+        dtype, shape = draw(st.sampled_from(["F32", "BF16", "I64"])), draw(st.lists(st.integers(0, 3), max_size=2))
+        begin, end = end, end + prod(shape) * BITS[dtype] // 8
+        tensors[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    return tensors, end
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
+    """A header of which a tensor, a word about one, or the bytes of the values are something else."""
+    tensors, size = draw(headers())
+    if tensors:
+        name = draw(st.sampled_from(sorted(tensors)))
+        entry = tensors[name] | {draw(st.sampled_from(["dtype", "shape", "data_offsets"])): draw(json_values)}
+        tensors[name] = draw(entries | json_values | st.just(entry))
+    return tensors, max(size + draw(st.sampled_from([0, -1, 1, 64])), 0)
+
+
+def lies_within(tensor: Tensor, path: Path) -> bool:
+    return tensor.begin + prod(tensor.shape) * BITS.get(tensor.dtype, 0) // 8 <= path.stat().st_size
+
+
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.dictionaries(st.text(max_size=8), entries | json_values, max_size=4), st.integers(0, 64))
-def test_any_header_is_read_within_the_file_or_refused(tmp_path: Path, tensors: dict[str, Any], size: int) -> None:
+@given(headers())
+def test_a_header_as_it_should_be_is_read(tmp_path: Path, made: tuple[dict[str, Any], int]) -> None:
     path = tmp_path / "a.safetensors"
-    files.write_raw(path, json.dumps(tensors).encode(), bytes(size))
+    files.write_raw(path, json.dumps(made[0]).encode(), bytes(made[1]))
+    found = read_header(path).tensors
+    assert {name: (one.dtype, list(one.shape)) for name, one in found.items()} == {
+        name: (one["dtype"], one["shape"]) for name, one in made[0].items()
+    }
+    assert all(lies_within(tensor, path) for tensor in found.values())
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(spoilt())
+def test_any_header_is_read_within_the_file_or_refused(tmp_path: Path, made: tuple[dict[str, Any], int]) -> None:
+    path = tmp_path / "a.safetensors"
+    files.write_raw(path, json.dumps(made[0]).encode(), bytes(made[1]))
     try:
         found = read_header(path)
     except HeaderError:
         return
-    assert all(tensor.begin <= path.stat().st_size for tensor in found.tensors.values())
+    assert all(lies_within(tensor, path) for tensor in found.tensors.values())
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
