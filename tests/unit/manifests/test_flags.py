@@ -50,6 +50,12 @@ def test_a_server_speculates_with_eagle3_and_all_three_numbers_or_not_at_all(
         assert numbers == [[str(spec["numSteps"])], [str(spec["topK"])], [str(spec["numDraftTokens"])]]
 
 
+def test_the_chat_template_that_the_draft_learned_is_served() -> None:
+    given = {"conversations": "/data/train.jsonl", "chatTemplate": "/data/template.jinja"}
+    assert flag_values(words(draft(data=given)), "--chat-template") == ["/data/template.jinja"]
+    assert "--chat-template" not in words(draft())
+
+
 @given(arguments=st.lists(st.sampled_from(["--dtype", "bfloat16", "--enable-torch-compile", "--seed=1"]), max_size=6))
 def test_the_arguments_of_the_user_come_last_as_they_were_given(arguments: list[str]) -> None:
     rendered = words(draft(serve={"arguments": arguments}))

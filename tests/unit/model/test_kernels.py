@@ -14,8 +14,6 @@ from eagle3_draft.model.fast import gated
 from eagle3_draft.train import loss_kernel
 from eagle3_draft.train.loss import row_losses
 
-pytest.importorskip("triton")
-
 
 def near(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
