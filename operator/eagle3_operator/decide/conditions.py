@@ -6,20 +6,19 @@ one that fails. Nothing here decides anything.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from eagle3_api.conditions import ORDER, Reason, Status, Type
 from eagle3_api.jobs import PublishResult, StageName
-from eagle3_api.spec import Eagle3DraftSpec, Metadata
+from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Condition, StageState, StageStatus
 from eagle3_operator.decide import commands, refusals, times
 from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import Waiting, advised
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names
-from eagle3_operator.observation import Observation
 
 
 @dataclass(frozen=True)
@@ -35,21 +34,21 @@ class Said:
 class Situation:
     """What the conditions are folded from."""
 
-    metadata: Metadata
-    spec: Eagle3DraftSpec
-    now: datetime
+    view: View
     stages: dict[StageName, StageStatus]
     #: What keeps the object from going on before any Job: storage that is not there, a name that is taken.
     obstacle: Said | None
     wanted: Wanted | None
     rollout: Outcome | None
-    #: The children as they are now, and what could not be done to them.
-    seen: Observation
+
+    @property
+    def spec(self) -> Eagle3DraftSpec:
+        return self.view.obj.spec
 
     @property
     def told_of_refusals(self) -> list[Waiting]:
-        """What to say of each."""
-        return [refusals.told(refusal, self.metadata.namespace) for refusal in self.seen.refused]
+        """What to say of each thing that could not be done to the children just now."""
+        return [refusals.told(refusal, self.view.obj.metadata.namespace) for refusal in self.view.seen.refused]
 
     @property
     def serving(self) -> Revision | None:
@@ -171,7 +170,7 @@ def _aftermath(at: Situation, newest: Revision) -> str:
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
     status = newest.status
-    retry = commands.retry(at.metadata, newest.name, status.failed_at or status.started_at)
+    retry = commands.retry(at.view.obj.metadata, newest.name, status.failed_at or status.started_at)
     if newest.startable:  # it is the probe that did not come to an end: nothing but this annotation forgets that
         return f"{serving}; {newest.name} is tried again by: {retry}"
     alone = newest.replaces(at.serving.number if at.serving else None)
@@ -202,10 +201,10 @@ def server_available(at: Situation) -> Said | None:
 
 def _not_more(at: Situation, serving: Revision) -> tuple[Reason, str]:
     """Why what serves has no more ready pods: it is not let have them, or they are to come."""
-    name = names.revision_name(at.metadata.name, serving.number)
-    if refused := refusals.of(at.seen, at.metadata.namespace, ("Deployment", name)):
+    name = names.revision_name(at.view.obj.metadata.name, serving.number)
+    if refused := at.view.refused(("Deployment", name)):
         return refused
-    trouble = not_begun(serving.deployment, at.now) if serving.deployment is not None else None
+    trouble = not_begun(serving.deployment, at.view.now) if serving.deployment is not None else None
     return advised(trouble) if trouble else (Reason.UNAVAILABLE, "")
 
 
@@ -327,7 +326,7 @@ _TABLE: dict[Type, Callable[[Situation], Said | None]] = {
 _MESSAGE_LIMIT = 4000
 
 
-def table(at: Situation, before: Iterable[Condition], generation: int, now: datetime) -> list[Condition]:
+def table(at: Situation, before: Iterable[Condition]) -> list[Condition]:
     """All conditions that apply, in the order in which a person reads them. A time changes only when a status flips."""
     former = {condition.type: condition for condition in before}
     made = []
@@ -342,9 +341,9 @@ def table(at: Situation, before: Iterable[Condition], generation: int, now: date
                 status=said.status,
                 reason=said.reason,
                 message=said.message[:_MESSAGE_LIMIT],
-                observed_generation=generation,
+                observed_generation=at.view.obj.metadata.generation,
                 last_transition_time=(
-                    was.last_transition_time if was and was.status == said.status else times.text(now)
+                    was.last_transition_time if was and was.status == said.status else times.text(at.view.now)
                 ),
             )
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.observation import Observation, Refusal
+from eagle3_operator.observation import Refusal
 
 #: By words of the refusal, the first match: those of Kubernetes' own quotas, admission and authorization, and ours.
 _ADVICE = (
@@ -72,9 +72,3 @@ def told(refusal: Refusal, namespace: str) -> tuple[Reason, str]:
     advice = next((advice for words, advice in _ADVICE if words in refusal.message), _ELSE).format(namespace=namespace)
     sentence = str(refusal).rstrip(".")
     return Reason.REFUSED, " ".join(filter(None, (f"{sentence}.", advice, "It is tried again by itself.")))
-
-
-def of(seen: Observation, namespace: str, *children: tuple[str, str]) -> tuple[Reason, str] | None:
-    """What to say of the first of these children, by kind and name, to which something could not be done."""
-    refusals = (refusal for child in children if (refusal := seen.refusal(*child)) is not None)
-    return next((told(refusal, namespace) for refusal in refusals), None)

@@ -55,7 +55,8 @@ class View:
 
     def refused(self, *children: tuple[str, str]) -> Waiting | None:
         """What to say of the first of these children, by kind and name, to which something could not be done."""
-        return refusals.of(self.seen, self.obj.metadata.namespace, *children)
+        found = (refusal for child in children if (refusal := self.seen.refusal(*child)) is not None)
+        return next((refusals.told(refusal, self.obj.metadata.namespace) for refusal in found), None)
 
     def refused_of(self, made: Iterable[Manifest]) -> Waiting | None:
         """The same of what is to be made."""

@@ -56,8 +56,8 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room)
         outcome, scale = rollout.run(), rollout.scale
-    at = Situation(obj.metadata, obj.spec, now, chain, obstacle, wanted, outcome, seen)
-    status = _status(view, known, facts, attempts.known, at)
+    at = Situation(view, chain, obstacle, wanted, outcome)
+    status = _status(known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
     told += outcome.events if outcome else []
     return Decision(
@@ -89,21 +89,17 @@ def _wanted(obj: Eagle3Draft, chain: dict[StageName, StageStatus], facts: Facts 
 
 
 def _status(
-    view: View,
-    before: Eagle3DraftStatus,
-    facts: Facts | None,
-    attempts: list[Attempt],
-    at: Situation,
+    before: Eagle3DraftStatus, facts: Facts | None, attempts: list[Attempt], at: Situation
 ) -> Eagle3DraftStatus:
-    obj, generation, chain = view.obj, view.obj.metadata.generation, at.stages
-    said = conditions.table(at, before.conditions, generation, view.now)
+    obj, chain = at.view.obj, at.stages
+    said = conditions.table(at, before.conditions)
     true = {c.type for c in said if c.status == "True"}
     # Whose draft serves has traffic to lose, also where it is never pushed or not healthy
     to_lose = "Ready" in true or true.issuperset(("RevisionProven", "ServerAvailable"))
-    artifact = _artifact(view, chain) or before.artifact
+    artifact = _artifact(obj, chain) or before.artifact
     return before.model_copy(
         update={
-            "observed_generation": generation,
+            "observed_generation": obj.metadata.generation,
             "phase": summary.phase(at, said),
             "conditions": said,
             "resolved": facts,
@@ -137,19 +133,19 @@ def _took(spec: Eagle3DraftSpec, chain: dict[StageName, StageStatus]) -> dict[st
     }
 
 
-def _artifact(view: View, chain: dict[StageName, StageStatus]) -> ArtifactStatus | None:
+def _artifact(obj: Eagle3Draft, chain: dict[StageName, StageStatus]) -> ArtifactStatus | None:
     convert = chain.get(StageName.CONVERT)
     if convert is None or convert.state is not StageState.SUCCEEDED:
         return None
     result = ConvertResult.model_validate(convert.result)
-    hooked = view.obj.spec.publish is not None and view.obj.spec.publish.hook is not None
+    hooked = obj.spec.publish is not None and obj.spec.publish.hook is not None
     last, published = chain.get(StageName.HOOK if hooked else StageName.PUBLISH), chain.get(StageName.PUBLISH)
     pushed = None
     if published is not None and last is not None and last.state is StageState.SUCCEEDED:
         pushed = PublishResult.model_validate(published.result)
     return ArtifactStatus(
         folder=convert.artifact or "",
-        claim=names.claim_name(view.obj, "drafts"),
+        claim=names.claim_name(obj, "drafts"),
         digest=result.digest,
         published=pushed.reference if pushed else None,
         stored=pushed.stored.address if pushed and pushed.stored else None,
