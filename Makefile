@@ -26,7 +26,7 @@ CRD := helm/eagle3-operator/files/crd.yaml
 # In the order in which they run, the quick ones first.
 SUITES := lint test-unit test-stages test-cluster test-sglang test-e2e
 
-.PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long test-gpu demo format crd cluster-up cluster-down clean
+.PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long test-gpu test-object-store demo format crd cluster-up cluster-down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -94,6 +94,9 @@ test-long: prepare ## Run the tests that take too long for every change
 
 test-gpu: $(READY) ## Run the tests that need a GPU, and those that need two where there are two
 	$(PYTEST) tests/gpu
+
+test-object-store: $(READY) ## Run the tests of object stores, against one of yours where EAGLE3_TEST_BUCKET names it
+	$(PYTEST) tests/stages/test_object_store.py tests/stages/test_publishing.py
 
 demo: prepare ## Train, serve, break and roll back a draft on a small cluster of its own
 	@$(TESTS_PATH) $(BIN)/python -m demo

@@ -1,4 +1,9 @@
-"""Versity's gateway on a folder: S3's protocol, signatures and errors, one file an object."""
+"""Where tests put objects: under a prefix of a bucket of Versity's gateway, which keeps them in a folder, or of any store that is named.
+
+A store is named as the product's users name one: ``EAGLE3_TEST_BUCKET=s3://BUCKET/PREFIX``, and its service and keys as Amazon's own
+clients want them, ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``. One that wants the bucket
+in the host's name: ``EAGLE3_BUCKET_ADDRESSING=VirtualHost``; the authority of its certificate: ``EAGLE3_BUCKET_AUTHORITY``.
+"""
 
 import os
 import signal
@@ -7,40 +12,134 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import pytest
+from obstore.store import S3Store
+
+from eagle3_api.jobs import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig
 from testcluster.build import binary
 from testcluster.wait import wait_for
 
+NAMED = "EAGLE3_TEST_BUCKET"
 BUCKET = "features"
 START_SECONDS = 20
+
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", BUCKET_AUTHORITY)
+
+#: A test that needs a server as it alone starts it, whatever is named.
+of_its_own = pytest.mark.skipif(NAMED in os.environ, reason="it does not concern the store that is named")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers.
+    """A store that answers. Names of objects are those below its URL.
 
     Attributes:
-        url: of its endpoint.
-        folder: in which it keeps the bucket's objects, as files.
+        at: where what the tests put is to lie, and nothing else does.
         environment: what a client needs to be let in.
+        is_own: the tests started it.
     """
 
-    url: str
-    folder: Path
-    environment: dict[str, str]
+    at: BucketConfig
+    environment: dict[str, str] = field(repr=False)
+    is_own: bool = False
+
+    @property
+    def url(self) -> str:
+        """Of its endpoint."""
+        return self.at.endpoint or f"https://s3.{self.at.region}.amazonaws.com"
+
+    @property
+    def bucket(self) -> str:
+        return self.at.url.removeprefix("s3://").partition("/")[0]
+
+    @property
+    def can_be_stood_before(self) -> bool:
+        """Whether what is asked can be looked into on its way, and led another way."""
+        return self.url.startswith("http:") and self.at.addressing != "VirtualHost"
+
+    def path(self, name: str) -> str:
+        """Of an object, in a request."""
+        return f"/{self.at.url.removeprefix('s3://')}/{name}"
 
     def objects(self) -> set[str]:
         """The names of all objects."""
-        return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
+        return {one["path"] for batch in self._store.list() for one in batch}
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._store.get(name).bytes())
+
+    def write(self, name: str, data: bytes) -> None:
+        self._store.put(name, data)
+
+    def remove(self, name: str) -> None:
+        self._store.delete(name)
+
+    def empty(self) -> None:
+        self._store.delete(sorted(self.objects()))
+
+    def written(self, name: str) -> object:
+        """When an object was last written, to the second."""
+        return self._store.head(name)["last_modified"]
+
+    @cached_property
+    def _store(self) -> S3Store:
+        settings: dict[str, Any] = {
+            name.removeprefix("AWS_").lower(): value for name, value in self.environment.items() if "AWS" in name
+        }
+        host = self.at.addressing == "VirtualHost"
+        endpoint = self.url.replace("://", f"://{self.bucket}.") if host else self.url
+        client: Any = {"allow_http": True}
+        if BUCKET_AUTHORITY in self.environment:
+            client["root_certificate"] = self.environment[BUCKET_AUTHORITY]
+        return S3Store(
+            self.bucket,
+            prefix=self.at.url.removeprefix(f"s3://{self.bucket}/"),
+            endpoint=endpoint,
+            region=self.at.region,
+            virtual_hosted_style_request=host,
+            disable_bulk_delete=True,
+            client_options=client,
+            **settings,
+        )
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str | Path, scheme: str = "http") -> Iterator[Server]:
-    """A server with one empty bucket, until the block ends.
+def serving(folder: Path) -> Iterator[Server]:
+    """The store that is named, or else a gateway of the tests' own, until the block ends; empty at its beginning.
+
+    Args:
+        folder: in which a gateway keeps everything.
+    """
+    if named := os.environ.get(NAMED):
+        at = BucketConfig.model_validate(
+            {
+                "url": f"{named.rstrip('/')}/{uuid.uuid4().hex[:8]}",
+                "endpoint": os.environ.get("AWS_ENDPOINT_URL"),
+                "region": os.environ.get("AWS_REGION", "us-east-1"),
+                "addressing": os.environ.get(BUCKET_ADDRESSING),
+            }
+        )
+        server = Server(at, {name: os.environ[name] for name in KEYS if name in os.environ})
+        try:
+            yield server
+        finally:
+            server.empty()
+    else:
+        with gateway(folder) as server:
+            yield server
+
+
+@contextmanager
+def gateway(folder: Path, *arguments: str | Path, scheme: str = "http") -> Iterator[Server]:
+    """Versity's gateway with one empty bucket, until the block ends.
 
     Args:
         folder: in which it keeps everything.
@@ -62,7 +161,7 @@ def serving(folder: Path, *arguments: str | Path, scheme: str = "http") -> Itera
         )
         try:
             wait_for("the object store", START_SECONDS, lambda: _answers(f"{scheme}://{address}"))
-            yield Server(f"{scheme}://{address}", bucket, keys)
+            yield Server(BucketConfig(url=f"s3://{BUCKET}/team", endpoint=f"{scheme}://{address}"), keys, is_own=True)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(START_SECONDS)

@@ -31,10 +31,11 @@ from eagle3_api.jobs.probe import ProbeConfig, ProbeResult
 from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
 from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
 from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result, result_of
-from eagle3_api.jobs.storage import BUCKET_AUTHORITY, BucketConfig, ObjectStoreConfig
+from eagle3_api.jobs.storage import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ObjectStoreConfig
 from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, TrainConfig, TrainResult
 
 __all__ = [
+    "BUCKET_ADDRESSING",
     "BUCKET_AUTHORITY",
     "CONFIG_ANNOTATION",
     "CONFIG_FILE",

@@ -8,6 +8,9 @@ from eagle3_api.spec.bucket import Addressing
 #: An environment variable: certificates (PEM) of the authorities that the store's may be of, beside those that everybody trusts.
 BUCKET_AUTHORITY = "EAGLE3_BUCKET_AUTHORITY"
 
+#: Likewise, for Fetch, which knows of a bucket only what its address says: ``BucketConfig.addressing``.
+BUCKET_ADDRESSING = "EAGLE3_BUCKET_ADDRESSING"
+
 
 class BucketConfig(Model):
     """A bucket of an object store. Credentials are in the environment, as ``AWS_*``."""

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BUCKET_AUTHORITY, BucketConfig, ExitCode
-from eagle3_draft.bucket_answers import meaning, said
+from eagle3_draft.bucket_answers import is_absent, is_wordless, meaning, said
 from eagle3_draft.stage import StageError
 
 #: Files that are uploaded at a time, each in one request and from memory.
@@ -77,6 +77,29 @@ class Object:
     size: int
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Where a user sets what a store wants, as messages name it.
+
+    Attributes:
+        keys: that let a pod in.
+        authority: the certificate of the one that signed the store's.
+        region: of the bucket.
+        addressing: the bucket in the host's name.
+    """
+
+    keys: str
+    authority: str
+    region: str
+    addressing: str
+
+    @classmethod
+    def beside(cls, field: str) -> "Settings":
+        """Those of a field of the object that has a bucket's URL."""
+        secret = f"the Secret in {field}.secret"
+        return cls(secret, f"ca.crt in {secret}", f"{field}.region", f"{field}.addressing to VirtualHost")
+
+
 class Bucket:
     """What lies under a prefix of a bucket. Paths are those of objects below it.
 
@@ -86,7 +109,7 @@ class Bucket:
     Args:
         config: where it is; credentials are in the environment.
         field: of the object that says so, as messages name it.
-        credentials: where a user named them; the Secret in that field where left out.
+        settings: where a user sets the rest; beside that field where left out.
         patience: how long it is waited for.
 
     Attributes:
@@ -101,14 +124,14 @@ class Bucket:
         self,
         config: BucketConfig,
         field: str,
-        credentials: str | None = None,
+        settings: Settings | None = None,
         patience: Patience = Patience(),
     ) -> None:
         self.url = config.url.rstrip("/")
         self._name, _, self._prefix = self.url.removeprefix("s3://").partition("/")
         self._config = config
         self._field = field
-        self._credentials = credentials or f"the Secret in {field}.secret"
+        self._settings = settings or Settings.beside(field)
         self._store, self._sending = self._opened(patience)
 
     def read(self, path: str) -> bytes:
@@ -124,13 +147,35 @@ class Bucket:
         content: bytes = self._answer(path, whole)
         return content
 
+    def read_at_most(self, path: str, most: int) -> bytes | None:
+        """The same of an object of which nobody knows how long it is; None if it has more bytes than that."""
+
+        async def short(key: str) -> bytes | None:
+            found = await self._store.get_async(key)
+            return bytes(await found.bytes_async()) if found.meta["size"] <= most else None
+
+        content: bytes | None = self._answer(path, short)
+        return content
+
     def size(self, path: str) -> int:
         """Bytes of an object.
 
         Raises:
             FileNotFoundError: there is none.
         """
-        return int(self._answer(path, self._store.head_async)["size"])
+        from obstore.exceptions import BaseError
+
+        async def known(key: str) -> int:
+            try:
+                found = await self._store.head_async(key)
+            except BaseError as error:
+                if not is_wordless(str(error)):
+                    raise
+                found = (await self._store.get_async(key)).meta
+            return int(found["size"])
+
+        size: int = self._answer(path, known)
+        return size
 
     def blocks(self, path: str, size: int) -> Iterator[bytes]:
         """An object's bytes, block by block, of which each is waited for anew: the whole may take as long as it likes.
@@ -229,15 +274,16 @@ class Bucket:
             yield
         except (FileNotFoundError, BaseError) as error:
             text = str(error)
-            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
+            if isinstance(error, FileNotFoundError) and is_absent(text):
                 raise
             means = meaning(text)
             told = means.text.format(
                 what=what or "the folder",
-                field=self._field,
+                # Ceph's gateway says no more of it than that access is denied
+                expired=", or the session token has expired" if os.environ.get("AWS_SESSION_TOKEN") else "",
                 region=self._config.region,
                 endpoint=self._config.endpoint or "Amazon's endpoint",
-                credentials=self._credentials,
+                set=self._settings,
             )
             where = f" at {self._config.endpoint}" if self._config.endpoint else ""
             raise StageError(
@@ -283,9 +329,7 @@ class Bucket:
             return S3Store(self._name, **asking), S3Store(self._name, **sending)
         except (ValueError, BaseError) as error:
             wrong = (
-                f"ca.crt in {self._credentials} is no certificate: "
-                if authority and isinstance(error, ValueError)
-                else ""
+                f"{self._settings.authority} is no certificate: " if authority and isinstance(error, ValueError) else ""
             )
             raise StageError(
                 ExitCode.BAD_CONFIGURATION,

@@ -4,6 +4,7 @@ Pure, over the text of an error of obstore's: it has the answer's status and XML
 the store itself says in words is told with what it means.
 """
 
+import html
 import re
 from dataclasses import dataclass
 
@@ -27,8 +28,8 @@ class Meaning:
     Attributes:
         code: whether it is tried again, in another pod.
         reason: in the condition.
-        text: what is wrong and what to do, with the fields ``what`` (was asked about), ``field`` (of the object), ``region``,
-            ``endpoint`` and ``credentials``.
+        text: what is wrong and what to do, with the fields ``what`` (was asked about), ``expired`` (what may be the reason, where
+            keys can expire), ``region``, ``endpoint`` and ``set`` (a ``bucket.Settings``).
     """
 
     code: ExitCode
@@ -65,15 +66,15 @@ _MEANINGS: tuple[tuple[str, Meaning], ...] = (
     ),
     (
         r"ExpiredToken|TokenRefreshRequired",
-        _for_now("the keys have expired. The next pod takes them anew: see {credentials}"),
+        _for_now("the keys have expired. The next pod takes them anew: see {set.keys}"),
     ),
     (
         r"AuthorizationHeaderMalformed|PermanentRedirect|incorrectly configured region|IllegalLocationConstraint",
-        _wrong("the bucket is not in the region {region}; set {field}.region"),
+        _wrong("the bucket is not in the region {region}; set {set.region}"),
     ),
     (
         r"SecondLevelDomainForbidden|PathStyleDomainForbidden",
-        _wrong("it wants the bucket in the host's name; set {field}.addressing to VirtualHost"),
+        _wrong("it wants the bucket in the host's name; set {set.addressing}"),
     ),
     (
         r"performing POST REDACTED[\s\S]*(400 Bad Request|403 Forbidden)",
@@ -86,18 +87,38 @@ _MEANINGS: tuple[tuple[str, Meaning], ...] = (
     (
         _METADATA,
         _wrong(
-            "the pod has no credentials, or is refused them. Name them in {credentials}, or see placement.serviceAccountName"
+            "the pod has no credentials, or is refused them. Name them in {set.keys}, or see placement.serviceAccountName"
         ),
     ),
-    # A listing that is denied is a generic error
-    (r"403 Forbidden|401 Unauthorized|InvalidToken", _wrong("it does not let us at {what}; see {credentials}")),
+    # A listing that is denied is a generic error; and Versity's gateway knows no user with status 404
+    (
+        r"403 Forbidden|401 Unauthorized|InvalidToken|XAdminUserNotFound",
+        _wrong("it does not let us at {what}{expired}; see {set.keys}"),
+    ),
+    # As Go's servers and nginx answer a request without it
+    (
+        r"HTTP request (to an HTTPS server|was sent to HTTPS port)",
+        _wrong("it speaks TLS; begin {endpoint} with https://"),
+    ),
+    (r"InvalidContentType", _wrong("it speaks no TLS; begin {endpoint} with http://")),
     (
         r"UnknownIssuer",
-        _wrong("nobody whom the pod trusts signed its certificate; put the authority's into {credentials}, as ca.crt"),
+        _wrong("nobody whom the pod trusts signed its certificate; put the authority's into {set.authority}"),
     ),
     (r"invalid peer certificate|InvalidCertificate", _wrong("its certificate is not one for {endpoint}")),
     (
-        r"404 Not Found|405 Method Not Allowed|501 Not Implemented",
+        r"RequestTimeout|IncompleteBody|BadDigest|SHA256Mismatch",
+        _for_now("what was sent about {what} did not arrive whole"),
+    ),
+    (
+        r"<Code>NotImplemented<|400 Bad Request[\s\S]*<Code>",
+        _wrong(
+            "it takes no such request about {what}; see AWS_CHECKSUM_ALGORITHM, AWS_SERVER_SIDE_ENCRYPTION and AWS_SESSION_TOKEN in "
+            "placement.env and {set.keys}"
+        ),
+    ),
+    (
+        r"400 Bad Request|404 Not Found|405 Method Not Allowed|501 Not Implemented",
         _wrong("what answers at {endpoint} does not speak S3, or keeps another bucket"),
     ),
     (r"SlowDown|503 Service Unavailable|429 Too Many", _for_now("it has too much to do, and refused {what}")),
@@ -114,10 +135,21 @@ def meaning(text: str) -> Meaning:
     return next((found for words, found in _MEANINGS if re.search(words, text)), _OTHER)
 
 
+def is_absent(text: str) -> bool:
+    """Whether a "not found" is about the object, not about the bucket or who asks. Nobody puts what must be there already."""
+    code, asked = _CODE.search(text), _ASKED.search(text)
+    return not (code and re.search("Bucket|User", code[1])) and not (asked and asked[1] in {"PUT", "POST"})
+
+
+def is_wordless(text: str) -> bool:
+    """Whether a HEAD was refused for good: an answer to one has no words, and a GET would learn them."""
+    return re.search(r"performing HEAD [\s\S]*status code: (4(?!29)\d\d|501)\b", text) is not None
+
+
 def said(text: str) -> str:
     """What was asked and answered, how often and for how long, in one line."""
     words = [found[1] for pattern in (_ASKED, _STATUS, _CODE, _MESSAGE) if (found := pattern.search(text))]
-    told = ": ".join(word.strip() for word in words if word.strip()) or text.splitlines()[0]
+    told = html.unescape(": ".join(word.strip() for word in words if word.strip())) or text.splitlines()[0]
     if (tried := _TRIED.search(text)) is None:
         return told[:_SAID_LENGTH]
     number, unit, retries = tried[1], tried[2], int(tried[3] or 0)

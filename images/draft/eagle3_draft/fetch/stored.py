@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.files import files_of
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import BucketConfig, ExitCode, Fetched, StoredSource
+from eagle3_api.jobs import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ExitCode, Fetched, StoredSource
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket
+from eagle3_draft.bucket import Bucket, Settings
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.files import remove_partials, settle
 from eagle3_draft.progress import Progress
@@ -24,7 +24,13 @@ from eagle3_draft.stage import StageError
 #: Of the object, which names the address.
 FIELD = "draft.checkpoint"
 
-_CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL in placement.env"
+#: What a user sets of the store, which the object does not name otherwise.
+SETTINGS = Settings(
+    keys="AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL in placement.env",
+    authority=f"{BUCKET_AUTHORITY} in placement.env",
+    region="AWS_REGION in placement.env",
+    addressing=f"{BUCKET_ADDRESSING} to VirtualHost in placement.env",
+)
 
 #: Bytes of a manifest that are read at most: one of ours has some hundred.
 _MANIFEST_LIMIT = 1_000_000
@@ -34,15 +40,15 @@ def fetch(source: StoredSource) -> Fetched:
     """Fetch it, unless it is there.
 
     Raises:
-        StageError: the store lets us not in or cannot be reached (StorageUnavailable); it does not fit (StorageTooSmall); or what
-            lies there is not what the address says (CheckpointUnreadable).
+        StageError: the store lets us not in or cannot be reached (StorageUnavailable), or the environment names no way to it
+            (InvalidConfiguration); it does not fit (StorageTooSmall); or what lies there is not what the address says
+            (CheckpointUnreadable).
     """
     folder = Path(source.folder)
     if (manifest := artifacts.finished(folder, source.key)) is not None:
         return artifacts.numbers(folder, manifest, Fetched)
     url, _, name = source.address.rpartition("/")
-    region, endpoint = os.environ.get("AWS_REGION", "us-east-1"), os.environ.get("AWS_ENDPOINT_URL")
-    bucket = Bucket(BucketConfig(url=url, endpoint=endpoint, region=region), FIELD, _CREDENTIALS)
+    bucket = Bucket(_named_by_the_environment(url), FIELD, SETTINGS)
     listed = _manifest(bucket, name, source.address)
     wanted = files_of(file.path for file in listed.files)
     files = [file for file in listed.files if file.path in wanted]
@@ -74,10 +80,28 @@ def fetch(source: StoredSource) -> Fetched:
     return fetched
 
 
+def _named_by_the_environment(url: str) -> BucketConfig:
+    try:
+        return BucketConfig.model_validate(
+            {
+                "url": url,
+                "endpoint": os.environ.get("AWS_ENDPOINT_URL"),
+                "region": os.environ.get("AWS_REGION", "us-east-1"),
+                "addressing": os.environ.get(BUCKET_ADDRESSING),
+            }
+        )
+    except ValidationError:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"{FIELD}: {BUCKET_ADDRESSING} in placement.env is neither Path nor VirtualHost",
+        ) from None
+
+
 def _manifest(bucket: Bucket, name: str, address: str) -> Manifest:
     path = f"{name}/{MANIFEST}"
     try:
-        data = bucket.read(path) if bucket.size(path) <= _MANIFEST_LIMIT else b""
+        data = bucket.read_at_most(path, _MANIFEST_LIMIT) or b""
     except FileNotFoundError:
         raise _unreadable(address, f"there is no {MANIFEST}, so it was never published whole, or was deleted") from None
     if f"sha256-{hashlib.sha256(data).hexdigest()}" != name:
