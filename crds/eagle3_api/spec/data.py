@@ -95,7 +95,8 @@ class Data(Model):
         0.02,
         gt=0,
         le=0.5,
-        description="Share of the conversations kept out of training, by hash: they measure the draft and probe servers.",
+        description="Share of the conversations kept out of training, by a hash of their first question, so that no question is "
+        "on both sides: they measure the draft and probe servers.",
     )
     chat_template: Path | None = Field(None, description="A Jinja chat template that replaces the tokenizer's own.")
 

@@ -13,9 +13,9 @@ from unit.samples import FACTS
 #: Golden. A change here re-runs everybody's stages: raise the stage's version on purpose, or leave the key alone.
 GOLDEN = {
     "inspect": "d252a82b086c441c",
-    "extract": "7dafe42d423ce977",
-    "train": "ab8f9ca8f1dcdfc5",
-    "convert": "8bfd58bb9558df3e",
+    "extract": "f73477ff7e5c0842",
+    "train": "a3623607abf42cf5",
+    "convert": "d6a09bf269d71902",
     "plain": "c07b71625e3d7638",
     "draft": "f43e6abc4752e090",
 }

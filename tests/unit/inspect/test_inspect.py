@@ -147,6 +147,26 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def test_data_of_which_all_ask_the_same_are_refused_and_the_held_out_share_is_told_where_it_is_another(
+    world: World,
+) -> None:
+    def ask(same: int, others: int) -> None:
+        asked = ["hi there"] * same + [f"{number}" for number in range(others)]
+        talks = (
+            [{"role": "user", "content": one}, {"role": "assistant", "content": f"{i}"}] for i, one in enumerate(asked)
+        )
+        world.data.write_text("".join(json.dumps({"messages": one}) + "\n" for one in talks))
+
+    ask(100, 0)
+    world.refused(ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, "All open with the same question", "bring some that open")
+    ask(0, 100)
+    assert world.inspect().warnings == []
+    ask(40, 60)
+    data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.18)
+    (told,) = world.inspect(data=data).warnings
+    assert "are held out, not data.holdout's 18.0%" in told
+
+
 @pytest.mark.parametrize(
     ("changes", "parameters"),
     [

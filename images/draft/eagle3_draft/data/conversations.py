@@ -1,9 +1,8 @@
 """Reading conversations: JSON Lines, one ``{"messages": [{"role": ..., "content": ...}, ...]}`` a line (``forms`` has others).
 
-A conversation's digest, sha256 over the canonical JSON of its messages (and tools), decides everything that a shuffle would decide
-elsewhere, so that it does not depend on the order of the lines: its first half says whether the conversation is held
-out, its second half where it stands in the order, and with it whether ``maxSamples`` takes it. They are two halves
-because a sample that was drawn by the number that also splits would be all held out.
+A conversation's digest, sha256 over the canonical JSON of its messages (and tools), decides what a shuffle would decide elsewhere, so
+that it does not depend on the order of the lines: where the conversation stands in the order, and with it whether ``maxSamples``
+takes it. Whether it is held out another digest says, of what it opens with (``openings``).
 
 Where the target is to answer itself, the data's answers are not looked at: two conversations that differ in nothing else
 are then one. Nor is what follows a tool's result, for it answers a call of the data's.
@@ -18,13 +17,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, overload
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
-from eagle3_draft.data import forms
+from eagle3_draft.data import forms, openings
 from eagle3_draft.data.tools import Tool, listed
 from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
@@ -105,6 +105,7 @@ class Conversation:
 @dataclass(frozen=True, slots=True)
 class _Line:
     digest: bytes
+    opening: bytes
     offset: int
     tokens: int
     questions: int
@@ -189,12 +190,13 @@ class Conversations(Sequence[Conversation]):
         return cls(path, reading, lines, digest, dict(dropped), spelled_out)
 
     def held_out(self, share: float) -> list[bool]:
-        """Which conversations are kept out of training, in order; at least one if there are any.
+        """Which conversations are kept out of training, in order; at least one if there are any."""
+        return self.openings.held_out(share)
 
-        Args:
-            share: about so many of them.
-        """
-        return held_out([line.digest for line in self._lines], share)
+    @cached_property
+    def openings(self) -> openings.Openings:
+        """What they open with."""
+        return openings.Openings([line.opening for line in self._lines])
 
     def expected_tokens(self, max_length: int, answer_tokens: int = 0) -> int:
         """An estimate of their tokens that is rather too high, without a tokenizer.
@@ -224,15 +226,6 @@ class Conversations(Sequence[Conversation]):
             if conversation.digest == line.digest:
                 return conversation
         raise _unreadable(self.path, None, self.reading, "the file was changed while it was read")
-
-
-def held_out(digests: Sequence[bytes], share: float) -> list[bool]:
-    """Which of the conversations with these digests are kept out of training; at least one if there are any."""
-    marks = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]
-    chosen = [mark < share for mark in marks]
-    if marks and not any(chosen):
-        chosen[marks.index(min(marks))] = True
-    return chosen
 
 
 def _spelled_out(path: Path, reading: Reading) -> IO[bytes] | None:
@@ -269,9 +262,10 @@ def _lines(path: Path, source: Path, reading: Reading) -> Iterator[tuple[int, in
 
 
 def _line(conversation: Conversation, offset: int) -> _Line:
-    messages = conversation.messages
+    messages, digest = conversation.messages, conversation.digest
+    opening = openings.digests(messages) or digest[: openings.DIGEST_BYTES]
     questions = sum(message["role"] == "user" for message in messages)
-    return _Line(conversation.digest, offset, _tokens(conversation), questions)
+    return _Line(digest, opening, offset, _tokens(conversation), questions)
 
 
 def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Conversation:

@@ -24,6 +24,7 @@ class DataFacts:
         template_digest: of the chat template that it is rendered by.
         expected_tokens: of all conversations, as said or as estimated.
         end_tokens: by which the target ends an answer, where it answers itself.
+        warnings: what of them is not as one expects.
     """
 
     config: DataConfig
@@ -33,6 +34,7 @@ class DataFacts:
     template_digest: str
     expected_tokens: int
     end_tokens: list[int] | None
+    warnings: list[str]
 
 
 def read_data(config: DataConfig, target: Path) -> DataFacts:
@@ -55,7 +57,7 @@ def read_data(config: DataConfig, target: Path) -> DataFacts:
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
             f"{found.reading.field}: {found.path} has {len(found)} distinct conversations, of which {held_out} are held out; "
-            f"nothing is left to learn from. Left out: {left_out or 'none'}",
+            f"nothing is left to learn from. Left out: {left_out or 'none'}{_one_question(found)}",
         )
     answering = config.regenerate
     return DataFacts(
@@ -66,4 +68,14 @@ def read_data(config: DataConfig, target: Path) -> DataFacts:
         template,
         config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
         end_tokens(target) if answering else None,
+        found.openings.notes(config.holdout),
+    )
+
+
+def _one_question(found: Conversations) -> str:
+    """Where that is why nothing is left."""
+    if not len(found) == found.openings.most > 1:
+        return ""
+    return (
+        ". All open with the same question, which is either learned or measured with: bring some that open with another"
     )

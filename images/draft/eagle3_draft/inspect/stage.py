@@ -64,7 +64,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         checkpoint_digest=draft.checkpoint_digest,
         init_digest=draft.init_digest,
         fetched=config.fetched,
-        warnings=[*_warnings(config, target), *draft.warnings][:_WARNINGS],
+        warnings=[*_warnings(config, target), *(data.warnings if data else ()), *draft.warnings][:_WARNINGS],
     )
 
 

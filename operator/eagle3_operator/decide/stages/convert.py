@@ -45,4 +45,4 @@ def _config(context: Context, key: str) -> ConvertConfig:
     )
 
 
-CONVERT = Stage(StageName.CONVERT, 1, _inputs, _config)
+CONVERT = Stage(StageName.CONVERT, 2, _inputs, _config)

@@ -60,4 +60,4 @@ def _config(context: Context, key: str) -> ExtractConfig:
     )
 
 
-EXTRACT = Stage(StageName.EXTRACT, 1, _inputs, _config)
+EXTRACT = Stage(StageName.EXTRACT, 2, _inputs, _config)
