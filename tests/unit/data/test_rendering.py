@@ -15,6 +15,7 @@ from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer
 from eagle3_draft.data.spans import HISTORY_REWRITTEN, NO_ANSWER
 from eagle3_draft.data.template import TEMPLATE_REFUSED
+from eagle3_draft.data.tokenizer_files import template_day
 from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
 
@@ -184,6 +185,20 @@ def test_the_answer_and_its_end_are_the_assistants_and_nothing_else(
 ) -> None:
     expected = [before + TURNS[i]["content"] + after for i in (1, 3)]
     assert answers(Renderer(tokenizer, template, 4096), tokenizer, TURNS) == expected
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML_MARKED], ids=["compared", "marked"])
+def test_a_template_that_asks_what_day_it_is_is_told_the_same_day_every_day(template: str) -> None:
+    """A run that goes on tomorrow finds its shards and its answers by the tokens of today."""
+    asking = (
+        "{%- macro day() %}{{ strftime_now('%d %b %Y') }}{% endmacro -%}"
+        "<|im_start|>system\n{{ day() }}, {{ strftime_now('%Y-%m-%d') }}<|im_end|>\n" + template
+    )
+    renderer = Renderer(BYTES, asking, 4096)
+    said = "<|im_start|>system\n15 Jun 2026, 2026-06-15<|im_end|>\n"
+    for ids in (renderer.prompt(TURNS[:1]), list(renderer.conversation(TURNS).input_ids)):
+        assert str(BYTES.decode(ids, skip_special_tokens=False)).startswith(said)
+    assert (template_day(asking), template_day(template)) == ("2026-06-15", None)
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ def test_the_manifest_says_what_the_features_are_and_were_made_from(world: World
     assert features.train[0].hidden.dtype == torch.bfloat16
     made_from = features.manifest.made_from
     assert (made_from["target"], made_from["data"]) == (config.target_digest, config.data_digest)
-    assert "engine" not in made_from
+    assert not {"engine", "templateDay"} & made_from.keys()
     assert made_from["chatTemplate"] == template_digest(TEMPLATE) == numbers["chat_template_digest"]
     assert numbers["tokenizer_digest"] == tokenizer_digest(world.target)
     provenance = features.manifest.provenance
@@ -287,7 +287,7 @@ def test_the_template_that_rendered_the_conversations_is_kept_though_the_objects
     world: World,
 ) -> None:
     own = world.folder / "own.jinja"
-    own.write_text(text := TEMPLATE + "{# häßlich #}\n")
+    own.write_text(text := TEMPLATE + "{# häßlich #}{{ strftime_now('') }}\n")
     run(
         world.config(data=DataConfig(conversations=str(world.data), max_length=64, holdout=0.2, chat_template=str(own)))
     )
@@ -295,7 +295,11 @@ def test_the_template_that_rendered_the_conversations_is_kept_though_the_objects
     folder = world.folder / "features"
     assert artifacts.verified(folder, "chat_template.jinja").read_text() == text
     of_file = artifacts.read(folder).file("chat_template.jinja")
-    assert of_file.sha256 == artifacts.read(folder).made_from["chatTemplate"]
+    made_from = artifacts.read(folder).made_from
+    assert of_file.sha256 == made_from["chatTemplate"]
+    assert made_from["templateDay"] == "2026-06-15"  # it asks what day it is
+    prompts = artifacts.verified(folder, "prompts.jsonl").read_text().splitlines()
+    assert {json.loads(line)["day"] for line in prompts} == {"2026-06-15"}
 
 
 def test_prompts_are_held_out_conversations_up_to_the_assistants_last_turn(world: World) -> None:

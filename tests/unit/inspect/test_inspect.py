@@ -31,6 +31,8 @@ from eagle3_draft.stage import StageError
 from published import files
 from published.shapes import shapes
 
+#: It asks what day it is.
+TEMPLATE = "{{ strftime_now('') }}{{ messages }}"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 32,
@@ -68,7 +70,7 @@ class World:
         self.target.mkdir()
         self.configure(LLAMA)
         (self.target / "tokenizer.json").write_text("{}")
-        (self.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+        (self.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
         self.data = folder / "train.jsonl"
         self.talk(100)
         self.features = folder / "features"
@@ -128,6 +130,7 @@ class World:
             target_digest=facts.target_digest,
             data_digest=facts.data_digest or "",
             chat_template_digest=facts.chat_template_digest or "",
+            template_day="2026-06-15",
             layers=facts.auxiliary_layers,
             dtype="bf16",
             teacher="LastState",
@@ -411,7 +414,7 @@ def test_a_target_without_a_chat_template_needs_one_in_the_object(world: World, 
 
 def test_templates_are_found_as_transformers_finds_them(world: World) -> None:
     text = world.inspect().chat_template_digest
-    named = [{"name": "tool_use", "template": "?"}, {"name": "default", "template": "{{ messages }}"}]
+    named = [{"name": "tool_use", "template": "?"}, {"name": "default", "template": TEMPLATE}]
     (world.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert world.inspect().chat_template_digest == text
     (world.target / "chat_template.jinja").write_text("file")

@@ -337,6 +337,19 @@ def test_a_server_is_warmed_up_by_as_many_requests_together_as_are_timed(server:
     assert not together.broken
 
 
+@pytest.mark.parametrize(("tokens", "ids"), [(7, None), (3, [PROMPTS[0][0], 9, PROMPTS[0][2]])])
+def test_a_template_that_says_what_day_it_is_is_no_other_one_because_it_is_another_day_today(
+    server: FaultyServer, prompts: Path, tokens: int, ids: list[int] | None
+) -> None:
+    server.chat_tokens, server.chat_ids = tokens, ids
+    lines = [json.loads(line) | {"day": "2026-06-15"} for line in (prompts / "prompts.jsonl").read_text().splitlines()]
+    (prompts / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = config(server, prompts)
+    assert probe.run(made).template_mismatch == ""
+    report = json.loads(artifacts.verified(Path(made.folder), "report.json").read_text())
+    assert "which was 2026-06-15 for training" in report["templateUnknown"]
+
+
 def test_a_server_without_a_chat_template_has_none_to_differ(server: FaultyServer, prompts: Path) -> None:
     made = config(server, prompts)
     assert probe.run(made).template_mismatch == ""

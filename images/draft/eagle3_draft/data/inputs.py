@@ -26,6 +26,7 @@ def extraction_inputs(
     target_digest: str,
     data_digest: str,
     chat_template_digest: str,
+    template_day: str | None = None,
     layers: Sequence[int],
     dtype: FeatureDtype,
     teacher: TeacherKind,
@@ -35,6 +36,7 @@ def extraction_inputs(
     """By name, as text; two extractions with the same inputs have the same output.
 
     Args:
+        template_day: what day it is by the template, if it asks.
         engine: the server's flags that change what the target computes (``numeric_arguments``).
     """
     answering = {} if data.regenerate is None else data.regenerate.to_json() | {"endTokens": list(end_tokens)}
@@ -42,6 +44,7 @@ def extraction_inputs(
         "target": target_digest,
         "data": data_digest,
         "chatTemplate": chat_template_digest,
+        **({"templateDay": template_day} if template_day is not None else {}),
         "layers": json.dumps(list(layers)),
         "dtype": dtype,
         "teacher": teacher,

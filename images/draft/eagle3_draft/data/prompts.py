@@ -1,7 +1,8 @@
 """The probe's prompts: held-out conversations up to where the assistant would answer last.
 
 They travel with the artifacts, from Extract's to Convert's, as JSON Lines; a line has ``messages``, ``tools`` where the
-conversation has them, and the same as ``input_ids``, rendered with the generation prompt.
+conversation has them, the same as ``input_ids``, rendered with the generation prompt, and the ``day`` that it was then, if the
+template says one.
 """
 
 import json
@@ -38,7 +39,8 @@ def collect(conversations: Iterable[Conversation], renderer: Renderer, max_lengt
             continue
         if len(ids) <= max_length:
             tools = {"tools": conversation.tools} if conversation.tools else {}
-            found.append({"messages": messages, **tools, "input_ids": ids})
+            day = {"day": renderer.day} if renderer.day else {}
+            found.append({"messages": messages, **tools, "input_ids": ids, **day})
     return found
 
 

@@ -19,6 +19,7 @@ from eagle3_draft.data import call_ids, spans
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.spans import NO_ANSWER, Span
 from eagle3_draft.data.template import CALLS_REFUSED, Template
+from eagle3_draft.data.tokenizer_files import template_day
 from eagle3_draft.data.tools import Tool, served
 from eagle3_draft.stage import StageError
 
@@ -57,6 +58,7 @@ class Renderer:
 
     Attributes:
         max_length: as given.
+        day: that it always is, where the template says what day it is.
         takes_reasoning: the template asks for an answer's reasoning in a field of its own.
 
     Raises:
@@ -68,6 +70,7 @@ class Renderer:
         self._template = Template(tokenizer, template)
         self._for_tools = _for_tools(tokenizer, template) or self._template
         self.max_length = max_length
+        self.day = template_day(template)
         self.takes_reasoning = "reasoning_content" in template
         # Only a fast tokenizer knows which characters a token came from
         self._has_offsets = bool(tokenizer.is_fast)

@@ -10,6 +10,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.conversations import Message, UnusableError
+from eagle3_draft.data.tokenizer_files import ASKS_FOR_TODAY, TODAY, template_day
 from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
 
@@ -48,6 +49,7 @@ class Template:
     def __init__(self, tokenizer: Any, jinja: str) -> None:
         self._tokenizer = tokenizer
         self._jinja = jinja
+        self._given = {ASKS_FOR_TODAY: TODAY.strftime} if template_day(jinja) else {}
         special = {*tokenizer.all_special_tokens} | {
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         }
@@ -153,6 +155,7 @@ class Template:
             chat_template=jinja or self._jinja,
             tokenize=False,
             add_generation_prompt=answer_follows,
+            **self._given,
         )
         return text if isinstance(text, str) else text[0]
 

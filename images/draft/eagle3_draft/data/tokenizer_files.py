@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
+
+#: By which a template asks what day it is: a function that transformers give it.
+ASKS_FOR_TODAY = "strftime_now"
+
+#: What it is told here. A server tells each day another, but what is stored must come out the same for a run that goes on with it
+#: tomorrow, and for every pod that shares the work.
+TODAY = date(2026, 6, 15)
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 _SETTINGS = (
@@ -132,6 +140,11 @@ def _settings(target: Path, file: str) -> dict[str, Any]:
 def template_digest(template: str) -> str:
     """sha256 of a chat template."""
     return hashlib.sha256(template.encode()).hexdigest()
+
+
+def template_day(template: str) -> str | None:
+    """What day it is by a chat template that asks, in ISO 8601."""
+    return TODAY.isoformat() if ASKS_FOR_TODAY in template else None
 
 
 def _missing(message: str) -> StageError:

@@ -98,6 +98,7 @@ class Inputs:
             target_digest=config.target_digest,
             data_digest=config.data_digest,
             chat_template_digest=self.template_digest,
+            template_day=self.renderer.day,
             layers=config.layers,
             dtype=config.dtype,
             end_tokens=config.end_tokens or (),

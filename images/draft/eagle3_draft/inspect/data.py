@@ -7,7 +7,7 @@ from pathlib import Path
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
 from eagle3_draft.data.conversations import Conversations
-from eagle3_draft.data.tokenizer_files import chat_template, template_digest
+from eagle3_draft.data.tokenizer_files import chat_template, template_day, template_digest
 from eagle3_draft.inspect.target import end_tokens
 from eagle3_draft.stage import StageError
 
@@ -22,6 +22,7 @@ class DataFacts:
         held_out: how many of them measure the draft.
         digest: of the file.
         template_digest: of the chat template that it is rendered by.
+        template_day: what day it is by that, if it asks.
         expected_tokens: of all conversations, as said or as estimated.
         end_tokens: by which the target ends an answer, where it answers itself.
         warnings: what of them is not as one expects.
@@ -32,6 +33,7 @@ class DataFacts:
     held_out: int
     digest: str
     template_digest: str
+    template_day: str | None
     expected_tokens: int
     end_tokens: list[int] | None
     warnings: list[str]
@@ -48,7 +50,7 @@ def read_data(config: DataConfig, target: Path) -> DataFacts:
         StageError: they cannot be read, or nothing is left to learn from (NoUsableData).
     """
     override = Path(config.chat_template) if config.chat_template else None
-    template = template_digest(chat_template(target, override))
+    template = chat_template(target, override)
     found = Conversations.of(config)
     held_out = sum(found.held_out(config.holdout))
     if held_out == len(found):
@@ -65,7 +67,8 @@ def read_data(config: DataConfig, target: Path) -> DataFacts:
         len(found),
         held_out,
         found.sha256,
-        template,
+        template_digest(template),
+        template_day(template),
         config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
         end_tokens(target) if answering else None,
         found.openings.notes(config.holdout),

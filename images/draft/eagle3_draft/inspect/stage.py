@@ -107,6 +107,7 @@ def _features(
         target_digest=target.digest,
         data_digest=data.digest,
         chat_template_digest=data.template_digest,
+        template_day=data.template_day,
         layers=layers,
         dtype=dtype,
         end_tokens=data.end_tokens or (),

@@ -18,6 +18,7 @@ class _Line(Model):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = Field(default_factory=list)
     input_ids: list[int] = Field(min_length=1)
+    day: str | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Prompt:
     input_ids: list[int]
     #: That the request offers.
     tools: list[dict[str, Any]] = field(default_factory=list)
+    #: That is said in them, where the chat template says what day it is.
+    day: str | None = None
 
 
 def load(folder: Path, digest: str) -> list[Prompt]:
@@ -57,7 +60,7 @@ def load(folder: Path, digest: str) -> list[Prompt]:
         raise _corrupt(path, str(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
     if not lines:
         raise _corrupt(path, "it holds no prompt")
-    return [Prompt(index, line.messages, line.input_ids, line.tools) for index, line in enumerate(lines)]
+    return [Prompt(index, line.messages, line.input_ids, line.tools, line.day) for index, line in enumerate(lines)]
 
 
 def select(prompts: list[Prompt], *, count: int, room: int | None) -> list[Prompt]:

@@ -28,7 +28,7 @@ from eagle3_draft.probe import arguments, lossless, measure, prompts
 from eagle3_draft.probe.lossless import Answer, Deviation
 from eagle3_draft.probe.measure import Latency, Throughput
 from eagle3_draft.probe.prompts import Prompt
-from eagle3_draft.probe.server import Counters, Server
+from eagle3_draft.probe.server import Counters, Rendered, Server
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
 
@@ -232,24 +232,33 @@ class _Requests:
             if isinstance(rendered, str):
                 return _Template(unknown=rendered)
             self._count(1)
-            if rendered.tokens != len(prompt.input_ids):
-                return _Template(
-                    mismatch=f"a held-out conversation has {rendered.tokens} tokens by the server's own chat template and "
-                    f"{len(prompt.input_ids)} as it was rendered for training"
-                )
-            if rendered.ids is not None and rendered.ids != prompt.input_ids:
-                pairs = zip(rendered.ids, prompt.input_ids, strict=True)
-                first = next(place for place, (served, learnt) in enumerate(pairs) if served != learnt)
-                return _Template(
-                    mismatch=f"token {first} of a held-out conversation is {rendered.ids[first]} by the server's own chat "
-                    f"template and {prompt.input_ids[first]} as it was rendered for training"
-                )
+            if not (mismatch := _mismatch(rendered, prompt.input_ids)):
+                continue
+            if prompt.day is not None:
+                return _Template(unknown=f"the template says what day it is, which was {prompt.day} for training")
+            return _Template(mismatch=mismatch)
         return _Template()
 
     def _count(self, tokens: int) -> None:
         self.requests += 1
         self.tokens += tokens
         self._progress.update(self.requests)
+
+
+def _mismatch(rendered: Rendered, learnt: list[int]) -> str:
+    """How what the server's own chat template made of a conversation differs from what was learned; empty where it does not."""
+    if rendered.tokens != len(learnt):
+        return (
+            f"a held-out conversation has {rendered.tokens} tokens by the server's own chat template and {len(learnt)} as it "
+            "was rendered for training"
+        )
+    if rendered.ids is None or rendered.ids == learnt:
+        return ""
+    first = next(place for place, (one, other) in enumerate(zip(rendered.ids, learnt, strict=True)) if one != other)
+    return (
+        f"token {first} of a held-out conversation is {rendered.ids[first]} by the server's own chat template and "
+        f"{learnt[first]} as it was rendered for training"
+    )
 
 
 def _below_the_best(position: dict[int, float]) -> dict[int, float]:
