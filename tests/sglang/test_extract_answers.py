@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, SamplingDefaults
 from eagle3_api.spec import Regenerate
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.features import Features, Sample
@@ -84,14 +84,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Answered:
-    """Extractions in which the target answered, by one engine: at temperature 0, and drawn four times, once with another seed
-    and once of the likeliest tokens alone."""
+    """Extractions in which the target answered, by one engine: at temperature 0, and drawn five times, once with another seed and
+    twice of the likeliest tokens alone, as the object says or as the target's own defaults do."""
 
     greedy: ExtractConfig
     drawn: ExtractConfig
     again: ExtractConfig
     otherwise: ExtractConfig
     narrow: ExtractConfig
+    by_default: ExtractConfig
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def answered(tiny: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("answered")
     asked = Extraction(folder, tiny / "models" / "tiny-target", data)
 
-    def config(name: str, samples: int, **how: Any) -> ExtractConfig:
+    def config(name: str, samples: int, defaults: SamplingDefaults | None = None, **how: Any) -> ExtractConfig:
         of_data = DataConfig(
             conversations=str(data),
             max_length=256,
@@ -111,6 +112,7 @@ def answered(tiny: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
             data=of_data,
             folder=str(folder / name),
             end_tokens=end_tokens(asked.target),
+            sampling_defaults=defaults,
             arguments=[*SERVE_ARGUMENTS, "--enable-deterministic-inference"],
         )
 
@@ -120,6 +122,7 @@ def answered(tiny: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
         config("again", 4, temperature=0.8),
         config("otherwise", 4, temperature=0.8, seed=1),
         config("narrow", 4, temperature=0.8, top_p=1e-6),
+        config("by-default", 4, SamplingDefaults(top_k=1), temperature=0.8),
     )
     files = []
     for name, of_one in vars(all_of_them).items():
@@ -151,7 +154,7 @@ def test_answers_that_are_drawn_are_drawn_the_same_by_the_same_seed_and_recorded
     assert drawn == again
     assert drawn.keys() == otherwise.keys() < greedy.keys()
     assert drawn != otherwise
-    assert drawn != narrow == {digest: greedy[digest] for digest in drawn}
+    assert drawn != narrow == answers(answered.by_default) == {digest: greedy[digest] for digest in drawn}
     features = Features.open(Path(answered.otherwise.folder))
     how = json.loads(features.manifest.made_from["regenerate"])
     assert (how["temperature"], how["seed"]) == (0.8, 1)

@@ -21,9 +21,9 @@ from eagle3_api.jobs.contract import (
     StageName,
 )
 from eagle3_api.jobs.convert import ConvertConfig, ConvertResult
-from eagle3_api.jobs.data import DataConfig
+from eagle3_api.jobs.data import DataConfig, SamplingDefaults
 from eagle3_api.jobs.envelope import JobConfig, JobEnvelope
-from eagle3_api.jobs.extract import ExtractConfig, ExtractResult
+from eagle3_api.jobs.extract import ExtractConfig, ExtractResult, cut_warning
 from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset, HubSource, StoredSource
 from eagle3_api.jobs.hook import HookConfig
 from eagle3_api.jobs.inspect import Facts, InspectConfig
@@ -76,10 +76,12 @@ __all__ = [
     "PublishResult",
     "Report",
     "Result",
+    "SamplingDefaults",
     "StageName",
     "Stored",
     "StoredSource",
     "TrainConfig",
     "TrainResult",
+    "cut_warning",
     "result_of",
 ]

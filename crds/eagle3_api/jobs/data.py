@@ -6,6 +6,18 @@ from eagle3_api.base import Model
 from eagle3_api.spec.data import Regenerate
 
 
+class SamplingDefaults(Model):
+    """What a target's ``generation_config.json`` says of drawing its tokens, beside temperature and top_p, which the object says. A
+    server draws so for requests that do not say it; without a value nothing is done.
+    """
+
+    top_k: int | None = Field(None, description="From so many tokens.")
+    min_p: float | None = Field(
+        None, description="From those of at least this part of the likeliest one's probability."
+    )
+    repetition_penalty: float | None = Field(None, description="By which tokens that were said are made less likely.")
+
+
 class DataConfig(Model):
     """What ``spec.data`` says, as the data plane needs it."""
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from eagle3_api.base import Model
 from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.jobs.contract import ObjectReference
-from eagle3_api.jobs.data import DataConfig
+from eagle3_api.jobs.data import DataConfig, SamplingDefaults
 from eagle3_api.jobs.fetch import FetchResult
 from eagle3_api.jobs.storage import ObjectStoreConfig
 from eagle3_api.spec.draft import Attention
@@ -74,6 +74,9 @@ class Facts(Model):
     end_tokens: list[int] | None = Field(
         None,
         description="With which the target ends an answer, as far as its configuration says; if it answers itself.",
+    )
+    sampling_defaults: SamplingDefaults | None = Field(
+        None, description="Of the target's generation_config.json, if it answers itself and its server follows them."
     )
     checkpoint_digest: str | None = None
     init_digest: str | None = Field(None, description="Of draft.initFrom, as checkpoint_digest.")

@@ -23,7 +23,14 @@ from eagle3_api.sglang.drafts import (
     adaptive_tier,
     draft_attention_backend,
 )
-from eagle3_api.sglang.flags import NUMERIC_FLAGS, OWNED_FLAGS, UNSUPPORTED_FLAGS, flag_values, numeric_arguments
+from eagle3_api.sglang.flags import (
+    IGNORES_DEFAULTS,
+    NUMERIC_FLAGS,
+    OWNED_FLAGS,
+    UNSUPPORTED_FLAGS,
+    flag_values,
+    numeric_arguments,
+)
 from eagle3_api.sglang.layers import (
     EMBEDDING_SINCE,
     KNOWN_TARGETS,
@@ -48,6 +55,7 @@ __all__ = [
     "DEEPER_SINCE",
     "EMBEDDING_SINCE",
     "FC_NORM_SINCE",
+    "IGNORES_DEFAULTS",
     "KNOWN_TARGETS",
     "LATENT_ATTENTION",
     "LATENT_DRAFT",

@@ -82,10 +82,14 @@ NUMERIC_FLAGS = frozenset(
         "--revision",
         "--rl-on-policy-target",
         "--rl-quant-profile",
+        "--sampling-defaults",
         "--torchao-config",
         "--triton-attention-reduce-in-fp32",
     }
 )
+
+#: One of them by which a server does not follow the target's generation_config.json.
+IGNORES_DEFAULTS = "--sampling-defaults openai"
 
 #: What these flags say where they leave the choice to the checkpoint, as they do where they are not given.
 _UNSAID = "auto"

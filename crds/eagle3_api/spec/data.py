@@ -16,14 +16,19 @@ class Regenerate(Model):
         True, description="Whether it does. Without this section it does not, unless the data is prompts."
     )
     temperature: float = Field(
-        0.0, ge=0, le=2, description="Of its answers; 0 takes the likeliest token. Best what your clients ask for."
+        0.0,
+        ge=0,
+        le=2,
+        description="Of its answers; 0 takes the likeliest token. Best what your clients ask for. Beside it and topP the target's "
+        "generation_config.json holds (top_k, min_p, repetition_penalty), as for your clients.",
     )
     top_p: float = Field(1.0, gt=0, le=1, description="Share of the probability that an answer's token is drawn from.")
     max_tokens: int = Field(
         1024,
         ge=1,
         le=1_048_576,
-        description="Tokens of an answer, reasoning included. One that is cut is learned from, without an end.",
+        description="Tokens of an answer, reasoning included: a target that reasons needs thousands. One that is cut is learned "
+        "from, without an end.",
     )
     seed: int = Field(
         0,

@@ -24,11 +24,15 @@ class Progress:
         unit: what is counted, in plural ("tokens").
         clock: seconds since the epoch.
         out: where the lines go; standard output unless given.
+
+    Attributes:
+        warning: that every further line ends with.
     """
 
     def __init__(
         self, total: float, unit: str, *, clock: Callable[[], float] = time.time, out: TextIO | None = None
     ) -> None:
+        self.warning = ""
         self._total = total
         self._unit = unit
         self._clock = clock
@@ -61,10 +65,11 @@ class Progress:
             return
         self._printed = now
         self._complete = self._complete or completes
+        told = message or f"{done:,.0f} of {self._total:,.0f} {self._unit}"
         line = jobs.Progress(
             done=round(min(1.0, max(0.0, done / self._total)), 4) if self._total > 0 else 1.0,
             seconds_left=self._seconds_left(now, done, since=self._first),
-            message=message or f"{done:,.0f} of {self._total:,.0f} {self._unit}",
+            message=f"{told}; {self.warning}" if self.warning else told,
             time=now,
         )
         print(line.dump(), file=self._out or sys.stdout, flush=True)

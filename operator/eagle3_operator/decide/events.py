@@ -1,6 +1,7 @@
 """The Events of transitions: what happened between two statuses, in a sentence each for ``kubectl describe``."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import EventReason, Reason, Type
@@ -61,7 +62,8 @@ def _stage_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus, spec: Eag
             what = f"Job {stage.job}{_plan(stage, after.resolved, spec)}" if stage.job else stage.message
             made.append(Event("Normal", EventReason(f"{title}Started"), what))
         elif stage.state is StageState.SUCCEEDED and stage.job is not None:
-            made.append(Event("Normal", EventReason(f"{title}Succeeded"), _outcome(stage, spec)))
+            kind: Literal["Normal", "Warning"] = "Warning" if _is_warned_of(stage) else "Normal"
+            made.append(Event(kind, EventReason(f"{title}Succeeded"), _outcome(stage, spec)))
         elif stage.state is StageState.FAILED:
             made.append(Event("Warning", EventReason(f"{title}Failed"), f"{stage.reason}: {stage.message}"))
     return made
@@ -98,6 +100,10 @@ def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
     seconds = extraction_seconds(facts.expected_tokens, size, gpus=extract.gpus, pods=extract.shards, answers=answers)
     # Of less than that, most is the start of the engine, which this does not count
     return f", about {times.duration(seconds)} on H200s" if seconds >= 60 else ""
+
+
+def _is_warned_of(stage: StageStatus) -> bool:
+    return stage.name is StageName.EXTRACT and bool(ExtractResult.model_validate(stage.result).warning)
 
 
 def _outcome(stage: StageStatus, spec: Eagle3DraftSpec) -> str:
@@ -145,9 +151,8 @@ def _extracted(result: ExtractResult) -> str:
         )
     if result.answers is None:
         return told
-    return (
-        f"{told}; {_count(result.answers, 'answer')} of the target's own, {result.cut_answers} of them cut by a length"
-    )
+    told += f"; {_count(result.answers, 'answer')} of the target's own, {result.cut_answers} of them cut by a length"
+    return f"{told}: {result.warning}" if result.warning else told
 
 
 def _trained(result: TrainResult, spec: Eagle3DraftSpec) -> str:

@@ -142,6 +142,16 @@ def test_the_end_of_an_extraction_tells_what_was_dropped_and_what_was_cut() -> N
     )
 
 
+@pytest.mark.parametrize(("cut", "kind"), [(150, "Normal"), (480, "Warning")])
+def test_the_end_of_an_extraction_warns_where_a_length_cut_many_answers(cut: int, kind: str) -> None:
+    answered = EXTRACTED.model_copy(update={"answers": 1000, "cut_answers": cut})
+    world = World().settle().finish("inspect").finish("extract", answered)
+    told = next(event for event in world.events if event.reason == "ExtractSucceeded")
+    assert told.type == kind
+    assert f"1000 answers of the target's own, {cut} of them cut by a length" in told.message
+    assert ("48% of the answers" in told.message and "raise data.regenerate.maxTokens" in told.message) is (cut == 480)
+
+
 def test_a_finished_stage_is_not_run_again_when_its_job_is_gone() -> None:
     world = World().settle().finish("inspect").finish("extract")
     world._delete("Job", world.job("extract").name)

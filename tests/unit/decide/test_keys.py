@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_api.jobs import ExtractConfig, StageName
+from eagle3_api.jobs import ExtractConfig, SamplingDefaults, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.stages import Attempts, after_inspection, inspect
@@ -126,6 +126,18 @@ def test_answers_of_the_targets_own_are_other_data() -> None:
     assert keys(World().edit(data={"regenerate": {"enabled": True, "topP": 1.0, "seed": 0}})) == own
     prompts = World().edit(data={"conversations": None, "prompts": "/data/train.jsonl"})
     assert keys(prompts)["extract"] == own["extract"]
+
+
+def test_how_a_target_draws_its_answers_by_itself_makes_other_features() -> None:
+    obj = World().edit(data={"regenerate": {"temperature": 0.7}}).obj
+
+    def extracted(defaults: SamplingDefaults | None) -> ExtractConfig:
+        facts = FACTS.model_copy(update={"sampling_defaults": defaults})
+        links = after_inspection(obj, facts, Attempts())
+        return next(link.config for link in links if isinstance(link.config, ExtractConfig))
+
+    assert extracted(None).key != extracted(SamplingDefaults(top_k=20)).key
+    assert extracted(SamplingDefaults(top_k=20)).sampling_defaults == SamplingDefaults(top_k=20)
 
 
 def test_replicas_policy_and_patience_are_no_new_way_of_serving() -> None:

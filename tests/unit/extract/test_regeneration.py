@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig
+from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, Progress, SamplingDefaults
 from eagle3_api.spec import Regenerate
 from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
@@ -134,6 +134,18 @@ def test_the_report_counts_answers_and_those_that_a_length_cut(world: Asking) ->
     assert result.supervised_tokens == sum(len(ids) for ids in spoken)
 
 
+@pytest.mark.parametrize(("ends", "told"), [(ENDS, True), (list(range(64)), False)])
+def test_that_a_length_cuts_many_answers_is_told_while_it_runs_and_at_the_end(
+    world: Asking, capsys: pytest.CaptureFixture[str], ends: list[int], told: bool
+) -> None:
+    """A target that reasons says what it came to behind its reasoning, and a draft would never see it."""
+    result = run(world.asking(max_tokens=2, end_tokens=ends))
+    assert ("raise data.regenerate.maxTokens" in result.warning) is told
+    last = Progress.last(capsys.readouterr().out)
+    assert last is not None
+    assert ("of the first 24 conversations" in last.message) is told
+
+
 def test_answers_lie_beside_the_part_with_their_tokens_and_their_text(world: Asking) -> None:
     run(world.asking())
     folder = world.folder / "features"
@@ -207,9 +219,10 @@ def test_prompts_are_questions_that_need_no_answer(world: Asking) -> None:
 
 
 def test_what_is_drawn_is_drawn_the_same_again_and_is_not_what_is_likeliest(world: Asking) -> None:
-    def spoken(name: str, temperature: float, top_p: float = 1.0) -> list[list[int]]:
+    def spoken(name: str, temperature: float, top_p: float = 1.0, **defaults: Any) -> list[list[int]]:
         made = world.other(name)
-        run(made.asking(temperature=temperature, top_p=top_p))
+        of_target = SamplingDefaults(**defaults) if defaults else None
+        run(made.asking(temperature=temperature, top_p=top_p, sampling_defaults=of_target))
         return [sample.input_ids.tolist() for sample in every(made.features())]
 
     drawn = spoken("drawn", 1.5)
@@ -217,6 +230,8 @@ def test_what_is_drawn_is_drawn_the_same_again_and_is_not_what_is_likeliest(worl
     likeliest = spoken("likeliest", 0.0)
     assert likeliest != drawn
     assert spoken("of the likeliest alone", 1.5, top_p=1e-6) == likeliest
+    assert spoken("of one, by the target's defaults", 1.5, top_k=1) == likeliest
+    assert spoken("not again, by the target's defaults", 0.0, repetition_penalty=1e6) != likeliest
 
 
 def test_questions_that_are_all_too_long_are_no_data(world: Asking) -> None:

@@ -150,6 +150,26 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def test_the_defaults_by_which_a_server_draws_are_read_where_the_target_answers_and_its_server_follows_them(
+    world: World,
+) -> None:
+    said = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05}
+    (world.target / "generation_config.json").write_text(json.dumps(said))
+
+    def read(temperature: float, **changes: Any) -> dict[str, object] | None:
+        regenerate = Regenerate(temperature=temperature)
+        data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1, regenerate=regenerate)
+        found = world.inspect(data=data, **changes).sampling_defaults
+        return found.to_json() if found is not None else None
+
+    assert read(0.6) == {"topK": 20, "repetitionPenalty": 1.05}
+    assert read(0) == {"repetitionPenalty": 1.05}
+    assert read(0.6, engine=["--sampling-defaults openai"]) is None
+    assert world.inspect().sampling_defaults is None
+    (world.target / "generation_config.json").write_text(json.dumps({**said, "repetition_penalty": 1.0}))
+    assert read(0) is None
+
+
 def test_data_of_which_all_ask_the_same_are_refused_and_the_held_out_share_is_told_where_it_is_another(
     world: World,
 ) -> None:

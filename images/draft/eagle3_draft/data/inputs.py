@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from eagle3_api.features import FeatureDtype, TeacherKind
-from eagle3_api.jobs import DataConfig
+from eagle3_api.jobs import DataConfig, SamplingDefaults
 
 #: Before the names of an extraction's inputs, in the manifest of a training from it: the features may be gone by then.
 _INHERITED = "extraction."
@@ -31,15 +31,19 @@ def extraction_inputs(
     dtype: FeatureDtype,
     teacher: TeacherKind,
     end_tokens: Sequence[int] = (),
+    sampling_defaults: SamplingDefaults | None = None,
     engine: Sequence[str] = (),
 ) -> dict[str, str]:
     """By name, as text; two extractions with the same inputs have the same output.
 
     Args:
         template_day: what day it is by the template, if it asks.
+        sampling_defaults: of the target, where it answers itself.
         engine: the server's flags that change what the target computes (``numeric_arguments``).
     """
     answering = {} if data.regenerate is None else data.regenerate.to_json() | {"endTokens": list(end_tokens)}
+    if sampling_defaults is not None:
+        answering |= sampling_defaults.to_json()
     return {
         "target": target_digest,
         "data": data_digest,

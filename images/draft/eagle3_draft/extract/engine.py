@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from eagle3_api.jobs import SamplingDefaults
 from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.features import Teaching
 
@@ -34,12 +35,19 @@ class Sampling:
         top_p: share of the probability that a token is drawn from.
         seed: from which each answer has its own.
         end_tokens: each of them ends an answer.
+        defaults: of the target.
     """
 
     temperature: float
     top_p: float
     seed: int
     end_tokens: tuple[int, ...]
+    defaults: SamplingDefaults | None = None
+
+    @property
+    def of_target(self) -> dict[str, float]:
+        """The defaults by name, as both engines call them."""
+        return self.defaults.model_dump(exclude_none=True) if self.defaults is not None else {}
 
 
 class Asker(Protocol):

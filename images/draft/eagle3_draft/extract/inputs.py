@@ -102,6 +102,7 @@ class Inputs:
             layers=config.layers,
             dtype=config.dtype,
             end_tokens=config.end_tokens or (),
+            sampling_defaults=config.sampling_defaults,
             teacher=config.teacher,
             engine=numeric_arguments(config.arguments),
         )

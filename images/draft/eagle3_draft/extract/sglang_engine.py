@@ -346,6 +346,7 @@ class _SideBySide(Generic[AskerT]):
             answer = await self._engine.async_generate(
                 input_ids=dialogue.prompt,
                 sampling_params={
+                    **self._sampling.of_target,
                     "max_new_tokens": dialogue.room,
                     "temperature": self._sampling.temperature,
                     "top_p": self._sampling.top_p,

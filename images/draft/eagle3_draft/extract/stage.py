@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eagle3_api.artifacts import FEATURES_ROOT, MANIFEST, REPORT
 from eagle3_api.estimate import bytes_per_token
-from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName
+from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName, cut_warning
 from eagle3_draft.data.prompts import Prompt
 from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
@@ -112,7 +112,7 @@ def run(
         ):
             for part in to_make:
                 if found is None:
-                    found = _begin(inputs, texts, to_make, unfinished, folder, at, features_root, free_bytes)
+                    found = _begin(inputs, texts, to_make, unfinished, folder, at, features_root, free_bytes, progress)
                 usable = texts.of(part)
                 if part.count == 1:
                     whole.require_train(inputs, len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
@@ -162,7 +162,7 @@ def _texts(
         return AsTheyStand(inputs, to_make, termination.check, progress), progress
     end = inputs.renderer.end_token
     ends = {*(config.end_tokens or []), *([] if end is None else [end])}
-    sampling = Sampling(asked.temperature, asked.top_p, asked.seed, tuple(sorted(ends)))
+    sampling = Sampling(asked.temperature, asked.top_p, asked.seed, tuple(sorted(ends)), config.sampling_defaults)
     texts = Regenerated(
         inputs,
         to_make,
@@ -185,10 +185,13 @@ def _begin(
     at: Place,
     features_root: Path,
     free_bytes: Callable[[Path], int],
+    progress: Progress,
 ) -> list[Prompt]:
     """What must hold before hours are spent, told by the first conversations that this pod is to make; the probe's prompts."""
     config = inputs.config
     looked_at, usable = texts.first(to_make, SAMPLES)
+    if usable.answers is not None and (warning := cut_warning(usable.answers.all, usable.answers.cut)):
+        progress.warning = f"of the first {looked_at} conversations {warning}"
     if looked_at == len(inputs.conversations):
         whole.require_train(inputs, len(usable.texts[Split.TRAIN]), len(usable.all), usable.dropped)
     found = inputs.prompts()

@@ -128,7 +128,7 @@ class TransformersEngine:
             max_new_tokens=room,
             eos_token_id=list(sampling.end_tokens) or None,
             pad_token_id=0,
-            **(drawn if sampling.temperature else {"do_sample": False}),
+            **(drawn if sampling.temperature else {"do_sample": False}) | sampling.of_target,
         )
         with torch.random.fork_rng():
             torch.manual_seed(seed)

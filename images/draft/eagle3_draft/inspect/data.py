@@ -1,14 +1,16 @@
 """The data that a draft learns from: counted and hashed, before it is rendered."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import DataConfig, ExitCode
+from eagle3_api.jobs import DataConfig, ExitCode, SamplingDefaults
+from eagle3_api.sglang import IGNORES_DEFAULTS
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.tokenizer_files import chat_template, template_day, template_digest
-from eagle3_draft.inspect.target import end_tokens
+from eagle3_draft.inspect.target import end_tokens, sampling_defaults
 from eagle3_draft.stage import StageError
 
 
@@ -25,6 +27,7 @@ class DataFacts:
         template_day: what day it is by that, if it asks.
         expected_tokens: of all conversations, as said or as estimated.
         end_tokens: by which the target ends an answer, where it answers itself.
+        sampling_defaults: by which its answers are drawn, too.
         warnings: what of them is not as one expects.
     """
 
@@ -36,15 +39,17 @@ class DataFacts:
     template_day: str | None
     expected_tokens: int
     end_tokens: list[int] | None
+    sampling_defaults: SamplingDefaults | None
     warnings: list[str]
 
 
-def read_data(config: DataConfig, target: Path) -> DataFacts:
+def read_data(config: DataConfig, target: Path, engine: Sequence[str] = ()) -> DataFacts:
     """Read all conversations.
 
     Args:
         config: what the object says of them.
         target: its folder, whose chat template renders them if nothing else does.
+        engine: what of the server's flags changes what it computes (``numeric_arguments``).
 
     Raises:
         StageError: they cannot be read, or nothing is left to learn from (NoUsableData).
@@ -71,6 +76,7 @@ def read_data(config: DataConfig, target: Path) -> DataFacts:
         template_day(template),
         config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
         end_tokens(target) if answering else None,
+        sampling_defaults(target, answering.temperature) if answering and IGNORES_DEFAULTS not in engine else None,
         found.openings.notes(config.holdout),
     )
 

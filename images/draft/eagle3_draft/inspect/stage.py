@@ -32,7 +32,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
     target = read_target(Path(config.target))
     context_length = _context_length(config, target)
     draft = read_draft(config, target, version, context_length)
-    data = read_data(config.data, Path(config.target)) if config.data is not None else None
+    data = read_data(config.data, Path(config.target), config.engine or ()) if config.data is not None else None
     features = None
     if data is not None and config.checkpoint is None:
         roots = features_root or Path(FEATURES_ROOT), drafts_root or Path(DRAFTS_ROOT)
@@ -61,6 +61,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         bytes_per_token=features.per_token if features else None,
         chat_template_digest=data.template_digest if data else None,
         end_tokens=data.end_tokens if data else None,
+        sampling_defaults=data.sampling_defaults if data else None,
         checkpoint_digest=draft.checkpoint_digest,
         init_digest=draft.init_digest,
         fetched=config.fetched,
@@ -111,6 +112,7 @@ def _features(
         layers=layers,
         dtype=dtype,
         end_tokens=data.end_tokens or (),
+        sampling_defaults=data.sampling_defaults,
         teacher=teacher,
         engine=config.engine or (),
     )

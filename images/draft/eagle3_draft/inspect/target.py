@@ -13,7 +13,7 @@ from typing import Any
 from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, StageName
+from eagle3_api.jobs import ExitCode, SamplingDefaults, StageName
 from eagle3_api.rates import size_of
 from eagle3_api.sglang import KNOWN_TARGETS, UnsupportedLayersError, Version, supports_target, why_unsupported
 from eagle3_api.sglang import capture_ids as sglang_ids
@@ -138,6 +138,23 @@ def end_tokens(folder: Path) -> list[int]:
     return sorted(
         {token for ids in said for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)}
     )
+
+
+def sampling_defaults(folder: Path, temperature: float) -> SamplingDefaults | None:
+    """How the target's ``generation_config.json`` has its tokens drawn, in what the object has no word for.
+
+    Args:
+        folder: of the target.
+        temperature: at which it is to answer. At 0 nothing is drawn, but tokens that were said are made less likely all the same.
+    """
+    names = SamplingDefaults.model_fields if temperature else ("repetition_penalty",)
+    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
+        said = json.loads((folder / "generation_config.json").read_bytes())
+        does = {name: value for name in names if (value := said.get(name) or 0) > 0}
+        if does.get("repetition_penalty") == 1:
+            del does["repetition_penalty"]
+        return SamplingDefaults(**does) if does else None
+    return None
 
 
 def hidden_size(folder: Path) -> int:

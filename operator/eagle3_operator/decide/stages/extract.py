@@ -30,6 +30,7 @@ def _inputs(context: Context) -> dict[str, Any]:
         # An empty object where the target answers itself with nothing but defaults
         "regenerate": changed(data.regeneration),
         "endTokens": facts.end_tokens,
+        "samplingDefaults": facts.sampling_defaults and facts.sampling_defaults.to_json(),
         "teacher": unusual(context.spec.extract.teacher),
         "engine": engine_numerics(context.spec),
     }
@@ -57,6 +58,7 @@ def _config(context: Context, key: str) -> ExtractConfig:
         shards=spec.extract.shards,
         features_capacity=context.features_capacity,
         end_tokens=facts.end_tokens,
+        sampling_defaults=facts.sampling_defaults,
     )
 
 
