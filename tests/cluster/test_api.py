@@ -657,6 +657,7 @@ def test_a_name_that_leaves_room_is_accepted(api_server: AnyCluster, namespace: 
         ({"data": {"prompts": "talks.jsonl"}}, "a path as pods see it, which begins with /"),
         ({"draft.initFrom": "acme/draft"}, "a path as pods see it, which begins with / and leads into a volume"),
         ({"draft.checkpoint": "draft"}, "or organisation/name of a hub, or s3://BUCKET/PREFIX/sha256-..."),
+        ({"draft.checkpoint": "acme/draft/x"}, "or organisation/name of a hub, or s3://BUCKET/PREFIX/sha256-..."),
         ({"storage.drafts": {"size": "2 TB"}}, "a quantity is a number and Kubernetes' unit, without a space"),
         ({"placement.gpuResource": "gpu"}, "what nodes offer, as kubectl describe nodes lists it"),
         ({"sglangVersion": "v0.5.23"}, "a release of SGLang, without v"),
