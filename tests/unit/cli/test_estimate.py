@@ -71,8 +71,8 @@ def test_rates_follow_from_the_gpu_and_what_was_measured_needs_no_reckoning(
 
 def test_without_a_count_the_upper_bound_is_called_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     table = told(capsys, "-f", edited(tmp_path, expectedTokens=None))
-    assert "upper bound: data.maxSamples 37,312 x data.maxLength 4,096" in table["tokens"]
-    assert table["features"].strip().startswith("7.97 TiB")
+    assert "upper bound: data.maxSamples 37,312 x data.maxLength 10,240" in table["tokens"]
+    assert table["features"].strip().startswith("19.93 TiB")
 
 
 def test_answers_of_the_targets_own_are_said_to_change_the_count(
