@@ -161,7 +161,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Claim:
-    """A PersistentVolumeClaim that the object names or that the operator made."""
+    """A PersistentVolumeClaim that the object names for all its pods, or that the operator made."""
 
     name: str
     #: Bytes, of the bound volume or else asked for.
@@ -174,6 +174,11 @@ class Claim:
     deleted_at: datetime | None = None
     #: Objects whose specs name it, and pods of others that mount it. None: nobody looked, as it is not about to be deleted.
     used_by: tuple[str, ...] | None = None
+
+    @property
+    def one_node(self) -> bool:
+        """Only the pods of one node can mount it at a time."""
+        return "ReadWriteOnce" in self.access_modes and "ReadWriteMany" not in self.access_modes
 
 
 @dataclass(frozen=True)
@@ -222,6 +227,11 @@ class Observation:
     jobsets: bool = False
     #: What was decided before from the same look, and could not be done.
     refused: tuple[Refusal, ...] = ()
+
+    @property
+    def one_node_claims(self) -> frozenset[str]:
+        """Names of the claims that only one node can have at a time. An inspection mounts all of them: they lie on one."""
+        return frozenset(name for name, claim in self.claims.items() if claim.one_node)
 
     def refusal(self, kind: str, name: str) -> Refusal | None:
         """What could not be done to this child."""

@@ -18,7 +18,7 @@ from operating.kubelet import MERGE_PATCH
 from operating.site import NO_NODE
 from testcluster import AnyCluster, wait_for
 from testcluster.api import FIELD_MANAGER as USER
-from unit.samples import SPEC, merged
+from unit.samples import MODELS, SPEC, merged
 
 Json = dict[str, Any]
 
@@ -131,6 +131,19 @@ def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(site: Site) ->
         return ready.get("reason") == "Unschedulable" and re.search(NO_NODE, ready["message"]) is not None
 
     wait_for("the scheduler's words", 60, said)
+
+
+@pytest.mark.parametrize(("mode", "bound"), [("ReadWriteOnce", True), ("ReadWriteMany", False)])
+def test_pods_that_mount_a_claim_of_one_node_are_to_be_on_one_node(site: Site, mode: str, bound: bool) -> None:
+    for name, access in (("shared", "ReadWriteMany"), ("models", mode)):
+        size = {"accessModes": [access], "resources": {"requests": {"storage": "1Ti"}}}
+        site.apply("v1", "PersistentVolumeClaim", name, size)
+    shared = {"features": {"claim": "shared"}, "drafts": {"claim": "shared"}}
+    site.create("kimi", SERVING | {"storage": shared, "placement": {"volumes": [MODELS]}})
+    (job,) = wait_for("its first Job", 20, lambda: site.jobs("kimi", StageName.INSPECT))
+    template = job["spec"]["template"]
+    assert ("podAffinity" in template["spec"].get("affinity", {})) is bound
+    assert ("eagle3.dev/together" in template["metadata"]["labels"]) is bound
 
 
 def test_the_operator_writes_nothing_to_an_objects_metadata(serving: Serving) -> None:

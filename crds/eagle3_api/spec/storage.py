@@ -26,7 +26,8 @@ class Root(Model):
         None, description="StorageClass of a claim made by the operator. Default the cluster's."
     )
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
-        "ReadWriteOnce", description="Access mode of a claim that the operator makes."
+        "ReadWriteOnce",
+        description="Access mode of a claim that the operator makes. ReadWriteOnce keeps all pods that mount it on one node.",
     )
 
 

@@ -183,7 +183,13 @@ class Observer:
                 if name in deleted and not made.terminating and cleaned is not None and cleaned.job is None:
                     made = replace(made, used_by=self._users(obj.metadata, name))
                 claims.append(made)
-        return claims
+        return claims + self._volumes(obj, {claim.name for claim in claims}, anew=edited)
+
+    def _volumes(self, obj: Eagle3Draft, known: set[str], *, anew: bool) -> list[Claim]:
+        """The claims that are volumes of all the object's pods: how far they can be shared says where these may run."""
+        named = {volume.persistent_volume_claim.claim_name for volume in obj.spec.placement.volumes or ()} - known
+        found = (self._claims.get(obj.metadata.namespace, name, anew=anew) for name in sorted(named))
+        return [parse.claim_from(claim, owner=obj.metadata.uid) for claim in found if claim is not None]
 
     def _users(self, metadata: Metadata, claim: str) -> tuple[str, ...]:
         """The objects, it among them, that name a claim anywhere in their specs, and the pods of others that mount it, or will."""

@@ -84,6 +84,7 @@ def bring(revision: Revision, count: int, view: View, facts: Facts) -> tuple[lis
             replicas=count,
             draft=revision.status.artifact,
             record=record(revision.status),
+            one_node=view.seen.one_node_claims,
         )
         return [made, servers.service(view.obj, number=number)], []
     missing = names.revision_name(name, number) not in view.seen.services

@@ -12,6 +12,8 @@ from eagle3_operator.manifests import claims, names
 from eagle3_operator.observation import Claim
 from eagle3_operator.settings import Settings
 
+_ONE_POD = "ReadWriteOncePod"
+
 
 def forbidden(obj: Eagle3Draft, settings: Settings) -> Said | None:
     """What an object may not have. Nothing new is made of it, because a pod with a service account acts in its name."""
@@ -136,8 +138,15 @@ def _going(root: names.RootName, claim: Claim) -> Said:
 
 
 def _not_shared(obj: Eagle3Draft, root: names.RootName, claim: Claim) -> Said | None:
-    """Training on several nodes writes to both claims from all of them."""
+    """Training on several nodes writes to both claims from all of them; and where one pod alone may mount a claim, no two work."""
     nodes = obj.spec.train.nodes
+    served = obj.spec.serve is not None and root != "features"
+    if _ONE_POD in claim.access_modes and (served or obj.spec.extract.shards > 1):
+        text = (
+            f'storage.{root}: claim "{claim.name}" is {_ONE_POD}, which lets one pod at a time mount it; servers, their probes and '
+            "the next draft's Jobs mount it together. Use a ReadWriteMany claim, or a ReadWriteOnce one where one node is enough"
+        )
+        return Said("False", Reason.STORAGE_NOT_SHARED, text)
     if nodes == 1 or obj.spec.draft.checkpoint is not None or "ReadWriteMany" in claim.access_modes:
         return None
     modes = ", ".join(claim.access_modes) or "unknown"

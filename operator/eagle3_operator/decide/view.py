@@ -69,7 +69,8 @@ class View:
 
     def manifests(self, link: Link) -> tuple[Manifest, ...]:
         """The Job of a stage, or the JobSet that runs it, after what must be there before it."""
+        one_node = self.seen.one_node_claims
         if isinstance(link.config, TrainConfig) and jobs.stage_pods(self.obj.spec, link.stage) > 1:
-            return group.launched(self.obj, self.settings, link.config, jobsets=self.seen.jobsets)
+            return group.launched(self.obj, self.settings, link.config, jobsets=self.seen.jobsets, one_node=one_node)
         revision = link.config.revision if isinstance(link.config, ProbeConfig) else None
-        return (jobs.job(self.obj, self.settings, config=link.config, revision=revision),)
+        return (jobs.job(self.obj, self.settings, config=link.config, revision=revision, one_node=one_node),)

@@ -30,7 +30,8 @@ _ADVICE = {
 _AFTERTHOUGHT = re.compile(r"[.,]? *(no new claims to deallocate,? *)?preemption:.*|(?<=\.) not found\.?$", re.DOTALL)
 
 #: What causes are told by, and what to do. Of several each is told, because each keeps the pod from a node.
-#: The words are those of Kubernetes' scheduler plugins (VolumeBinding, NodeResourcesFit, NodeAffinity, TaintToleration).
+#: The words are those of Kubernetes' scheduler plugins (VolumeBinding, VolumeRestrictions, InterPodAffinity,
+#: NodeResourcesFit, NodeAffinity, TaintToleration).
 _CAUSES = (
     (
         r'persistentvolumeclaim "([^"]+)" not found',
@@ -43,6 +44,18 @@ _CAUSES = (
     (
         r"volume node affinity conflict",
         "The claims of one pod lie on different nodes: use claims that one node, or every node, can mount",
+    ),
+    (
+        r"didn't match pod affinity rules",
+        "A ReadWriteOnce claim holds its object's pods to one node: use ReadWriteMany, free that node, or correct placement.affinity",
+    ),
+    (
+        r"pods? anti-affinity rules",
+        "Correct the podAntiAffinity in placement.affinity: what mounts a ReadWriteOnce claim cannot be kept apart",
+    ),
+    (
+        r"ReadWriteOncePod access mode",
+        "A ReadWriteOncePod claim is one pod's at a time: use ReadWriteMany, or ReadWriteOnce where one node is enough",
     ),
     (
         r"Insufficient ([-a-z0-9.]+/[-\w.]*[-\w])",

@@ -8,6 +8,8 @@ The restart of the group is nobody's business. Where one pod is lost the collect
 code that may be tried again, and the Job starts each anew under its old name. They meet in the first pod, which goes last.
 """
 
+from collections.abc import Collection
+
 from eagle3_api.jobs import MEETING_PORT, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decision import Manifest
@@ -22,7 +24,9 @@ _SUFFIX = "-abcde"
 _LABEL_CHARACTERS = 63
 
 
-def launched(obj: Eagle3Draft, settings: Settings, config: TrainConfig, *, jobsets: bool) -> tuple[Manifest, ...]:
+def launched(
+    obj: Eagle3Draft, settings: Settings, config: TrainConfig, *, jobsets: bool, one_node: Collection[str] = ()
+) -> tuple[Manifest, ...]:
     """What is made for a training of several pods, in this order.
 
     Args:
@@ -30,13 +34,14 @@ def launched(obj: Eagle3Draft, settings: Settings, config: TrainConfig, *, jobse
         settings: of the operator.
         config: of the training, without the names of its pods.
         jobsets: whether the cluster serves JobSets. An object whose name is too long for a JobSet's pods goes without.
+        one_node: claims that only one node can have at a time.
     """
     name, nodes = names.job_name(obj.metadata.name, StageName.TRAIN, config.key), obj.spec.train.nodes
     by_jobset = _hosts(job_of(name), nodes)
     if jobsets and len(by_jobset[-1] + _SUFFIX) <= _LABEL_CHARACTERS:
-        return (_jobset(_job(obj, settings, config, by_jobset, subdomain=name)),)
+        return (_jobset(_job(obj, settings, config, by_jobset, one_node, subdomain=name)),)
     service = _service(obj)
-    return service, _job(obj, settings, config, _hosts(name, nodes), subdomain=service["metadata"]["name"])
+    return service, _job(obj, settings, config, _hosts(name, nodes), one_node, subdomain=service["metadata"]["name"])
 
 
 def job_of(jobset: str) -> str:
@@ -49,9 +54,17 @@ def _hosts(job: str, nodes: int) -> list[str]:
     return [f"{job}-{index}" for index in range(nodes)]
 
 
-def _job(obj: Eagle3Draft, settings: Settings, config: TrainConfig, hosts: list[str], *, subdomain: str) -> Manifest:
+def _job(
+    obj: Eagle3Draft,
+    settings: Settings,
+    config: TrainConfig,
+    hosts: list[str],
+    one_node: Collection[str],
+    *,
+    subdomain: str,
+) -> Manifest:
     told = config.model_copy(update={"hosts": [f"{host}.{subdomain}" for host in hosts]})
-    made = jobs.job(obj, settings, config=told)
+    made = jobs.job(obj, settings, config=told, one_node=one_node)
     made["spec"]["template"]["spec"]["subdomain"] = subdomain
     return made
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from eagle3_api.jobs import (
@@ -164,7 +164,14 @@ def _laid_out(train: Train) -> dict[str, Any]:
     }
 
 
-def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: int | None = None) -> Manifest:
+def job(
+    obj: Eagle3Draft,
+    settings: Settings,
+    *,
+    config: JobConfig,
+    revision: int | None = None,
+    one_node: Collection[str] = (),
+) -> Manifest:
     """The Job that carries out one configuration.
 
     Args:
@@ -172,12 +179,15 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
         settings: of the operator: its images.
         config: what to do; it names the stage and the key.
         revision: the revision that a Probe measures; its configuration's own where left out.
+        one_node: claims that only one node can have at a time.
     """
     stage = StageName(config.stage)
     if revision is None and isinstance(config, ProbeConfig):
         revision = config.revision
     name, queue, placement = obj.metadata.name, stage_queue(obj.spec, stage), stage_placement(obj.spec, stage)
     annotations = {names.KEY_ANNOTATION: config.key, names.TEMPLATE_ANNOTATION: template_hash(obj, stage)}
+    program = _program(obj, settings, config)
+    beside = names.together_labels(name) if program.mounts_any(one_node) else None
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -197,7 +207,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
             "template": {
                 "metadata": {
                     # No revision here: a Service selects a revision's pods, and a probe's pod is none of its servers.
-                    "labels": {**(placement.labels or {}), **names.labels(name, stage=stage)},
+                    "labels": {**(placement.labels or {}), **names.labels(name, stage=stage), **(beside or {})},
                     # Who scrapes, and where, is the user's to say otherwise; those of eagle3.dev the schema keeps for us.
                     "annotations": {
                         **(scraping(METRICS_PORT) if stage is StageName.TRAIN else {}),
@@ -205,12 +215,7 @@ def job(obj: Eagle3Draft, settings: Settings, *, config: JobConfig, revision: in
                         CONFIG_ANNOTATION: _canonical(JobEnvelope(config=config).to_json()),
                     },
                 },
-                "spec": pod_spec(
-                    _program(obj, settings, config),
-                    placement,
-                    settings,
-                    restart_policy="Never",
-                ),
+                "spec": pod_spec(program, placement, settings, restart_policy="Never", beside=beside),
             },
         },
     }

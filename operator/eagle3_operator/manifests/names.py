@@ -22,6 +22,9 @@ RECORD_ANNOTATION = f"{GROUP}/record"
 #: Steps that a server may choose from (JSON), on its pods.
 ADAPTIVE_ANNOTATION = f"{GROUP}/adaptive"
 
+#: Of pods that mount a claim which only one node can have at a time: they want to be where the others are.
+TOGETHER_LABEL = f"{GROUP}/together"
+
 #: Kueue's: the LocalQueue that a Job or a Deployment, and its pods, wait in.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
@@ -52,6 +55,11 @@ def labels(
     if queue is not None:
         made[QUEUE_LABEL] = queue
     return made
+
+
+def together_labels(name: str) -> dict[str, str]:
+    """The labels by which the pods of an object that have to be on one node are known."""
+    return {NAME_LABEL: name, TOGETHER_LABEL: "true"}
 
 
 def revision_label(number: int) -> str:

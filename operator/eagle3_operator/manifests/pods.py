@@ -5,7 +5,7 @@ Everything else is the same for all of them: no root, no capabilities, no token 
 that vanish with the pod.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ from eagle3_operator.manifests.names import RootName, claim_name
 from eagle3_operator.settings import Settings
 
 GPU = "nvidia.com/gpu"
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 #: What a large pod asks for at least. One that asks for no memory is the first to be killed when its node runs out of it, and is
 #: not taken at all where a namespace has a quota.
@@ -153,11 +156,29 @@ class Program:
     #: Further fields of the container: ports, probes.
     container: Mapping[str, Any] = field(default_factory=dict)
 
+    def mounts_any(self, claims: Collection[str]) -> bool:
+        """Whether it mounts one of these claims."""
+        return any(mount.claim in claims for mount in self.mounts)
 
-def pod_spec(program: Program, placement: Placement, settings: Settings, *, restart_policy: str) -> Manifest:
+
+def pod_spec(
+    program: Program,
+    placement: Placement,
+    settings: Settings,
+    *,
+    restart_policy: str,
+    beside: Mapping[str, str] | None = None,
+) -> Manifest:
     """The spec of a pod that runs this program there.
 
     A program in an image that is not ours gets our packages when it mounts ``library``.
+
+    Args:
+        program: what it runs.
+        placement: where and with what.
+        settings: of the operator.
+        restart_policy: of its containers.
+        beside: labels, its own among them, of the pods whose node it must be on.
     """
     volumes, mounts = _volumes_and_mounts((*program.mounts, *_scratch()))
     made: Manifest = {
@@ -177,8 +198,8 @@ def pod_spec(program: Program, placement: Placement, settings: Settings, *, rest
         made["initContainers"] = [_copy_library(settings)]
     if placement.node_selector:
         made["nodeSelector"] = dict(placement.node_selector)
-    if placement.affinity:
-        made["affinity"] = placement.affinity.to_json()
+    if affinity := _affinity(placement, beside):
+        made["affinity"] = affinity
     if placement.service_account_name:
         made["serviceAccountName"] = placement.service_account_name
     if placement.priority_class_name:
@@ -269,6 +290,25 @@ def _tolerations(placement: Placement) -> list[Manifest]:
     ours = {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
     users = [toleration.to_json() for toleration in placement.tolerations or ()]
     return users if ours in users else [*users, ours]
+
+
+def _affinity(placement: Placement, beside: Mapping[str, str] | None) -> Manifest:
+    """The user's, and the node of the pods that a claim binds together.
+
+    The scheduler does not look where a ReadWriteOnce volume is attached: without this a pod gets another node, and waits there
+    for the volume. The first pod, which matches its own term, may go anywhere. Terms are required of *one* other pod together:
+    there is one for all claims, and beside a required one of the user's ours is only a wish, for no pod would match both.
+    """
+    made: Manifest = placement.affinity.to_json() if placement.affinity else {}
+    if beside is None:
+        return made
+    ours = {"labelSelector": {"matchLabels": dict(beside)}, "topologyKey": "kubernetes.io/hostname"}
+    others = made.setdefault("podAffinity", {})
+    if others.get(_REQUIRED):
+        others.setdefault(_PREFERRED, []).append({"weight": 100, "podAffinityTerm": ours})
+    else:
+        others[_REQUIRED] = [ours]
+    return made
 
 
 def _pod_security(placement: Placement, user: int | None) -> Manifest:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from eagle3_api.jobs import Facts
@@ -50,6 +50,7 @@ def deployment(
     replicas: int,
     draft: str | None,
     record: Mapping[str, str],
+    one_node: Collection[str] = (),
 ) -> Manifest:
     """The Deployment of one revision, ``<name>-r<number>``. Its template never changes, only its replicas do.
 
@@ -62,10 +63,13 @@ def deployment(
         replicas: servers to run now.
         draft: folder of the converted draft; None for the plain revision.
         record: what the revision is, to rebuild a lost status from.
+        one_node: claims that only one node can have at a time.
     """
     name, placement = obj.metadata.name, serve_placement(obj.spec)
     # On both, as Kueue itself would copy it: the pods wait for quota one by one, held back by a scheduling gate.
     labels = names.labels(name, revision=number, queue=obj.spec.queue_name)
+    program = _program(obj, facts, number, draft)
+    beside = names.together_labels(name) if program.mounts_any(one_node) else None
     annotations = {
         names.KEY_ANNOTATION: key,
         names.RECORD_ANNOTATION: json.dumps(dict(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False),
@@ -84,7 +88,7 @@ def deployment(
             "progressDeadlineSeconds": math.ceil(start_budget(obj.spec, facts)) + BEFORE_THE_CONTAINER,
             "template": {
                 "metadata": {
-                    "labels": {**(placement.labels or {}), **labels},
+                    "labels": {**(placement.labels or {}), **labels, **(beside or {})},
                     # Who scrapes, and where, is the user's to say otherwise; those of eagle3.dev the schema keeps for us.
                     "annotations": {
                         **scraping(serving(obj.spec).port),
@@ -92,12 +96,7 @@ def deployment(
                         **_adaptive(obj.spec, draft),
                     },
                 },
-                "spec": pod_spec(
-                    _program(obj, facts, number, draft),
-                    placement,
-                    settings,
-                    restart_policy="Always",
-                ),
+                "spec": pod_spec(program, placement, settings, restart_policy="Always", beside=beside),
             },
         },
     }

@@ -23,7 +23,7 @@ from eagle3_operator.decide.stages import Attempts, after_inspection, clean
 from eagle3_operator.decision import Decision, Delete, Manifest
 from eagle3_operator.observation import Claim, Pod, Service
 from unit.decide.world import World, serving_draft, stamp, trained
-from unit.samples import EXTRACTED, FACTS, KIMI, SETTINGS, converted, measured
+from unit.samples import EXTRACTED, FACTS, KIMI, MODELS, SETTINGS, converted, measured
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:
@@ -1193,3 +1193,60 @@ def test_a_service_account_that_the_chart_allows_is_the_pods() -> None:
     world = World(settings=SETTINGS.model_copy(update={"allowed_service_accounts": ["trainer"]}))
     world.edit(train={"placement": {"serviceAccountName": "trainer"}})
     assert trained(world).reason("DraftTrained")[0] == "True"
+
+
+# ---------------------------------------------------------------------------------------------------------- one node
+
+MODES = {
+    "one node": (("ReadWriteOnce",), True),
+    "one node, or many that only read": (("ReadWriteOnce", "ReadOnlyMany"), True),
+    "every node": (("ReadWriteOnce", "ReadWriteMany"), False),
+    "many that only read": (("ReadOnlyMany",), False),
+    "not known": ((), False),
+}
+
+
+@pytest.mark.parametrize("case", MODES)
+def test_the_claims_as_they_are_say_whether_pods_must_be_on_one_node(case: str) -> None:
+    modes, bound = MODES[case]
+    world = World()
+    world.seen = replace(world.seen, claims={**world.seen.claims, "drafts": Claim("drafts", 1, access_modes=modes)})
+    serving_draft(world)
+    kinds = ("Job", "Deployment")
+    made = {m["metadata"]["name"]: m["spec"]["template"] for m in world.applied if m["kind"] in kinds}
+    tied = {name for name, template in made.items() if "eagle3.dev/together" in template["metadata"]["labels"]}
+    assert tied == {name for name, template in made.items() if "affinity" in template["spec"]}
+    assert tied == (set(made) - {"kimi-r0"} if bound else set()), "r0 mounts no draft, and starts wherever it can"
+
+
+def test_pods_that_train_together_are_held_together_by_a_volume_of_theirs() -> None:
+    shared = {name: Claim(name, 1, access_modes=("ReadWriteMany",)) for name in ("features", "drafts")}
+    alone = {"models": Claim("models", 1, access_modes=("ReadWriteOnce",))}
+    for jobsets in (True, False):
+        world = World().edit(train={"nodes": 2}, placement={"volumes": [MODELS]})
+        world.seen = replace(world.seen, claims=shared | alone, jobsets=jobsets)
+        world.settle().finish("inspect").finish("extract")
+        assert "eagle3.dev/together" in json.dumps(world.applied_job("train"))
+
+
+ONE_POD = ("ReadWriteOncePod",)
+
+
+@pytest.mark.parametrize(
+    ("root", "edit", "refused"),
+    [
+        ("drafts", {}, True),
+        ("drafts", {"serve": None, "probe": None, "watch": None}, False),
+        ("features", {}, False),
+        ("features", {"extract": {"shards": 2}}, True),
+    ],
+)
+def test_a_claim_of_one_pod_alone_is_refused_where_several_must_mount_it(
+    root: str, edit: dict[str, Any], refused: bool
+) -> None:
+    world = World().edit(**edit)
+    world.seen = replace(world.seen, claims={**world.seen.claims, root: Claim(root, 1, access_modes=ONE_POD)})
+    world.settle()
+    assert (world.reason("Accepted") == ("False", Reason.STORAGE_NOT_SHARED)) is refused
+    if refused:
+        assert f'storage.{root}: claim "{root}" is ReadWriteOncePod' in world.condition("Accepted").message

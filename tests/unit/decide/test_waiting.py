@@ -27,6 +27,16 @@ def said(words: str) -> str:
         ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "--show-labels"),
         ("0/2 nodes are available: 2 node(s) had untolerated taint {gpu: only}.", "placement.tolerations"),
         ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "lie on different nodes"),
+        (
+            "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match pod affinity rules.",
+            "A ReadWriteOnce claim holds its object's pods to one node: use ReadWriteMany",
+        ),
+        ("0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules.", "podAntiAffinity in placement"),
+        ("0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules.", "podAntiAffinity"),
+        (
+            "0/1 nodes are available: 1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use.",
+            "ReadWriteOncePod claim is one pod's at a time",
+        ),
         ("0/2 nodes are available", "Free GPUs or quota, or correct placement"),
     ],
 )

@@ -35,8 +35,8 @@ PLAIN = {"plain": "5e5e5e5e5e5e5e5e"}
 DRAFTED = {"artifact": DRAFT, "digest": "sha256:4444", "plain": "5e5e5e5e5e5e5e5e"}
 
 
-def stage(name: StageName, obj: Eagle3Draft | None = None) -> Manifest:
-    return job(obj or draft(), SETTINGS, config=config(name))
+def stage(name: StageName, obj: Eagle3Draft | None = None, *, one_node: tuple[str, ...] = ()) -> Manifest:
+    return job(obj or draft(), SETTINGS, config=config(name), one_node=one_node)
 
 
 def together(*, jobsets: bool, **spec: Any) -> tuple[Manifest, ...]:
@@ -149,6 +149,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
     ),
     "a hook signs with the user's key in the user's image": lambda: stage(StageName.HOOK, draft(publish=PUBLISH)),
     "probe measures one revision": lambda: stage(StageName.PROBE),
+    "a pod that mounts a ReadWriteOnce claim goes where the object's other pods of that kind are": lambda: stage(
+        StageName.PROBE, draft(placement=full_placement()), one_node=("drafts",)
+    ),
     "a Job of a suspended object is made suspended": lambda: stage(StageName.EXTRACT, draft(suspend=True)),
     "a Job in a queue is made suspended and Kueue resumes it": lambda: stage(StageName.TRAIN, draft(queueName="gpus")),
     "a JobSet in a queue has its label for itself and not for its Job": lambda: together(

@@ -15,15 +15,24 @@ PODS = [*StageName, "plain", "drafted"]
 
 
 def pod(which: StageName | str, settings: Settings = SETTINGS, **spec: Any) -> Manifest:
+    made: Manifest = template(which, settings, **spec)["spec"]
+    return made
+
+
+def template(
+    which: StageName | str, settings: Settings = SETTINGS, *, one_node: tuple[str, ...] = (), **spec: Any
+) -> Manifest:
     placement = spec.get("placement", {})
     named = {"env": placement.get("env", []), "volumes": [volume["name"] for volume in placement.get("volumes", [])]}
     obj = draft(**({"publish": PUBLISH | {"hook": HOOK | named}} | spec))
     if isinstance(which, StageName):
-        manifest = job(obj, settings, config=config(which))
+        manifest = job(obj, settings, config=config(which), one_node=one_node)
     else:
         folder = DRAFT if which == "drafted" else None
-        manifest = deployment(obj, settings, FACTS, number=0, key="k", replicas=1, draft=folder, record={})
-    made: Manifest = manifest["spec"]["template"]["spec"]
+        manifest = deployment(
+            obj, settings, FACTS, number=0, key="k", replicas=1, draft=folder, record={}, one_node=one_node
+        )
+    made: Manifest = manifest["spec"]["template"]
     return made
 
 
@@ -130,3 +139,41 @@ def test_the_placement_of_the_object_holds_for_every_pod(which: StageName | str)
     assert made["runtimeClassName"] == "nvidia"
     assert made["terminationGracePeriodSeconds"] == 300
     assert made["securityContext"]["supplementalGroups"] == [3000, 3001]
+
+
+# ---------------------------------------------------------------------------------------------------------- one node
+
+MARK = {"eagle3.dev/name": "llama-8b", "eagle3.dev/together": "true"}
+TOGETHER: dict[str, Any] = {"labelSelector": {"matchLabels": MARK}, "topologyKey": "kubernetes.io/hostname"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+FEATURES = {StageName.INSPECT, StageName.EXTRACT, StageName.TRAIN, StageName.CLEAN}
+
+
+@pytest.mark.parametrize("claim", ["drafts", "features", "models", "elsewhere"])
+def test_what_mounts_a_claim_that_one_node_has_goes_where_the_others_are_and_nothing_else_does(
+    which: StageName | str, claim: str
+) -> None:
+    """The scheduler does not look where such a volume is attached: a pod on another node would wait for it for ever."""
+    mounting = {"drafts": which != "plain", "features": which in FEATURES, "models": True, "elsewhere": False}
+    made = template(which, one_node=(claim,), placement={"volumes": [MODELS]})
+    labels = made["metadata"]["labels"]
+    if mounting[claim]:
+        assert made["spec"]["affinity"] == {"podAffinity": {REQUIRED: [TOGETHER]}}
+        assert MARK.items() <= labels.items(), "the first one may go anywhere because it matches its own term"
+    else:
+        assert "affinity" not in made["spec"]
+        assert "eagle3.dev/together" not in labels, "nor does it draw others to its node"
+
+
+def test_a_users_affinity_stays_beside_it_and_a_required_one_before_it(which: StageName | str) -> None:
+    """Required terms must all be met by one and the same other pod: beside a user's own, ours would never be."""
+    placement = full_placement()
+    users = placement["affinity"]
+    made = template(which, one_node=("models",), placement=placement)["spec"]["affinity"]
+    assert made == users | {"podAffinity": {REQUIRED: [TOGETHER]}}
+    near = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": "topology.kubernetes.io/zone"}
+    placement["affinity"] = users | {"podAffinity": {REQUIRED: [near]}}
+    made = template(which, one_node=("models",), placement=placement)["spec"]["affinity"]
+    wish = [{"weight": 100, "podAffinityTerm": TOGETHER}]
+    assert made["podAffinity"] == {REQUIRED: [near], "preferredDuringSchedulingIgnoredDuringExecution": wish}
+    assert "eagle3.dev/together" not in str(users), "the object is not edited"
