@@ -323,7 +323,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a window of no length": ({"watch": {"prometheus": {"name": "default"}, "window": "0s"}}, "spec.watch.window"),
     "a window in which a server has counted next to nothing": (
         {"watch": {"window": "9s"}},
-        "spec.watch.window: Invalid value: a window of ten seconds at least is written in hours, minutes and seconds",
+        "a window of ten seconds at least is written in hours, minutes and seconds: 30s",
     ),
     "root inside the pods": ({"placement.runAsUser": 0}, "spec.placement.runAsUser"),
     "a requirement of nodes without values": (
