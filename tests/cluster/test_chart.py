@@ -681,6 +681,8 @@ REFUSED = {
     r"commonLabels.app\.kubernetes\.io/managed-by=Flux": "'app.kubernetes.io/managed-by'",
     r"podLabels.app\.kubernetes\.io/name=a": "'app.kubernetes.io/name'",
     r"podLabels.helm\.sh/chart=a": "'helm.sh/chart'",
+    # On the operator's own role it would give every editor the operator's rights
+    r"commonLabels.rbac\.authorization\.k8s\.io/aggregate-to-edit=true": "'rbac.authorization.k8s.io/aggregate-to-edit'",
     "env=a": "at '/env': got string, want array",
     "env={a}": "at '/env/0': got string, want object",
     "env[0].value=a": "at '/env/0': missing property 'name'",
