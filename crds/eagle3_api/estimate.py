@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import get_args
 
+from eagle3_api.draft_size import DraftSize
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.rates import Size
 
@@ -92,30 +93,34 @@ def ways_to_store(dtype: FeatureDtype, teacher: TeacherKind) -> list[Storing]:
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a target decides the size of its features, and how long they take.
+    """What of a target decides the size of its features, and how long they and the draft take.
 
     Attributes:
         hidden_size: of the target.
         layers: its decoder layers.
         size: its parameters, where they are known.
+        draft: the sizes of its draft, where they are.
     """
 
     hidden_size: int
     layers: int
     size: Size | None = None
+    draft: DraftSize | None = None
 
+
+_DEEPSEEK = DraftSize(7168, 18432)
 
 #: Targets whose configuration need not be at hand for an estimate, by the last part of their path. Shapes from their config.json,
 #: parameters from their model cards, bytes by the type that the weights are published in.
 KNOWN_TARGETS = {
-    "Kimi-K2.5": Shape(7168, 61, Size(32e9, 0.6e12)),
-    "Kimi-K2-Instruct": Shape(7168, 61, Size(32e9, 1.03e12)),
-    "DeepSeek-V3": Shape(7168, 61, Size(37e9, 0.69e12)),
-    "DeepSeek-R1": Shape(7168, 61, Size(37e9, 0.69e12)),
-    "Llama-3.1-8B-Instruct": Shape(4096, 32, Size(8.0e9, 16.1e9)),
-    "Llama-3.3-70B-Instruct": Shape(8192, 80, Size(70.6e9, 141e9)),
-    "Qwen3-8B": Shape(4096, 36, Size(8.2e9, 16.4e9)),
-    "Qwen3-32B": Shape(5120, 64, Size(32.8e9, 65.5e9)),
+    "Kimi-K2.5": Shape(7168, 61, Size(32e9, 0.6e12), _DEEPSEEK),
+    "Kimi-K2-Instruct": Shape(7168, 61, Size(32e9, 1.03e12), _DEEPSEEK),
+    "DeepSeek-V3": Shape(7168, 61, Size(37e9, 0.69e12), _DEEPSEEK),
+    "DeepSeek-R1": Shape(7168, 61, Size(37e9, 0.69e12), _DEEPSEEK),
+    "Llama-3.1-8B-Instruct": Shape(4096, 32, Size(8.0e9, 16.1e9), DraftSize(4096, 14336, heads=32)),
+    "Llama-3.3-70B-Instruct": Shape(8192, 80, Size(70.6e9, 141e9), DraftSize(8192, 28672)),
+    "Qwen3-8B": Shape(4096, 36, Size(8.2e9, 16.4e9), DraftSize(4096, 12288, heads=32)),
+    "Qwen3-32B": Shape(5120, 64, Size(32.8e9, 65.5e9), DraftSize(5120, 25600)),
 }
 
 

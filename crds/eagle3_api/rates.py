@@ -1,8 +1,10 @@
-"""How fast a target runs, told by its size alone: an estimate before anything was measured.
+"""How fast a target runs and its draft is trained, told by their sizes alone: an estimate before anything was measured.
 
 A forward takes two operations a parameter that a token meets, one to multiply and one to add. So a prefill, which has thousands of
 tokens before it, is bounded by what the GPUs compute. Answers are decoded a token of each request at a time, and each of these steps
 reads all weights as well. Attention's own products and the traffic between GPUs are in the shares that are assumed.
+
+A draft's training is bounded by what the GPUs compute too; the share of it was measured.
 """
 
 from collections.abc import Mapping
@@ -15,6 +17,13 @@ COMPUTED_SHARE = 0.3
 
 #: What decoding makes of the rate at which a GPU reads its memory; an assumption too.
 READ_SHARE = 0.5
+
+#: What a training in bf16 makes of the operations that a GPU has: measured on an H200, where it was 60 % at the shape of
+#: Llama-3.1-8B's draft and 63 % at Kimi-K2.5's (docs/benchmarks/training.md). A small draft's is less: half at Llama-3.2-1B's.
+TRAINED_SHARE = 0.6
+
+#: How many times the tokens a training in FP8 has: measured there too, at both shapes.
+FP8_GAIN = 1.27
 
 #: Requests that are decoded together while the target answers.
 TOGETHER = 512
@@ -61,6 +70,20 @@ def answer_rate(size: Size, gpus: int, gpu: Gpu = H200) -> float:
     """Tokens/s of answers, all requests together."""
     reading = size.weight_bytes / (gpus * gpu.read * READ_SHARE)
     return TOGETHER / (reading + TOGETHER / prefill_rate(size, gpus, gpu))
+
+
+def training_rate(operations: float, gpus: int, *, fp8: bool = False, gpu: Gpu = H200) -> float:
+    """Tokens/s of a training in which every token counts, all GPUs together.
+
+    Two GPUs of one host were measured to have 1.98 times the tokens of one; more are taken to go on like that.
+
+    Args:
+        operations: for one token (``DraftSize.operations``).
+        gpus: all of them.
+        fp8: its products are in FP8 (``train.precision``).
+        gpu: of which kind.
+    """
+    return gpus * gpu.operations * TRAINED_SHARE * (FP8_GAIN if fp8 else 1.0) / operations
 
 
 def extraction_seconds(tokens: float, size: Size, *, gpus: int, pods: int, answers: bool, gpu: Gpu = H200) -> float:

@@ -40,6 +40,7 @@ import torch
 import torch.distributed as dist
 
 from bench import from_disk
+from eagle3_api.draft_size import DraftSize
 from eagle3_draft.features import Sample, mapped, teach
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
@@ -92,10 +93,9 @@ class Shape:
 
     @property
     def flops(self) -> int:
-        """Of the draft's matrix products for one token: 2 a multiply-add, forward and both gradients of every step."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        layer = 2 * self.hidden * (queries + 2 * keys) + queries * self.hidden + 3 * self.hidden * self.intermediate
-        return UNROLL * 6 * (layer + self.draft_vocabulary * self.hidden) + 4 * 3 * self.hidden**2
+        """Of the draft's matrix products for one token."""
+        size = DraftSize(self.hidden, self.intermediate, self.heads, self.kv_heads, self.head_dim)
+        return size.operations(states=3, depth=1, vocabulary=self.draft_vocabulary, unroll_steps=UNROLL)
 
 
 SHAPES = {

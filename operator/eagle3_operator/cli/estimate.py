@@ -1,18 +1,21 @@
-"""What an object will take, before anything is applied: bytes, tokens and hours, a server's start, a rollback."""
+"""What an object will take, before anything is applied: bytes, tokens, hours of GPUs, a server's start, a rollback."""
 
 import argparse
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from eagle3_api.draft_size import DraftSize
 from eagle3_api.estimate import Shape, known_target
-from eagle3_api.rates import H200, Gpu, Size, size_of
+from eagle3_api.rates import H200, Gpu, size_of
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.cli.files import no_config, read_config, read_document, spec_of
 from eagle3_operator.cli.table import Said, estimate_table
 from eagle3_operator.cli.usage import UsageError
+
+_T = TypeVar("_T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--answer-tokens-per-second",
         type=_rate,
         help="what one pod generates, all requests together, where the target answers itself (default: likewise)",
+    )
+    parser.add_argument(
+        "--train-tokens-per-second",
+        type=_rate,
+        help="what a training gets through, all its GPUs together; a running one says it (default: by the draft's size)",
     )
     parser.add_argument(
         "--gpu-teraflops",
@@ -50,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
     spec = spec_of(read_document(given.file), given.file)
     shape = _shape(spec, given.target_config)
     gpu = Gpu(given.gpu_teraflops * 1e12, given.gpu_terabytes_per_second * 1e12)
-    said = Said(given.tokens_per_second, given.answer_tokens_per_second)
+    said = Said(given.tokens_per_second, given.answer_tokens_per_second, given.train_tokens_per_second)
     sys.stdout.write(estimate_table(spec, shape, gpu, said) + "\n")
     return 0
 
@@ -65,10 +73,10 @@ def _rate(text: str) -> float:
     return rate
 
 
-def _size(language: Mapping[str, Any]) -> Size | None:
-    """By a configuration; None where it does not tell, as one of a few sizes does not."""
+def _if_told(read: Callable[[Mapping[str, Any]], _T], language: Mapping[str, Any]) -> _T | None:
+    """What is read of a configuration; None where it does not tell, as one of a few sizes does not."""
     try:
-        return size_of(language)
+        return read(language)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -77,7 +85,8 @@ def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
     path = config or Path(spec.target.model) / "config.json"  # of a hub's repository there is none here
     try:
         _, language = read_config(path)
-        return Shape(int(language["hidden_size"]), int(language["num_hidden_layers"]), _size(language))
+        width, layers = int(language["hidden_size"]), int(language["num_hidden_layers"])
+        return Shape(width, layers, _if_told(size_of, language), _if_told(DraftSize.for_target, language))
     except FileNotFoundError:
         known = known_target(spec.target.model) if config is None else None
         if known is None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from eagle3_api.draft_size import DEFAULT_VOCABULARY
 from eagle3_api.estimate import (
     Estimate,
     Shape,
@@ -14,7 +15,18 @@ from eagle3_api.estimate import (
 )
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.quantity import quantity
-from eagle3_api.rates import COMPUTED_SHARE, READ_SHARE, TOGETHER, Gpu, Size, answer_rate, prefill_rate
+from eagle3_api.rates import (
+    COMPUTED_SHARE,
+    FP8_GAIN,
+    READ_SHARE,
+    TOGETHER,
+    TRAINED_SHARE,
+    Gpu,
+    Size,
+    answer_rate,
+    prefill_rate,
+    training_rate,
+)
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Data, Eagle3DraftSpec, seconds
 from eagle3_operator.decide.times import duration
@@ -45,19 +57,21 @@ def grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True)
 class Said:
-    """Rates of one pod that somebody measured; None where they are to be estimated.
+    """Rates that somebody measured, of one pod; None where they are to be estimated.
 
     Attributes:
         extracting: tokens/s.
         answering: tokens/s, all requests together.
+        training: tokens/s, all GPUs of all its pods together.
     """
 
     extracting: float | None = None
     answering: float | None = None
+    training: float | None = None
 
 
 def estimate_table(spec: Eagle3DraftSpec, shape: Shape, gpu: Gpu, said: Said) -> str:
-    """What an object will take, one line a fact: its extraction, a server's start, and a rollback.
+    """What an object will take, one line a fact: its extraction, its training, a server's start, and a rollback.
 
     Args:
         spec: of the object.
@@ -119,6 +133,7 @@ def _extraction(
         ),
         *_reckoned(shape, gpu, said, answers=data.regeneration is not None),
         ("kept", "as extract.retain says" if spec.extract.retain else "until the draft is trained"),
+        ("training", _training(spec, chosen.tokens, len(layers), shape, gpu, said.training)),
     ]
 
 
@@ -174,6 +189,37 @@ def _answering(data: Data, chosen: Estimate, tokens_per_second: float | None, po
         longest = duration(chosen.seconds(tokens_per_second, pods))
         told += f"; up to {longest} more at {tokens_per_second:,.0f} tokens/s a pod"
     return [("answers", told)]
+
+
+def _training(
+    spec: Eagle3DraftSpec, tokens: int, states: int, shape: Shape, gpu: Gpu, tokens_per_second: float | None
+) -> str:
+    """How long all epochs take if every token counts in each of them; what a mask leaves out is not known beforehand."""
+    train, draft = spec.train, spec.draft
+    gpus, source = train.nodes * train.gpus, ""
+    if tokens_per_second is None:
+        if train.trainer is not None:
+            return "not known: train.trainer is somebody else's; give --train-tokens-per-second"
+        if not gpus:
+            return "not known of a CPU; give --train-tokens-per-second"
+        if shape.draft is None:
+            return "not known: the draft's sizes are not; give --train-tokens-per-second or the whole config.json"
+        operations = shape.draft.operations(
+            states=states,
+            depth=draft.depth,
+            vocabulary=draft.vocabulary_size or DEFAULT_VOCABULARY,
+            unroll_steps=train.unroll_steps,
+        )
+        fp8 = train.precision == "fp8"
+        tokens_per_second = training_rate(operations, gpus, fp8=fp8, gpu=gpu)
+        source = (
+            f"; by {operations / 1e9:,.1f} Gflop a token at {TRAINED_SHARE:.0%} of {gpu.operations / 1e12:,.0f} Tflop/s a GPU"
+            f"{f', times {FP8_GAIN} for fp8' if fp8 else ''}, as measured on H200s"
+        )
+    took = duration(train.epochs * tokens / tokens_per_second)
+    on = f" on {gpus} GPU{'' if gpus == 1 else 's'}" if gpus else ""
+    epochs = f"{train.epochs} epoch{'' if train.epochs == 1 else 's'}"
+    return f"{took}{on} at {tokens_per_second:,.0f} tokens/s, {epochs}, less where not every token counts{source}"
 
 
 def _reckoned(shape: Shape, gpu: Gpu, said: Said, *, answers: bool) -> list[tuple[str, str]]:

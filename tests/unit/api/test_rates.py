@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from eagle3_api.draft_size import DraftSize
 from eagle3_api.estimate import KNOWN_TARGETS
-from eagle3_api.rates import H200, Gpu, Size, answer_rate, prefill_rate, size_of
+from eagle3_api.rates import H200, Gpu, Size, answer_rate, prefill_rate, size_of, training_rate
 
 LLAMA_8B: dict[str, Any] = {
     "hidden_size": 4096,
@@ -89,3 +90,28 @@ def test_twice_the_gpus_are_twice_as_fast_and_answers_are_slower_than_what_is_re
     assert answer_rate(size, 8) == pytest.approx(2 * answer_rate(size, 4))
     assert answer_rate(size, 8) < prefill_rate(size, 8)
     assert prefill_rate(size, 8, Gpu(H200.operations / 2, H200.read)) == prefill_rate(size, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(LLAMA_8B, "Llama-3.1-8B-Instruct"), (KIMI, "Kimi-K2.5"), (QWEN_32B, "Qwen3-32B")]
+)
+def test_a_configuration_tells_the_sizes_of_the_draft_that_are_known(config: dict[str, Any], name: str) -> None:
+    assert DraftSize.for_target(config) == KNOWN_TARGETS[name].draft
+
+
+@pytest.mark.parametrize(
+    ("config", "fp8", "measured"),
+    [(LLAMA_8B, False, 37_034), (KIMI, False, 17_467), (LLAMA_8B, True, 47_380), (KIMI, True, 22_273)],
+    ids=["8B", "Kimi", "8B in fp8", "Kimi in fp8"],
+)
+def test_a_training_is_told_as_fast_as_it_was_measured(config: dict[str, Any], fp8: bool, measured: float) -> None:
+    """On one H200, as docs/benchmarks/training.md has it."""
+    operations = DraftSize.for_target(config).operations(states=3, depth=1, vocabulary=32000, unroll_steps=7)
+    assert training_rate(operations, 1, fp8=fp8) == pytest.approx(measured, rel=0.06)
+
+
+def test_only_the_first_layer_of_a_draft_reads_a_token_as_well() -> None:
+    size = DraftSize(hidden_size=2, intermediate_size=3, heads=2, kv_heads=1, head_dim=5)
+    queries, keys, output, mlp = 2 * 10, 2 * 5, 10 * 2, 3 * 2 * 3
+    first, second = (reads * (queries + 2 * keys) + output + mlp for reads in (2, 1))
+    assert size.operations(states=3, depth=2, vocabulary=7, unroll_steps=1) == 6 * (first + second + 14) + 4 * 3 * 4

@@ -42,6 +42,8 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert "2.1h more at 11,364 tokens/s" in table["answers"]
     assert "estimated, not measured: 2 x 32.0 G parameters a token at 30% of 989 Tflop/s a GPU" in table["rates"]
     assert table["or fp8 TopK"].strip() == "1.75 TiB"
+    assert table["training"].strip().startswith("1.8h on 4 GPUs at 66,807 tokens/s, 5 epochs, less where not every")
+    assert "by 35.5 Gflop a token at 60% of 989 Tflop/s a GPU, as measured on H200s" in table["training"]
 
 
 def test_the_page_shows_the_kimi_example_as_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +69,34 @@ def test_rates_follow_from_the_gpu_and_what_was_measured_needs_no_reckoning(
     measured = told(capsys, "-f", file, "--tokens-per-second", "1000", "--answer-tokens-per-second", "500")
     assert "rates" not in measured
     assert "24.4h on a pod of 8 GPUs at 1,000 tokens/s" in measured["time"]
+
+
+@pytest.mark.parametrize(
+    ("train", "more", "words"),
+    [
+        ({"precision": "fp8", "epochs": 1}, [], "17m on 4 GPUs at 84,844 tokens/s, 1 epoch,"),
+        ({"nodes": 2}, ["--gpu-teraflops", "494.5"], "1.8h on 8 GPUs at 66,807 tokens/s"),
+        ({"unrollSteps": 1}, [], "17m on 4 GPUs at 423,546 tokens/s"),
+        (
+            {},
+            ["--train-tokens-per-second", "1000"],
+            "121.9h on 4 GPUs at 1,000 tokens/s, 5 epochs, less where not every",
+        ),
+        ({"gpus": 0}, [], "not known of a CPU; give --train-tokens-per-second"),
+        ({"gpus": 0}, ["--train-tokens-per-second", "1000"], "121.9h at 1,000 tokens/s"),
+        ({"trainer": {"image": "i", "command": ["c"]}}, [], "not known: train.trainer is somebody else's"),
+    ],
+    ids=["fp8", "two nodes of slower GPUs", "one step", "measured", "on a CPU", "measured on a CPU", "another trainer"],
+)
+def test_a_training_takes_as_long_as_its_products(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, train: dict[str, object], more: list[str], words: str
+) -> None:
+    document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
+    document["spec"]["train"] |= train
+    (tmp_path / "draft.yaml").write_text(yaml.safe_dump(document))
+    table = told(capsys, "-f", str(tmp_path / "draft.yaml"), *more)
+    assert table["training"].strip().startswith(words)
+    assert ("as measured on H200s" in table["training"]) is ("Gflop" in table["training"])
 
 
 def test_without_a_count_the_upper_bound_is_called_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -113,6 +143,7 @@ def test_an_unknown_target_needs_its_configuration(capsys: pytest.CaptureFixture
     assert table["features"].strip().startswith("2.29 TiB")
     assert "layers 1, 13, 24 and the last" in table["states"]
     assert "give --tokens-per-second" in table["time"]  # of a configuration without the other sizes
+    assert "give --train-tokens-per-second" in table["training"]
     assert "rates" not in table
 
 

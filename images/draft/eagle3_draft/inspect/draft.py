@@ -6,15 +6,13 @@ from pathlib import Path
 
 from eagle3_api.checkpoints import Served, report, resolve_layers
 from eagle3_api.conditions import Reason
+from eagle3_api.draft_size import DEFAULT_VOCABULARY
 from eagle3_api.jobs import ExitCode, InspectConfig
 from eagle3_api.sglang import LATENT_ATTENTION, Version, default_layers
 from eagle3_api.spec.draft import Attention
 from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.target import TargetFacts
 from eagle3_draft.stage import StageError
-
-#: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
-DEFAULT_VOCABULARY = 32000
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The sizes and switches of a draft, and how they follow from its target's configuration or from a checkpoint."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -10,10 +10,8 @@ from eagle3_api.base import Model
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form
 from eagle3_api.checkpoints.readers.llama import rope_of
 from eagle3_api.checkpoints.rope import sglangs_alone
+from eagle3_api.draft_size import DraftSize
 from eagle3_draft.target_files import language_config
-
-#: An MLA target (DeepSeek, Kimi) has no plain heads to take over; published drafts for them have these.
-MLA_HEADS, MLA_KV_HEADS, MLA_HEAD_DIM = 64, 8, 128
 
 
 class LinearScaling(Model):
@@ -151,29 +149,19 @@ def draft_config(
         KeyError: a size is missing; the message is its name.
     """
     text = language_config(target)
-    hidden = int(text["hidden_size"])
-    sizes = None
+    size, sizes = DraftSize.for_target(text), None
     if latent:
         sizes = Latent.model_validate({name: _present(text, name) for name in LATENT_SIZES})
-        heads = kv_heads = int(text["num_attention_heads"])
-        head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
-    elif text.get("kv_lora_rank"):
-        heads, kv_heads, head_dim = MLA_HEADS, MLA_KV_HEADS, MLA_HEAD_DIM
-    else:
         heads = int(text["num_attention_heads"])
-        kv_heads = int(text.get("num_key_value_heads") or heads)
-        head_dim = int(text.get("head_dim") or hidden // heads)
+        head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
+        size = replace(size, heads=heads, kv_heads=heads, head_dim=head_dim)
     rope = rope_of(text)
     positions = int(text["max_position_embeddings"])
     return DraftConfig(
-        hidden_size=hidden,
-        target_hidden_size=hidden,
+        **asdict(size),
+        target_hidden_size=size.hidden_size,
         layers=layers,
         depth=depth,
-        intermediate_size=int(text["intermediate_size"]),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
         rms_norm_eps=float(text.get("rms_norm_eps") or 1e-6),
         rope_theta=rope["rope_theta"],
         rope_scaling=scaling_of(rope, positions) if rope["rope_type"] == "llama3" else None,

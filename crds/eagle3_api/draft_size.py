@@ -1,0 +1,62 @@
+"""The sizes that a draft takes over from its target, of whose width it is a Llama layer, and what its training computes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Tokens that a draft proposes unless the object says otherwise: nearly all that a model says, at a quarter of the head.
+DEFAULT_VOCABULARY = 32000
+
+#: A target with latent attention (DeepSeek, Kimi) has no plain heads to take over; published drafts for them have these.
+_HEADS, _KV_HEADS, _HEAD_DIM = 64, 8, 128
+
+
+@dataclass(frozen=True)
+class DraftSize:
+    """Sizes of a draft's decoder layer, under the names of a ``config.json``.
+
+    Attributes:
+        hidden_size: of its states, and of the target's.
+        intermediate_size: of its feed-forward network.
+        heads, kv_heads, head_dim: of its attention.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    heads: int = _HEADS
+    kv_heads: int = _KV_HEADS
+    head_dim: int = _HEAD_DIM
+
+    @classmethod
+    def for_target(cls, config: Mapping[str, Any]) -> "DraftSize":
+        """The draft's of a target.
+
+        Args:
+            config: the target's ``config.json``, with its language model's section on top.
+
+        Raises:
+            KeyError, TypeError, ValueError: a size that is needed is not there or is no number.
+        """
+        hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+        if config.get("kv_lora_rank"):
+            return cls(hidden, inner)
+        heads = int(config["num_attention_heads"])
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        return cls(hidden, inner, heads, kv_heads, int(config.get("head_dim") or hidden // heads))
+
+    def operations(self, *, states: int, depth: int, vocabulary: int, unroll_steps: int) -> int:
+        """What the matrix products of a training compute for one token that counts in every unroll step.
+
+        Two operations a multiply-add, once forward and once for each of both gradients, in each unroll step. What reads the
+        target's states stands before the unroll and hands no gradient on to them.
+
+        Args:
+            states: auxiliary states of the target that it reads.
+            depth: decoder layers of its own; the first one also reads a token's embedding.
+            vocabulary: tokens that it proposes.
+            unroll_steps: of training-time test.
+        """
+        hidden, queries, keys = self.hidden_size, self.heads * self.head_dim, self.kv_heads * self.head_dim
+        read = (depth + 1) * hidden * (queries + 2 * keys)
+        layers = read + depth * (queries * hidden + 3 * hidden * self.intermediate_size)
+        return 6 * unroll_steps * (layers + vocabulary * hidden) + 4 * states * hidden**2
