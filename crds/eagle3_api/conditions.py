@@ -165,6 +165,7 @@ class EventReason(StrEnum):
     ROLLED_BACK = "RolledBack"
     MAKING_ROOM = "MakingRoom"
     ROOM_ENDED = "RoomEnded"
+    SCALE_OVERRULED = "ScaleOverruled"
 
     # Of what stands in the way
     REFUSED = "Refused"

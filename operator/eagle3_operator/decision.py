@@ -50,7 +50,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Event:
-    """A transition worth telling; posted only after the status write succeeded."""
+    """A transition worth telling; posted only after the status write succeeded, where there is anything to write."""
 
     type: Literal["Normal", "Warning"]
     reason: EventReason

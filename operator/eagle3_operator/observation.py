@@ -120,6 +120,8 @@ class Deployment:
     key: str
     created_at: datetime
     replicas: int
+    #: Who has last said how many, if that is known.
+    scaled_by: str | None = None
     ready_replicas: int = 0
     #: Pods that still exist, ready or not, terminating or not.
     pods: tuple[Pod, ...] = ()

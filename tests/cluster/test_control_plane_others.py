@@ -227,3 +227,45 @@ def test_a_job_that_somebody_else_suspends_waits_for_whoever_that_was(site: Site
     assert site.jobs("kimi", StageName.EXTRACT)[0]["spec"]["suspend"] is True
     site.cluster.request("PATCH", path, {"spec": {"suspend": False}}, MERGE_PATCH)
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+
+
+def autoscaler(site: Site, version: str, kind: str, name: str) -> None:
+    """The cluster's own, which wants two pods at least, so that it needs to measure nothing."""
+    target = {"apiVersion": version, "kind": kind, "name": name}
+    site.apply(
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        name,
+        {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 3},
+    )
+
+
+def test_an_autoscaler_of_an_object_scales_what_serves_and_changes_nothing_else(site: Site) -> None:
+    site.create("kimi", SERVING)
+    before = site.until_ready("kimi")["status"]
+    autoscaler(site, API_VERSION, KIND, "kimi")
+
+    def grown() -> Json | None:
+        status: Json = site.object("kimi")["status"]
+        return status if status["replicas"] == 2 else None
+
+    after = site.until("two servers", grown, seconds=90)
+    assert (after["servingRevision"], after["stages"]) == (before["servingRevision"], before["stages"])
+    assert [one["key"] for one in after["revisions"]] == [one["key"] for one in before["revisions"]]
+    assert "ScaleOverruled" not in {one["reason"] for one in site.events("kimi")}
+
+
+def test_an_autoscaler_of_a_revision_is_overruled_and_told_of_at_each_try(site: Site) -> None:
+    site.create("kimi", SERVING)
+    site.until_ready("kimi")
+    autoscaler(site, "apps/v1", "Deployment", "kimi-r1")
+
+    def told() -> Json | None:
+        return next((one for one in site.events("kimi") if one["reason"] == "ScaleOverruled"), None)
+
+    event = site.until("the second of its tries", lambda: (one := told()) and one["count"] > 1 and one, seconds=90)
+    said = "kube-controller-manager (a HorizontalPodAutoscaler) has scaled Deployment kimi-r1 to 2; it is 1 again"
+    assert event["message"].startswith(said)
+    site.cluster.request("DELETE", f"/apis/autoscaling/v2/namespaces/{site.namespace}/horizontalpodautoscalers/kimi-r1")
+    site.until("one pod again", lambda: site.get("deployments", "kimi-r1")["spec"]["replicas"] == 1)
+    assert site.until_ready("kimi")["status"]["servingRevision"] == 1

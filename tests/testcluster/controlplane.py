@@ -79,6 +79,7 @@ def arguments(layout: Layout, ports: Ports, address: str, *, with_node: bool) ->
             "--leader-elect=false",
             "--use-service-account-credentials",
             "--pvclaimbinder-sync-period=1s",  # a claim made as its volume becomes known waits for the next of these
+            "--horizontal-pod-autoscaler-sync-period=2s",  # an autoscaler begins to work after one of these
             f"--service-account-private-key-file={pki}/service-accounts.key",
             f"--root-ca-file={pki}/ca.crt",
             f"--cluster-signing-cert-file={pki}/ca.crt",

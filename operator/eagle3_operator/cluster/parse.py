@@ -224,7 +224,7 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
         failure_reason=(failed or {}).get("reason", ""),
         failure_message=(failed or {}).get("message", ""),
         suspended=bool(run.made["spec"].get("suspend")),
-        suspended_by=_suspended_by(metadata),
+        suspended_by=_wrote(metadata, "suspend"),
         queue=labels.get(names.QUEUE_LABEL),
         completions=spec.get("completions", 1),
         succeeded=status.get("succeeded", 0),
@@ -239,12 +239,12 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
     )
 
 
-def _suspended_by(metadata: Json) -> str | None:
-    """Who has last written whether a Job is suspended, as the API server keeps it; None where it keeps nothing."""
+def _wrote(metadata: Json, field: str) -> str | None:
+    """Who has last written a field of an object's spec, as the API server keeps it; None where it keeps nothing."""
     wrote = (
         entry
         for entry in metadata.get("managedFields") or ()
-        if "f:suspend" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        if f"f:{field}" in (entry.get("fieldsV1") or {}).get("f:spec", {})
     )
     latest = max(wrote, key=lambda entry: entry.get("time", ""), default=None)
     return latest.get("manager") if latest is not None else None
@@ -314,6 +314,7 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
         key=annotations.get(names.KEY_ANNOTATION, ""),
         created_at=times.parse(metadata["creationTimestamp"]),
         replicas=deployment["spec"].get("replicas", 1),
+        scaled_by=_wrote(metadata, "replicas"),
         # What the Deployment counts may be from before one of them began to end
         ready_replicas=min(status.get("readyReplicas", 0), sum(pod.ready and not pod.terminating for pod in made)),
         pods=made,

@@ -161,15 +161,16 @@ class Reconciler:
     ) -> str:
         others = decision.status.conditions if decision else ()
         made = status.stalled(seen, reason, message, now, others=others)
-        return self._write(key, seen, now, made, (Event("Warning", EventReason(reason), message),))
+        told = (Event("Warning", EventReason(reason), message),) if made != seen.get("status") else ()
+        return self._write(key, seen, now, made, told)
 
     def _write(self, key: Key, seen: Json, now: datetime, made: Json, told: tuple[Event, ...]) -> str:
         self._metrics.phase(*key, made["phase"])
-        if not status.write(self._client, seen, made):
-            return "settled"
-        logger.info("%s", _summary(made))
+        written = status.write(self._client, seen, made)
+        if written:
+            logger.info("%s", _summary(made))
         events.post(self._client, seen, told, now)
-        return "written"
+        return "written" if written else "settled"
 
 
 def _summary(made: Json) -> str:

@@ -9,6 +9,11 @@ def annotate(metadata: Metadata, annotation: str, word: str) -> str:
     return f"kubectl annotate e3d {metadata.name} -n {metadata.namespace} {annotation}={word} --overwrite"
 
 
+def scale(metadata: Metadata, replicas: int) -> str:
+    """The command that says how many servers an object has."""
+    return f"kubectl scale e3d/{metadata.name} -n {metadata.namespace} --replicas={replicas}"
+
+
 def retry(metadata: Metadata, what: str, since: str | None) -> str:
     """The command that has a stage or a revision tried again.
 

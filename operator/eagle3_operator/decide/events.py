@@ -19,10 +19,15 @@ from eagle3_api.jobs import (
     TrainResult,
 )
 from eagle3_api.rates import Size, extraction_seconds
-from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
-from eagle3_operator.decide import times
-from eagle3_operator.decision import Event
+from eagle3_operator.decide import commands, times
+from eagle3_operator.decision import Event, Scale
+from eagle3_operator.manifests import names
+from eagle3_operator.observation import Deployment
+
+#: In whose name the cluster's own controllers write; of them only an autoscaler scales a Deployment.
+_CONTROLLERS = "kube-controller-manager"
 
 
 def between(
@@ -41,6 +46,32 @@ def between(
         *_revision_events(before, after),
         *_refusals(before, refused),
     ]
+
+
+def overruled(scaled: Iterable[Scale], deployments: Iterable[Deployment], metadata: Metadata) -> list[Event]:
+    """That somebody else has said how many pods a revision has, where that is taken back.
+
+    Args:
+        scaled: what is done now.
+        deployments: as they are.
+        metadata: of the object.
+    """
+    wanted = {one.name: one.replicas for one in scaled}
+    return [
+        Event("Warning", EventReason.SCALE_OVERRULED, _overruling(deployment, wanted[deployment.name], metadata))
+        for deployment in deployments
+        if deployment.name in wanted and deployment.scaled_by not in (None, names.FIELD_MANAGER)
+    ]
+
+
+def _overruling(deployment: Deployment, wanted: int, metadata: Metadata) -> str:
+    who = deployment.scaled_by or ""
+    called = f"{who} (a HorizontalPodAutoscaler)" if who == _CONTROLLERS else who
+    return (
+        f"{called} has scaled Deployment {deployment.name} to {deployment.replicas}; it is {wanted} again, as this object says. "
+        f"Scale that: {commands.scale(metadata, deployment.replicas)}, or an autoscaler whose scaleTargetRef is Eagle3Draft "
+        f"{metadata.name}"
+    )
 
 
 def _refusals(before: Eagle3DraftStatus, refused: Iterable[str]) -> list[Event]:

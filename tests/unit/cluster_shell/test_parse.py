@@ -396,6 +396,19 @@ def test_a_deployment_is_a_revision_with_its_servers_and_what_it_is() -> None:
     assert [one.name for one in made.pods] == ["server"]
 
 
+def test_who_has_scaled_a_deployment_last_is_known() -> None:
+    scaled = deployment(names.labels("kimi", revision=3))
+    fields = {"fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    scaled["metadata"]["managedFields"] = [
+        {"manager": "eagle3-operator", "operation": "Apply", "time": BORN, **fields},
+        {"manager": "kube-controller-manager", "subresource": "scale", "time": LATER, **fields},
+        {"manager": "kube-controller-manager", "subresource": "status", "time": LAST, "fieldsV1": {"f:status": {}}},
+    ]
+    made = deployment_from(scaled, [], owner=UID)
+    assert made is not None
+    assert made.scaled_by == "kube-controller-manager"
+
+
 def test_a_pod_that_is_about_to_end_is_no_ready_one_of_its_deployment() -> None:
     labels = names.labels("kimi", revision=3)
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

@@ -335,6 +335,38 @@ def test_what_serves_grows_and_what_is_only_kept_warm_gives_way_to_it(room: int,
     assert world.replicas == pods
 
 
+@pytest.mark.parametrize(
+    ("number", "who", "named"),
+    [
+        (
+            1,
+            "kube-controller-manager",
+            "kube-controller-manager (a HorizontalPodAutoscaler) has scaled Deployment kimi-r1",
+        ),
+        (0, "kubectl", "kubectl has scaled Deployment kimi-r0"),
+    ],
+)
+def test_who_scales_a_revision_is_overruled_and_told_what_to_scale_instead(number: int, who: str, named: str) -> None:
+    """An autoscaler tries again and again, and the status is the same after each time."""
+    world = serving_draft(World(room=9)).later(700).settle()
+    before, pods = world.status, world.replicas
+    for _ in range(2):
+        world._put(replace(world.seen.deployments[number], replicas=3, scaled_by=who))
+        decision = world.step()
+        (event,) = decision.events
+        assert (event.type, event.reason) == ("Warning", "ScaleOverruled")
+        assert event.message.startswith(f"{named} to 3; it is {pods[number]} again, as this object says. Scale that: ")
+        assert "kubectl scale e3d/kimi -n llm --replicas=3, or an autoscaler whose scaleTargetRef" in event.message
+        world.ready(1).settle()
+        assert (world.replicas, world.step().events) == (pods, ())
+    assert world.status == before
+
+
+def test_an_object_that_is_scaled_overrules_nobody() -> None:
+    world = serving_draft(World(room=3)).ready(1)
+    assert [event.reason for event in world.edit(serve={"replicas": 2}).step().events] == []
+
+
 # --------------------------------------------------------------------------------------- a quota that lets no pod be made
 
 

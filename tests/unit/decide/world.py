@@ -362,7 +362,7 @@ class World:
         deployment = next(d for d in self.seen.deployments.values() if d.name == name)
         if deployment.revision == self.serving and replicas == 0:
             self.outages += 1
-        self._put(replace(deployment, replicas=replicas, pods=(), ready_replicas=0))
+        self._put(replace(deployment, replicas=replicas, scaled_by=names.FIELD_MANAGER, pods=(), ready_replicas=0))
         for number in self.seen.deployments:
             self._schedule(number)
 
