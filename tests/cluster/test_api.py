@@ -15,6 +15,7 @@ from eagle3_api import API_VERSION, GROUP, PLURAL
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Condition, Eagle3DraftStatus, Phase
+from eagle3_operator.cli.main import main
 from testcluster import AnyCluster, build, wait_for
 from testcluster.api import ApiException
 
@@ -623,6 +624,22 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 def test_what_is_next_to_what_is_refused_is_accepted(api_server: AnyCluster, namespace: str, case: str) -> None:
     path = objects(namespace, query="?dryRun=All&fieldValidation=Strict")
     api_server.request("POST", path, edited(minimal(), ACCEPTED[case]))
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_plugin_says_without_a_cluster_what_the_api_server_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    """What a field alone may be in words of its own; of a rule the very words."""
+    edits, words = REFUSED[case]
+    file = tmp_path / "draft.yaml"
+    file.write_text(yaml.safe_dump(edited(minimal(), edits)))
+    code = main(["estimate", "-f", str(file)])
+    said = capsys.readouterr().err
+    if words.startswith("unknown field"):
+        assert words.replace('unknown field "', "there is no field ").rstrip('"') in said
+        return
+    assert code == 1
+    field, _, _ = words.partition(":") if words.startswith("spec.") else (words, "", "")
+    assert field in said or words.startswith("should be")
 
 
 @pytest.mark.parametrize(

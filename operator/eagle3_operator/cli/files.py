@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from eagle3_api.base import Model
 from eagle3_api.crd import schema_of
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.cli.admission import NoCelError, refused
 from eagle3_operator.cli.usage import UsageError
 
 _M = TypeVar("_M", bound=Model)
@@ -40,14 +41,32 @@ def read_document(file: str) -> dict[str, Any]:
 
 
 def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
-    """Its spec; UsageError names the first field that is wrong.
+    """Its spec; UsageError names the first field that is wrong, or tells the rules that the API server would refuse it by.
 
-    What is no field changes nothing here, as in an object of a newer version; but it may be misspelt, so it is told.
+    What is no field changes nothing here, as in an object of a newer version; but it may be misspelt, so it is told. What was read
+    from a cluster was admitted, by whatever rules there were then.
     """
-    spec = _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec")
-    for path in unknown_fields(schema_of(Eagle3DraftSpec), document["spec"], "spec"):
+    schema = schema_of(Eagle3DraftSpec)
+    spec = _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec", schema)
+    for path in unknown_fields(schema, document["spec"], "spec"):
         sys.stderr.write(f"kubectl eagle3: {file}: there is no field {path}; it is ignored\n")
+    metadata = metadata_of(document, file)
+    if not metadata.uid:
+        _admit(metadata.name, spec, file)
     return spec
+
+
+def _admit(name: str, spec: Eagle3DraftSpec, file: str) -> None:
+    try:
+        told = [f"{path}: {message}" if path else message for path, message in refused(name, spec.to_json())]
+    except NoCelError:
+        sys.stderr.write(
+            f"kubectl eagle3: {file}: the rules between fields were not looked at, only the API server will: that needs the "
+            "package cel-expr-python (the extra cel)\n"
+        )
+        return
+    if told:
+        raise UsageError(f"{file}: {'; '.join(told)}")
 
 
 def unknown_fields(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[str]:
@@ -82,12 +101,22 @@ def first_fault(error: ValidationError) -> tuple[tuple[str, ...], str]:
     return tuple(map(str, first["loc"])), first["msg"]
 
 
-def _section(kind: type[_M], section: Any, where: str) -> _M:
+def _section(kind: type[_M], section: Any, where: str, schema: Mapping[str, Any] | None = None) -> _M:
     try:
         return kind.model_validate(section)
     except ValidationError as error:
         path, said = first_fault(error)
+        if schema is not None and said.startswith("String should match pattern"):
+            said = _in_words(schema, path) or said
         raise UsageError(f"{'.'.join((where, *path))}: {said}") from None
+
+
+def _in_words(schema: Mapping[str, Any], path: Sequence[str]) -> str | None:
+    """What the API server says of a text in the wrong form, where the schema has words for that."""
+    at: Any = schema
+    for name in path:
+        at = at.get("properties", {}).get(name) or at.get("items") or at.get("additionalProperties") or {}
+    return next((rule["message"] for rule in at.get("x-kubernetes-validations") or ()), None)
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

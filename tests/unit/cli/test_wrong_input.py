@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eagle3_operator.cli import admission
 from eagle3_operator.cli.main import main
 from unit.decide.world import serving_draft
 
@@ -110,6 +112,68 @@ def test_a_file_that_holds_no_object_is_named_with_what_is_wrong_with_it(
     content, said = FILES[case]
     code, line = refusal(capsys, command, "-f", written(content))
     assert (code, line.startswith("kubectl eagle3: "), said in line) == (1, True, True), line
+
+
+ODD_BUCKET = {"publish": {"objectStore": {"url": "s3://drafts/../others"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "said"),
+    [
+        (
+            ODD_BUCKET,
+            "kimi",
+            "object.yaml: spec.publish.objectStore.url: s3://BUCKET/PREFIX, with names between the slashes",
+        ),
+        (
+            {"serve": {"speculative": {"numSteps": 1, "topK": 1, "numDraftTokens": 16}}},
+            "kimi",
+            "object.yaml: spec.serve.speculative: with topK 1 SGLang uses numSteps + 1 draft tokens; numSteps is 1 and",
+        ),
+        ({"serve": None}, "kimi", "object.yaml: spec: watch judges a serving revision: it needs serve"),
+        (
+            {"placement": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+            "kimi",
+            "object.yaml: spec.placement.env[1]: duplicate of name A",
+        ),
+        ({}, "kimi-r1", "object.yaml: metadata.name: must not end in -r<digits>; that is how revisions are named"),
+    ],
+    ids=["a field's", "a section's, with its numbers", "the whole's", "twice", "the name's"],
+)
+@pytest.mark.parametrize("command", ["estimate", "render"])
+def test_a_rule_that_the_api_server_would_refuse_by_is_told_in_its_words(
+    capsys: pytest.CaptureFixture[str],
+    written: Callable[[str | bytes], str],
+    command: str,
+    spec: dict[str, Any],
+    name: str,
+    said: str,
+) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["metadata"]["name"] = name
+    document["spec"] |= spec
+    code, line = refusal(capsys, command, "-f", written(yaml.safe_dump(document)))
+    assert (code, said in line) == (1, True), line
+
+
+def test_what_a_cluster_has_stored_is_read_by_whatever_rules_it_was_admitted(
+    capsys: pytest.CaptureFixture[str], written: Callable[[str | bytes], str]
+) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["metadata"] |= {"uid": "3f2c", "namespace": "llm"}
+    document["spec"] |= ODD_BUCKET
+    assert main(["estimate", "-f", written(yaml.safe_dump(document))]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_without_the_library_for_rules_it_is_said_that_they_were_not_looked_at(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cached in (admission._compiled, admission._environment):
+        cached.cache_clear()
+    monkeypatch.setitem(sys.modules, "cel_expr_python", None)
+    assert main(["estimate", "-f", str(EXAMPLE)]) == 0
+    assert "the rules between fields were not looked at, only the API server will" in capsys.readouterr().err
 
 
 def test_a_misspelt_field_is_told_and_changes_nothing(
