@@ -428,19 +428,21 @@ def test_a_status_that_the_schema_refuses_is_no_conflict(shell: Shell) -> None:
     assert not isinstance(refused.value, ConflictError)
 
 
-def test_an_event_is_posted_after_the_write_and_a_repetition_is_counted(shell: Shell) -> None:
+def test_an_event_is_posted_after_the_write_if_there_is_one_and_a_repetition_is_counted(shell: Shell) -> None:
     event = Event("Normal", EventReason.TRAIN_SUCCEEDED, "expected accept length 2.74")
     shell.decides(events=(event,)).reconcile()
     (posted,) = shell.site.events(NAME)
     assert (posted["reason"], posted["message"], posted["count"]) == ("TrainSucceeded", event.message, 1)
     assert posted["source"]["component"] == "eagle3-operator"
+    version = shell.version
     shell.reconcile()
     (posted,) = shell.site.events(NAME)
-    assert posted["count"] == 1, "nothing was written, so nothing happened"
+    assert (posted["count"], shell.version) == (2, version), "what has happened may leave the status as it was"
     shell.choose = lambda obj, status: Decision(status.model_copy(update={"phase": Phase.SERVING}), events=(event,))
     shell.reconcile()
     (posted,) = shell.site.events(NAME)
-    assert posted["count"] == 2
+    assert posted["count"] == 3
+    assert shell.version != version
 
 
 def test_an_object_that_is_gone_or_going_is_left_alone(shell: Shell) -> None:
