@@ -123,6 +123,17 @@ def test_weights_that_are_lost_meanwhile_are_not_missed_at_the_end(made: corpus.
     assert all(torch.equal(kept, last[name]) for name, kept in load_file(Path(wild.folder) / WEIGHTS).items())
 
 
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_an_ended_training_reads_nothing_more(split: str, made: corpus.Corpus, tmp_path: Path) -> None:
+    config = prepared(made, tmp_path)
+    Path(config.scratch).mkdir()
+    training = Training(config, CPU, Stop(looks=0))
+    with pytest.raises(StageError, match="interrupted"):
+        training.run()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        getattr(training, split).expect([0])
+
+
 def test_a_step_in_several_passes_is_the_same_step(made: corpus.Corpus, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for folder in (whole, parts):

@@ -149,6 +149,7 @@ class Training:
             self._train(state)
         finally:
             self.train.close()
+            self.held_out.close()
             if self.telemetry is not None:
                 self.telemetry.close()
         state.peak_bytes = max(state.peak_bytes, self._peak_bytes())
