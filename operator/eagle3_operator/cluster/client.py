@@ -126,8 +126,8 @@ class Client:
         self, configuration: Configuration, *, connections: int = 16, asked: Callable[[str, str], None] | None = None
     ) -> None:
         configuration.connection_pool_maxsize = connections
-        # One more try where nothing can have happened yet; answers are judged here, not there.
-        configuration.retries = urllib3.Retry(1, status=0, redirect=0, respect_retry_after_header=False)
+        # One more try where nothing can have happened yet, and nobody was waited for; answers are judged here, not there.
+        configuration.retries = urllib3.Retry(1, read=0, status=0, redirect=0, respect_retry_after_header=False)
         self._api = ApiClient(configuration)
         self._asked = asked
         self._closed = False

@@ -5,7 +5,8 @@ so a Job that is read as Complete has its pods' reports in the later answer. Cac
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 PROGRESS_LINES = 200
 #: Lines of a server's log that a diagnosis gets.
 SERVER_LINES = 60
+#: Seconds of one look after which no further log is asked for. Where none can be had each takes its time to say so, and an
+#: object may have 64 pods: nothing would be decided about it, and the operator would be taken for one that hangs.
+LOGS_SECONDS = 10.0
 
 #: How old what is told of a claim may be. One that is resized or deleted is waited for longer than that anyway.
 CLAIMS_KEPT_SECONDS = 5.0
@@ -47,10 +51,25 @@ class Seen:
 
 
 class Observer:
-    """Looks at one object's children."""
+    """Looks at one object's children.
 
-    def __init__(self, client: Client, prometheus: Mapping[str, Prometheus], *, poll_seconds: float) -> None:
+    Args:
+        client: of the API server.
+        prometheus: the servers of the chart's values, by name.
+        poll_seconds: how old what logs said may be.
+        clock: seconds that only go on.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        prometheus: Mapping[str, Prometheus],
+        *,
+        poll_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
+        self._clock = clock
         self._prometheus = prometheus
         self._claims = Kept(client, "PersistentVolumeClaim", seconds=CLAIMS_KEPT_SECONDS)
         self._budgets = Kept(client, "PodDisruptionBudget", seconds=BUDGETS_KEPT_POLLS * poll_seconds)
@@ -65,7 +84,7 @@ class Observer:
             status: its status, as stored.
             now: the time.
         """
-        owner = obj.metadata.uid
+        owner, until = obj.metadata.uid, self._clock() + LOGS_SECONDS
         metadata: dict[tuple[str, str], Json] = {}
         jobs = self._find(obj, "Job", metadata)
         jobsets = self._jobsets(obj, jobs, metadata) if _may_have_jobsets(obj, status, jobs) else None
@@ -77,12 +96,12 @@ class Observer:
         pods = self._find(obj, "Pod", {}) if deployments or not told else []
         revisions = {
             made.revision: made
-            for made in (self._deployment(obj, deployment, pods) for deployment in deployments)
+            for made in (self._deployment(obj, deployment, pods, until) for deployment in deployments)
             if made is not None
         }
         served = {made.name: made for made in (parse.service_from(one, owner=owner) for one in services)}
         observation = Observation(
-            jobs={made.name: made for made in (self._job(obj, run, pods, now) for run in runs)},
+            jobs={made.name: made for made in (self._job(obj, run, pods, now, until) for run in runs)},
             deployments=revisions,
             services=served,
             budget=self._budget(obj, served.get(obj.metadata.name), metadata) if deployments else None,
@@ -211,29 +230,29 @@ class Observer:
                 return None
             raise
 
-    def _job(self, obj: Eagle3Draft, run: parse.Run, pods: list[Json], now: datetime) -> Job:
+    def _job(self, obj: Eagle3Draft, run: parse.Run, pods: list[Json], now: datetime, until: float) -> Job:
         made = parse.job_from(run, pods, owner=obj.metadata.uid)
         running = [pod for pod in made.pods if pod.started and pod.phase == "Running" and not pod.terminating]
         if made.finished or not running:
             return made
         if made.completions == 1:  # a pod that is replaced may run on for a moment
             running = [max(running, key=lambda pod: pod.created_at)]
-        read = self._reading([_named(pods, pod.name) for pod in running], made, now)
+        read = self._reading([_named(pods, pod.name) for pod in running], made, now, until)
         return replace(made, progress=read.progress, progress_problem=read.problem)
 
-    def _reading(self, running: list[Json], job: Job, now: datetime) -> Reading:
+    def _reading(self, running: list[Json], job: Job, now: datetime, until: float) -> Reading:
         """What the logs of a Job's running pods say, or said a moment ago."""
         read = tuple(pod["metadata"]["uid"] for pod in running)
         if known := self._readings.get(read, now):
             return known
-        logs = [self._log(pod, PROGRESS_LINES) for pod in running]
+        logs = [self._log(pod, PROGRESS_LINES, until) for pod in running]
         said = [progress for log, _ in logs if (progress := Progress.last(log))]
         problem = next((problem for _, problem in logs if problem), "")
         reading = Reading(parse.together(said, job.succeeded, job.completions), problem)
         self._readings.keep(read, now, reading)
         return reading
 
-    def _deployment(self, obj: Eagle3Draft, deployment: Json, pods: list[Json]) -> Deployment | None:
+    def _deployment(self, obj: Eagle3Draft, deployment: Json, pods: list[Json], until: float) -> Deployment | None:
         made = parse.deployment_from(deployment, pods, owner=obj.metadata.uid)
         if made is None or made.ready_replicas >= made.replicas or not made.pods:
             return made
@@ -241,12 +260,15 @@ class Observer:
         if not newest.started:
             return made
         # A container that waits to be started again has no log of its own yet.
-        log, _ = self._log(_named(pods, newest.name), SERVER_LINES, previous=newest.waiting_reason is not None)
+        again = newest.waiting_reason is not None
+        log, _ = self._log(_named(pods, newest.name), SERVER_LINES, until, previous=again)
         return replace(made, log=tuple(log.splitlines()))
 
-    def _log(self, pod: Json, lines: int, *, previous: bool = False) -> tuple[str, str]:
+    def _log(self, pod: Json, lines: int, until: float, *, previous: bool = False) -> tuple[str, str]:
         """The last lines of the pod's main container, and why they could not be read, if so."""
         metadata, container = pod["metadata"], parse.main_container(pod)
+        if self._clock() >= until:
+            return "", f"the log of pod {metadata['name']} is not asked for: the others took {LOGS_SECONDS:.0f} s"
         try:
             log = self._client.log(metadata["namespace"], metadata["name"], container, lines=lines, previous=previous)
         except ApiError as error:

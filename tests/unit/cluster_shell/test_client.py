@@ -11,6 +11,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
+from eagle3_api import KIND
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
 from operating.web import serving_http
 
@@ -96,6 +97,30 @@ def test_each_request_is_told_by_its_method_and_resource(
     with pytest.raises(ApiError):
         ask(Client(Configuration(host="http://127.0.0.1:1"), asked=lambda *request: asked.append(request)))
     assert asked == [told]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.log("llm", "p", "main", lines=1),
+        lambda client: client.delete("Job", "llm", {"name": "a", "uid": "1", "resourceVersion": "7"}),
+        lambda client: client.replace_status(KIND, {"metadata": {"namespace": "llm", "name": "kimi"}}, {}),
+    ],
+    ids=["GET", "DELETE", "PUT"],
+)
+def test_a_request_that_was_sent_is_not_sent_again_by_itself(ask: Callable[[Client], object]) -> None:
+    """It may have been obeyed, and whoever waited for its answer has waited long enough: the reconcile is tried again."""
+    sent: list[str] = []
+
+    class Silent(BaseHTTPRequestHandler):
+        def parse_request(self) -> bool:
+            super().parse_request()
+            sent.append(self.command)
+            return False
+
+    with serving_http(Silent) as port, pytest.raises(ApiError, match="cannot be reached"):
+        ask(Client(Configuration(host=f"http://127.0.0.1:{port}")))
+    assert len(sent) == 1
 
 
 @contextmanager

@@ -343,3 +343,24 @@ def test_the_log_of_a_pod_that_takes_anothers_place_is_read_at_once() -> None:
         client.pods = [running(made, name)]
         observer.observe(obj, Eagle3DraftStatus(), NOW)
     assert client.asked.count("log of kimi-train-k3-y") == 1
+
+
+def test_logs_that_do_not_come_are_not_all_waited_for() -> None:
+    """The kubelets cannot be reached, and every log of 64 shards takes the time after which it is given up."""
+    made = job(StageName.EXTRACT, "k2")
+    made["spec"] = {"completions": 64, "parallelism": 64}
+    clock = [0.0]
+
+    class ClientWithoutLogs(ClientThatNotesWhatItIsAsked):
+        def log(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+            clock[0] += 5.0
+            return super().log(namespace, pod, container, lines=lines, previous=previous)
+
+    client = ClientWithoutLogs([made])
+    client.pods = [running(made, f"kimi-extract-k2-{shard}") for shard in range(64)]
+    client.words = ApiError("GET log", 0, "Unreachable", "the API server cannot be reached: timed out")
+    observer = Observer(client, {}, poll_seconds=10, clock=lambda: clock[0])
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": SPEC})
+    seen = observer.observe(obj, Eagle3DraftStatus(), NOW).observation.jobs["kimi-extract-k2"]
+    assert sum(asked.startswith("log of") for asked in client.asked) == 2
+    assert (seen.progress, seen.progress_problem) == (None, str(client.words))
