@@ -21,6 +21,7 @@ PYTEST := $(BIN)/pytest --durations=5 -m "not long"
 # there already is one. The order is that of tests/conftest.py.
 TWO_FILES := $(if $(EAGLE3_TEST_KUBECONFIG),,-n 2 --dist loadfile --no-loadscope-reorder)
 TESTS_PATH := PYTHONPATH=tests:images/sglang-cpu
+TYPES := mypy crds operator images/draft tests
 CRD := helm/eagle3-operator/files/crd.yaml
 
 # In the order in which they run, the quick ones first.
@@ -67,10 +68,12 @@ test: prepare ## Run everything that CI runs, and say how long each suite took
 
 lint: $(READY) ## Check style, types, the direction of imports and the images' recipes
 	@status=0
-	for check in 'ruff check .' 'ruff format --check .' 'mypy --num-workers 2 crds operator images/draft tests' lint-imports \
+	for check in 'ruff check .' 'ruff format --check .' '$(TYPES) --num-workers 2' lint-imports \
 	    'hadolint images/draft/Dockerfile images/operator/Dockerfile'; do
 	  echo "$$check"
-	  $(BIN)/$$check || status=1
+	  $(BIN)/$$check && continue || code=$$?
+	  # mypy's workers, where a busy machine starts them too slowly, end it with 2
+	  [[ $$check == mypy* && $$code == 2 ]] && $(BIN)/$(TYPES) || status=1
 	done
 	exit $$status
 
