@@ -147,7 +147,8 @@ def whole(path: str, value: Any) -> dict[str, Any]:
     """The whole spec with one field changed, or REMOVED; the path's numbers lead into lists."""
     made: dict[str, Any] = copy.deepcopy(WHOLE)
     at: Any = made
-    *parents, last = (int(step) if step.isdigit() else step for step in path.split("."))
+    steps: list[Any] = [int(step) if step.isdigit() else step for step in path.split(".")]
+    *parents, last = steps
     for step in parents:
         at = at[step] if isinstance(at, list) else at.setdefault(step, {})
     if value is REMOVED:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from eagle3_api.artifacts import PROMPTS
 from eagle3_api.jobs import DataConfig
-from eagle3_draft.probe.server import Server
+from eagle3_draft.probe.server import Rendered, Server
 from served.extraction import Extraction, every
 from served.server import sglang
 from tiny.make import cached
@@ -99,6 +99,12 @@ def test_what_the_target_says_is_learned_from_its_calls_too_and_what_they_result
         assert words.count("<end>") == 7
 
 
+def rendered(server: Server, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Rendered:
+    made = server.rendered(messages, tools)
+    assert isinstance(made, Rendered), made
+    return made
+
+
 def test_a_probes_prompt_with_tools_has_the_tokens_that_the_server_makes_of_the_same_request(
     extracted: Extraction, server: Server
 ) -> None:
@@ -106,5 +112,5 @@ def test_a_probes_prompt_with_tools_has_the_tokens_that_the_server_makes_of_the_
     assert lines
     for line in lines:
         assert line["messages"][-1]["content"] == "go on in fives"
-        assert server.chat_prompt_tokens(line["messages"], line["tools"]) == len(line["input_ids"])
-        assert server.chat_prompt_tokens(line["messages"], []) != len(line["input_ids"])
+        assert rendered(server, line["messages"], line["tools"]).ids == line["input_ids"]
+        assert rendered(server, line["messages"], []).tokens != len(line["input_ids"])

@@ -398,7 +398,7 @@ def test_a_deployment_is_a_revision_with_its_servers_and_what_it_is() -> None:
 
 def test_who_has_scaled_a_deployment_last_is_known() -> None:
     scaled = deployment(names.labels("kimi", revision=3))
-    fields = {"fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    fields: dict[str, Any] = {"fieldsV1": {"f:spec": {"f:replicas": {}}}}
     scaled["metadata"]["managedFields"] = [
         {"manager": "eagle3-operator", "operation": "Apply", "time": BORN, **fields},
         {"manager": "kube-controller-manager", "subresource": "scale", "time": LATER, **fields},

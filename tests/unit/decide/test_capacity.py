@@ -14,7 +14,7 @@ from unit.decide.world import START, World
 def claimant(number: int, *, pods: int = 0, ready: int = 0, takes_place: bool = False) -> Claimant:
     """A revision that has so many pods already."""
     status = RevisionStatus(number=number, key=f"k{number}", plain_key="k0")
-    deployment = Deployment(f"kimi-r{number}", number, status.key, START, pods, ready)
+    deployment = Deployment(f"kimi-r{number}", number, status.key, START, pods, ready_replicas=ready)
     return Claimant(Revision(status, deployment, World().obj.spec), takes_place)
 
 
