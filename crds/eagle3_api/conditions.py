@@ -7,8 +7,10 @@ can act on. The order of ``ORDER`` is the order in which a person reads them.
 from enum import StrEnum
 from typing import Literal
 
+from eagle3_api.base import Word
 
-class Type(StrEnum):
+
+class Type(Word):
     """The conditions of an ``Eagle3Draft``; each is present from first sight, unless it does not apply."""
 
     READY = "Ready"
@@ -28,7 +30,7 @@ class Type(StrEnum):
 ORDER = tuple(Type)
 
 
-class Reason(StrEnum):
+class Reason(Word):
     """Why a condition is what it is."""
 
     # Under way

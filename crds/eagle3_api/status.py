@@ -4,12 +4,11 @@ It is the operator's only memory, and everything in it is an observation with it
 the stored measurements at every reconcile, so that a change of policy needs no new measurement.
 """
 
-from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
 
-from eagle3_api.base import Model
+from eagle3_api.base import Model, Word
 from eagle3_api.conditions import Reason, Status, Type
 from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
 
@@ -38,7 +37,7 @@ class Condition(Model):
     last_transition_time: str
 
 
-class StageState(StrEnum):
+class StageState(Word):
     WAITING = "Waiting"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -84,7 +83,7 @@ class Attempt(Model):
     token: str
 
 
-class RevisionState(StrEnum):
+class RevisionState(Word):
     """For people; the operator derives it and never reads it."""
 
     WAITING = "Waiting"
@@ -219,7 +218,7 @@ class ArtifactStatus(Model):
     result: ConvertResult
 
 
-class Phase(StrEnum):
+class Phase(Word):
     """One word for people; do not program against it."""
 
     PENDING = "Pending"

@@ -1,8 +1,6 @@
 """What every Job has: a stage, an owner, and where its files are."""
 
-from enum import StrEnum
-
-from eagle3_api.base import Model
+from eagle3_api.base import Model, Word
 
 CONFIG_ANNOTATION = "eagle3.dev/config"
 CONFIG_FILE = "/eagle3/config/config.json"
@@ -10,7 +8,7 @@ LIBRARY = "/eagle3/lib"
 TERMINATION_LOG = "/dev/termination-log"
 
 
-class StageName(StrEnum):
+class StageName(Word):
     """The stages, in order."""
 
     FETCH = "fetch"

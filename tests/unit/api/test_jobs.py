@@ -57,7 +57,7 @@ def test_a_result_that_cannot_fit_is_an_error_of_the_stage_not_a_lost_report() -
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Killed", "{", "null", "[]", '{"stage": "train"}', '{"stage": "cook", "key": "k", "ok": true}', "\x00\x01"],
+    ["", "Killed", "{", "null", "[]", '{"stage": "train"}', '{"stage": 5, "key": "k", "ok": true}', "\x00\x01"],
 )
 def test_what_is_no_report_is_read_as_none(text: str) -> None:
     assert Report.parse(text) is None

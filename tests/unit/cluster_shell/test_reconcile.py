@@ -60,7 +60,7 @@ def reconciler(client: Client, metrics: Metrics) -> Reconciler:
     ("spec", "status", "named"),
     [
         ({**SPEC, "target": {}}, {}, "spec.target.model: Field required"),
-        (SPEC, {"phase": "AWordOfANewerVersion", "servingRevision": 1}, "phase: Input should be"),
+        (SPEC, {"stages": "lost", "servingRevision": 1}, "stages: Input should be a valid list"),
     ],
     ids=["spec", "status"],
 )

@@ -231,3 +231,25 @@ def test_pods_that_do_not_answer_are_asked_again_when_the_next_window_has_passed
     for world, seconds in ((pods, 300), (prometheus, 30)):
         world.seen = replace(world.seen, metrics=Metrics(1, problem="does not answer"))
         assert world.step().requeue_after == seconds
+
+
+# ------------------------------------------------------------------------------------- what a newer operator has written
+
+
+def test_what_serves_is_left_by_an_older_operator_too_that_does_not_know_all_words_of_the_status() -> None:
+    """After a ``helm rollback`` the status is the newer operator's."""
+    world = serving_draft().later(700).settle()
+    words = {"phase": "Novel", "attempts": [{"stage": "novel", "inputs": "k1", "token": "1"}]}
+    world.status |= words
+    for condition in world.status["conditions"]:
+        condition["reason"] = "Novel"
+    world.status["conditions"].append({**world.status["conditions"][0], "type": "Novel"})
+    world.status["stages"].append({**world.status["stages"][0], "name": "novel", "state": "Novel", "reason": "Novel"})
+    for revision in world.status["revisions"]:
+        revision |= {"state": "Novel", "reason": "Novel"}
+    for _ in range(2):
+        world.window(verify=29_000)
+    world.ready(0).settle()
+    assert world.serving == 0
+    assert "Novel" not in {condition.type for condition in world.told.conditions}
+    assert "novel" not in {stage.name for stage in world.told.stages}
