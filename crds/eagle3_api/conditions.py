@@ -171,7 +171,6 @@ class EventReason(StrEnum):
 
     # Of what stands in the way
     REFUSED = "Refused"
-    NAME_CONFLICT = "NameConflict"
     INVALID_CONFIGURATION = "InvalidConfiguration"
 
 

@@ -25,7 +25,7 @@ from eagle3_api.status import Eagle3DraftStatus, Phase
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NameConflictError
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key, UnfinishedError
-from eagle3_operator.cluster.reconcile import NAME_CONFLICT_SECONDS, Reconciler
+from eagle3_operator.cluster.reconcile import Reconciler
 from eagle3_operator.decide.refusals import as_before, told
 from eagle3_operator.decision import Decision, Delete, Event, Manifest, Scale, Suspend
 from eagle3_operator.manifests import names
@@ -182,21 +182,18 @@ def test_applying_the_same_again_writes_nothing(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("labelled", [True, False], ids=["with our labels", "without our labels"])
-def test_a_strangers_object_of_a_childs_name_stops_the_whole_decision(shell: Shell, labelled: bool) -> None:
+def test_a_strangers_object_of_a_childs_name_is_left_alone_and_all_else_is_done(shell: Shell, labelled: bool) -> None:
     foreign = {"ports": [{"port": 80}], "selector": {"app": "a-shop"}}
     shell.site.apply("v1", "Service", NAME, foreign, labels=names.labels(NAME) if labelled else {})
     before = shell.site.get("services", NAME)
-    again = shell.decides(apply=lambda obj: (job(obj), service(obj))).reconcile()
-    assert again == NAME_CONFLICT_SECONDS
+    shell.decides(apply=lambda obj: (service(obj), deployment(obj), job(obj)))
+    with pytest.raises(UnfinishedError, match=f"Service {NAME} exists and does not belong to this object"):
+        shell.reconcile()
     assert shell.site.get("services", NAME) == before
-    assert shell.site.all("jobs") == []
-    obj = shell.site.object(NAME)
-    for kind, status in (("Ready", "False"), ("Stalled", "True"), ("Reconciling", "False")):
-        assert (condition(obj, kind)["status"], condition(obj, kind)["reason"]) == (status, "NameConflict")
-    assert f"Service {NAME} exists and does not belong to this object" in condition(obj, "Stalled")["message"]
-    assert obj["status"]["phase"] == "Stalled"
-    (event,) = shell.site.events(NAME)
-    assert (event["type"], event["reason"]) == ("Warning", "NameConflict")
+    assert len(shell.site.all("deployments")) == len(shell.site.all("jobs")) == 1
+    (refused,) = shell.seen[-1].refused
+    assert (refused.kind, refused.name, refused.verb) == ("Service", NAME, "applied")
+    assert shell.site.object(NAME)["status"]["phase"] == "Training", "what the decision remembers is written"
 
 
 def test_a_job_is_created_and_never_changed(shell: Shell) -> None:
@@ -215,7 +212,9 @@ def test_a_job_of_that_name_that_is_a_strangers_is_left_alone(shell: Shell) -> N
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "theirs", "image": "kit.local/nothing:1"}]}}
     shell.site.apply("batch/v1", "Job", f"{NAME}-train-01234567", {"template": template, "suspend": True})
     before = shell.site.get("jobs", f"{NAME}-train-01234567")
-    shell.decides(apply=lambda obj: (job(obj),)).reconcile()
+    shell.decides(apply=lambda obj: (job(obj),))
+    with pytest.raises(UnfinishedError, match="does not belong to this object"):
+        shell.reconcile()
     after = shell.site.get("jobs", f"{NAME}-train-01234567")
     # The Job controller writes its status and what it manages of it
     assert after["spec"] == before["spec"]
@@ -223,7 +222,7 @@ def test_a_job_of_that_name_that_is_a_strangers_is_left_alone(shell: Shell) -> N
     assert {name: value for name, value in after["metadata"].items() if name not in written} == {
         name: value for name, value in before["metadata"].items() if name not in written
     }
-    assert condition(shell.site.object(NAME), "Stalled")["reason"] == "NameConflict"
+    assert [(one.kind, one.verb) for one in shell.seen[-1].refused] == [("Job", "created")]
 
 
 def test_a_claim_that_outlives_objects_is_known_by_its_labels(shell: Shell) -> None:

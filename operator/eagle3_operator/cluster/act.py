@@ -4,9 +4,9 @@ Deletions, applications, scalings, suspensions and owners, then Jobs, and the bu
 waits for.
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
-its labels. Before anything is done, every name that is to be applied and was not observed is looked up: a stranger's
-object of that name stops the whole decision. Jobs and JobSets need no such look: they are created, which a taken name
-refuses. A stranger's budget stops nothing.
+its labels. A name that is to be applied and was not observed is looked up before. Jobs and JobSets need no such look: they are
+created, which a taken name refuses. What a stranger has is refused like anything else, and stops only what needs it: what
+serves is watched, scaled and left all the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -61,12 +61,10 @@ def act(
         What was refused; None once all is done.
 
     Raises:
-        NameConflictError: a name is somebody else's; nothing was done then, but what comes before a Job or JobSet of that name.
         ConflictError: a child changed since it was seen.
         NotFoundError: a child is gone, or the namespace is going.
         ApiError: the API server cannot be asked.
     """
-    _refuse_strangers(client, decision, owner, seen)
     for deed in _deeds(client, decision, namespace, owner, seen):
         if (deed.verb, deed.kind, deed.name) in tried:
             continue
@@ -78,28 +76,28 @@ def act(
                 raise
             return Refusal(deed.kind, deed.name, deed.verb, shortened(error.message))
         except NameConflictError as conflict:
-            if deed.kind != _BUDGET:
-                raise
             return Refusal(deed.kind, deed.name, deed.verb, str(conflict))
     return None
 
 
 def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen: Metadata) -> Iterator[_Deed]:
     """All that is to be done, in order."""
+    touching = partial(_touching, owner, seen)
     for deletion in decision.delete:
         if child := seen.get((deletion.kind, deletion.name)):
             # The cluster writes a budget's status whenever a pod becomes ready, and what is kept of it may be older
             unchanged = deletion.kind != _BUDGET
             delete = partial(client.delete, deletion.kind, namespace, child, unchanged=unchanged)
-            yield _Deed("deleted", deletion.kind, deletion.name, delete)
+            yield touching("deleted", deletion.kind, deletion.name, delete)
     for manifest in decision.apply:
         if manifest["kind"] not in _CREATED | {_BUDGET}:
-            yield _deed("applied", manifest, partial(client.apply, manifest))
+            yield _deed("applied", manifest, partial(_apply, client, manifest, owner, seen))
     for scale in decision.scale:
-        yield _Deed("scaled", "Deployment", scale.name, partial(client.scale, namespace, scale.name, scale.replicas))
+        scaling = partial(client.scale, namespace, scale.name, scale.replicas)
+        yield touching("scaled", "Deployment", scale.name, scaling)
     for one in decision.suspend:
         verb = "suspended" if one.suspend else "resumed"
-        yield _Deed(verb, one.kind, one.name, partial(client.suspend, one.kind, namespace, one.name, one.suspend))
+        yield touching(verb, one.kind, one.name, partial(client.suspend, one.kind, namespace, one.name, one.suspend))
     for own in decision.own:
         kind, owners = "PersistentVolumeClaim", {"metadata": {"ownerReferences": [*own.owners] or None}}
         yield _Deed("changed", kind, own.claim, partial(client.merge, kind, namespace, own.claim, owners))
@@ -108,7 +106,7 @@ def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen:
             yield _deed("created", manifest, partial(_create, client, manifest, owner))
     for manifest in decision.apply:
         if manifest["kind"] == _BUDGET:
-            yield _deed("applied", manifest, partial(_apply_budget, client, manifest, owner, seen))
+            yield _deed("applied", manifest, partial(_apply, client, manifest, owner, seen))
 
 
 def _deed(verb: str, manifest: Manifest, do: Callable[[], object]) -> _Deed:
@@ -125,39 +123,31 @@ def _create(client: Client, manifest: Manifest, owner: str) -> None:
             raise NameConflictError(manifest["kind"], manifest["metadata"]["name"]) from None
 
 
-def _apply_budget(client: Client, budget: Manifest, owner: str, seen: Metadata) -> None:
-    """Apply a budget of disruptions, unless its name is somebody else's."""
-    name = budget["metadata"]["name"]
-    found = seen.get((_BUDGET, name)) or _look_up(client, budget)
-    if found and not _ours(found, owner, retained=False):
-        raise NameConflictError(_BUDGET, name)
-    client.apply(budget)
+def _apply(client: Client, manifest: Manifest, owner: str, seen: Metadata) -> None:
+    """Apply a child, unless its name is somebody else's."""
+    kind, wanted = manifest["kind"], manifest["metadata"]
+    found = seen.get((kind, wanted["name"])) or _look_up(client, manifest)
+    if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
+        raise NameConflictError(kind, wanted["name"])
+    client.apply(manifest)
 
 
-def _refuse_strangers(client: Client, decision: Decision, owner: str, seen: Metadata) -> None:
-    for manifest in decision.apply:
-        kind, wanted = manifest["kind"], manifest["metadata"]
-        if kind == _BUDGET:
-            continue
-        found = seen.get((kind, wanted["name"])) or (None if kind in _CREATED else _look_up(client, manifest))
-        if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
-            raise NameConflictError(kind, wanted["name"])
-    for kind, name in _touched(decision):
+def _touching(owner: str, seen: Metadata, verb: str, kind: str, name: str, do: Callable[[], object]) -> _Deed:
+    """What is to be done to a child that is there, unless it is somebody else's."""
+
+    def touch() -> None:
         found = seen.get((kind, name))
         if found and not _ours(found, owner, retained=kind == "PersistentVolumeClaim"):
             raise NameConflictError(kind, name)
+        do()
+
+    return _Deed(verb, kind, name, touch)
 
 
 def _look_up(client: Client, manifest: Manifest) -> Json | None:
     metadata = manifest["metadata"]
     found = client.get(manifest["kind"], metadata["namespace"], metadata["name"])
     return found["metadata"] if found else None
-
-
-def _touched(decision: Decision) -> Iterator[tuple[str, str]]:
-    yield from ((deletion.kind, deletion.name) for deletion in decision.delete)
-    yield from (("Deployment", scale.name) for scale in decision.scale)
-    yield from ((suspension.kind, suspension.name) for suspension in decision.suspend)
 
 
 def _ours(metadata: Json, owner: str, *, retained: bool) -> bool:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from eagle3_api import KIND
-from eagle3_api.conditions import EventReason, Reason
+from eagle3_api.conditions import EventReason
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
@@ -22,7 +22,6 @@ from eagle3_operator.cluster.client import (
     Client,
     ConflictError,
     Json,
-    NameConflictError,
     NotFoundError,
     StoppingError,
 )
@@ -37,9 +36,6 @@ from eagle3_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 Decide = Callable[[Eagle3Draft, Observation, Settings, datetime], Decision]
-
-#: A stranger's object that goes away tells us nothing: it does not carry our labels.
-NAME_CONFLICT_SECONDS = 60.0
 
 
 class Reconciler:
@@ -135,16 +131,13 @@ class Reconciler:
             obj = Eagle3Draft.model_validate(seen)
             stored = Eagle3DraftStatus.model_validate(obj.status)
         except ValidationError as error:
-            return self._stall(key, seen, now, Reason.INVALID_CONFIGURATION, _unreadable(error)), None
+            return self._stall(key, seen, now, _unreadable(error)), None
         children = self._observer.observe(obj, stored, now)
         observation, tried = children.observation, Deeds()
         owner, metadata = obj.metadata.uid, children.metadata
         while True:
             decision = self._decide(obj, observation, self._settings, now)
-            try:
-                refusal = act(self._client, decision, namespace=key.namespace, owner=owner, seen=metadata, tried=tried)
-            except NameConflictError as conflict:
-                return self._stall(key, seen, now, Reason.NAME_CONFLICT, str(conflict), decision), NAME_CONFLICT_SECONDS
+            refusal = act(self._client, decision, namespace=key.namespace, owner=owner, seen=metadata, tried=tried)
             if refusal is None:
                 break
             observation = replace(observation, refused=(*observation.refused, refusal))
@@ -156,13 +149,10 @@ class Reconciler:
             raise unfinished
         return result, decision.requeue_after
 
-    def _stall(
-        self, key: Key, seen: Json, now: datetime, reason: Reason, message: str, decision: Decision | None = None
-    ) -> str:
-        others = decision.status.conditions if decision else ()
-        made = status.stalled(seen, reason, message, now, others=others)
-        told = (Event("Warning", EventReason(reason), message),) if made != seen.get("status") else ()
-        return self._write(key, seen, now, made, told)
+    def _stall(self, key: Key, seen: Json, now: datetime, message: str) -> str:
+        made = status.stalled(seen, message, now)
+        news = (Event("Warning", EventReason.INVALID_CONFIGURATION, message),) if made != seen.get("status") else ()
+        return self._write(key, seen, now, made, news)
 
     def _write(self, key: Key, seen: Json, now: datetime, made: Json, told: tuple[Event, ...]) -> str:
         self._metrics.phase(*key, made["phase"])

@@ -1,6 +1,5 @@
 """The one status write of a reconcile, and the conditions that the shell itself has to say."""
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from eagle3_api import KIND
@@ -30,30 +29,28 @@ def write(client: Client, seen: Json, status: Json) -> bool:
     return True
 
 
-def stalled(seen: Json, reason: Reason, message: str, now: datetime, *, others: Sequence[Condition] = ()) -> Json:
+def stalled(seen: Json, message: str, now: datetime) -> Json:
     """The status that was seen, with Ready, Reconciling and Stalled telling that nothing can be done and why.
 
-    It is the one status that no decision makes: of an object that cannot be read, or whose decision cannot be carried
-    out. Everything that the status remembers stays as it is.
+    It is the one status that no decision makes: of an object that cannot be read (``InvalidConfiguration``). Everything
+    that the status remembers stays as it is.
 
     Args:
         seen: the object as it was read.
-        reason: why.
         message: what is wrong, and what to do.
         now: the time.
-        others: conditions that a decision had, in place of the stored ones.
     """
     status: Json = dict(seen.get("status") or {})
     generation = seen["metadata"].get("generation", 1)
     stored = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    said = stored | {condition.type: condition.to_json() for condition in others}
+    said = dict(stored)
     told: tuple[tuple[Type, Status], ...] = ((Type.READY, "False"), (Type.RECONCILING, "False"), (Type.STALLED, "True"))
     for type_, value in told:
         same = type_ in stored and stored[type_]["status"] == value
         said[type_] = Condition(
             type=type_,
             status=value,
-            reason=reason,
+            reason=Reason.INVALID_CONFIGURATION,
             message=message,
             observed_generation=generation,
             last_transition_time=stored[type_]["lastTransitionTime"] if same else times.text(now),

@@ -97,6 +97,25 @@ def test_a_budget_that_cannot_be_had_stops_nothing_and_is_told_of(client: Refusi
     assert words in refusal.message
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "Service"])
+def test_a_name_that_is_somebody_elses_is_left_alone_and_stops_nothing_else(kind: str) -> None:
+    """A rollback and an autoscaler's word are among what else there is."""
+    client, tried = RefusingClient({kind: {"metadata": {"name": "kimi", "uid": "a-shops"}}}), Deeds()
+    refusal = carried_out(client, "Deployment", "Service", "Job", tried=tried)
+    assert refusal is not None
+    assert (refusal.kind, refusal.name, refusal.verb) == (kind, "kimi", "applied")
+    assert refusal.message.startswith(f"{kind} kimi exists and does not belong to this object")
+    assert carried_out(client, "Deployment", "Service", "Job", tried=tried) is None
+    assert client.done == [*{"Deployment", "Service"} - {kind}, "kimi-r1=1", "Job"]
+
+
+def test_somebody_elses_deployment_is_not_scaled() -> None:
+    client, theirs = RefusingClient(), {("Deployment", "kimi-r1"): {"name": "kimi-r1", "uid": "a-shops"}}
+    refusal = act(client, decided(), namespace="llm", owner="uid-1", seen=theirs, tried=Deeds())
+    assert refusal is not None
+    assert (refusal.name, refusal.verb, client.done) == ("kimi-r1", "scaled", [])
+
+
 def test_a_server_that_does_not_answer_refuses_nothing() -> None:
     with pytest.raises(ApiError, match="no answer"):
         carried_out(RefusingClient(PodDisruptionBudget=AWAY), "PodDisruptionBudget")
