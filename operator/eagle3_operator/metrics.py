@@ -7,6 +7,7 @@ eagle3_operator_requests_total{method,resource}   to the API server
 eagle3_operator_queue_length                 objects that are due and wait
 eagle3_operator_objects{phase}               objects by phase
 eagle3_operator_object_phase{eagle3_namespace,eagle3_name,phase}   1, of each object
+eagle3_operator_object_available{eagle3_namespace,eagle3_name}     of each that serves: 1, or 0 where no pod of it is ready
 """
 
 from collections import Counter
@@ -17,6 +18,9 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+#: Of each object, by namespace and name: its phase, and whether its clients are answered.
+_Known = dict[tuple[str, str], tuple[str, bool | None]]
 
 _PREFIX = "eagle3_operator"
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -44,8 +48,8 @@ class Metrics:
         self._queue = prometheus_client.Gauge(
             f"{_PREFIX}_queue_length", "Objects that are due and wait.", registry=self.registry
         )
-        self._phases: dict[tuple[str, str], str] = {}
-        self.registry.register(_Objects(self._phases))
+        self._known: _Known = {}
+        self.registry.register(_Objects(self._known))
 
     def reconciled(self, result: str, seconds: float) -> None:
         """A reconcile ended so, after so many seconds."""
@@ -60,12 +64,13 @@ class Metrics:
         """A request was made of the API server."""
         self._requests.labels(method, resource).inc()
 
-    def phase(self, namespace: str, name: str, phase: str | None) -> None:
-        """The phase of an object; None when it is gone."""
-        if phase is None:
-            self._phases.pop((namespace, name), None)
-        else:
-            self._phases[namespace, name] = phase
+    def known(self, namespace: str, name: str, phase: str, *, available: bool | None) -> None:
+        """The phase of an object, and whether its clients are answered; None where nobody is to answer."""
+        self._known[namespace, name] = phase, available
+
+    def gone(self, namespace: str, name: str) -> None:
+        """There is no such object any more."""
+        self._known.pop((namespace, name), None)
 
     def watch_queue(self, length: Callable[[], int]) -> None:
         """Ask for the queue's length whenever somebody reads it."""
@@ -78,18 +83,27 @@ class Metrics:
 
 
 class _Objects(Collector):
-    def __init__(self, phases: dict[tuple[str, str], str]) -> None:
-        self._phases = phases
+    def __init__(self, known: _Known) -> None:
+        self._known = known
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        known = sorted(self._phases.copy().items())  # which other threads may change meanwhile
+        known = sorted(self._known.copy().items())  # which other threads may change meanwhile
         counts = GaugeMetricFamily(f"{_PREFIX}_objects", "Objects by phase.", labels=["phase"])
-        for phase, count in sorted(Counter(phase for _, phase in known).items()):
+        for phase, count in sorted(Counter(phase for _, (phase, _) in known).items()):
             counts.add_metric([phase], count)
         yield counts
         # As servers name their object: "namespace" would be that of whoever is scraped
         labels = ["eagle3_namespace", "eagle3_name", "phase"]
         each = GaugeMetricFamily(f"{_PREFIX}_object_phase", "1, with the object's phase.", labels=labels)
-        for (namespace, name), phase in known:
+        for (namespace, name), (phase, _) in known:
             each.add_metric([namespace, name, phase], 1)
         yield each
+        serving = GaugeMetricFamily(
+            f"{_PREFIX}_object_available",
+            "Of each object that serves: 1, or 0 where no pod of what serves is ready.",
+            labels=labels[:2],
+        )
+        for key, (_, available) in known:
+            if available is not None:
+                serving.add_metric(key, available)
+        yield serving

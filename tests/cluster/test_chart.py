@@ -473,11 +473,12 @@ def test_another_pod_monitor_selects_the_servers_of_revisions() -> None:
 
 
 OBJECT = 'eagle3_operator_object_phase{eagle3_namespace="llm",eagle3_name="kimi",phase="%s"}'
+AVAILABLE = 'eagle3_operator_object_available{eagle3_namespace="llm",eagle3_name="kimi"}'
 QUEUE = 'eagle3_operator_queue_length{pod="operator"}'
 FAILED = 'eagle3_operator_errors_total{type="ApiError"}'
 #: Series as promtool writes them (one sample a minute), and the alerts that there are at the end of an hour.
 FIRING: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
-    "all is well": ({OBJECT % "Serving": "1x60", QUEUE: "0 3 0 3 0x56", FAILED: "0x30 1x30"}, []),
+    "all is well": ({OBJECT % "Serving": "1x60", AVAILABLE: "1x60", QUEUE: "0 3 0 3 0x56", FAILED: "0x30 1x30"}, []),
     "an object is stuck": (
         {OBJECT % "Serving": "1x30 _x30", OBJECT % "Stalled": "_x30 1x30", QUEUE: "0x60"},
         [
@@ -491,6 +492,22 @@ FIRING: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
         ],
     ),
     "an object was stuck": ({OBJECT % "Stalled": "1x30 _x30", OBJECT % "Serving": "_x30 1x30", QUEUE: "0x60"}, []),
+    "nobody answers while the next draft is trained": (
+        {OBJECT % "Training": "1x60", AVAILABLE: "1x30 0x30", QUEUE: "0x60"},
+        [
+            {
+                "alertname": "Eagle3DraftUnavailable",
+                "severity": "critical",
+                "eagle3_namespace": "llm",
+                "eagle3_name": "kimi",
+                "summary": "No server of Eagle3Draft llm/kimi is ready",
+            }
+        ],
+    ),
+    "servers came back, or went for a training": (
+        {OBJECT % "Training": "1x60", AVAILABLE: "0x30 1x20 _x10", QUEUE: "0x60"},
+        [],
+    ),
     "the operator is gone": (
         {QUEUE: "0x30 _x30"},
         [{"alertname": "Eagle3OperatorAbsent", "summary": "The operator of Eagle3Drafts tells nothing"}],
@@ -528,7 +545,7 @@ def test_an_alert_fires_when_its_time_has_come_and_not_otherwise(tmp_path: Path)
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(made["spec"]))
 
     def expected(name: str, alerts: list[dict[str, str]]) -> list[Manifest]:
-        found = ({**alert, "severity": "warning"} for alert in alerts if alert["alertname"] == name)
+        found = ({"severity": "warning", **alert} for alert in alerts if alert["alertname"] == name)
         return [{"exp_annotations": {"summary": labels.pop("summary")}, "exp_labels": labels} for labels in found]
 
     tests = [
@@ -552,7 +569,7 @@ def test_an_alert_fires_when_its_time_has_come_and_not_otherwise(tmp_path: Path)
 def test_the_alerts_are_over_metrics_that_the_operator_tells_and_stand_in_the_runbook() -> None:
     rules = rendered("prometheusRule.enabled=true")["PrometheusRule"]["spec"]["groups"][0]["rules"]
     metrics = Metrics()
-    metrics.phase("llm", "kimi", "Stalled")
+    metrics.known("llm", "kimi", "Stalled", available=False)
     metrics.failed(ValueError())
     told = prometheus_client.generate_latest(metrics.registry).decode()
     runbook = (CHART.parents[1] / "docs" / "runbook.md").read_text()

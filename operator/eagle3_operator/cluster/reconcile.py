@@ -122,7 +122,7 @@ class Reconciler:
     def _reconcile(self, key: Key) -> tuple[str, float | None]:
         seen = self._client.get(KIND, *key)
         if seen is None:
-            self._metrics.phase(*key, None)
+            self._metrics.gone(*key)
             return "gone", None
         if "deletionTimestamp" in seen["metadata"]:
             return "gone", None  # its children name it as their owner and go with it
@@ -155,7 +155,7 @@ class Reconciler:
         return self._write(key, seen, now, made, news)
 
     def _write(self, key: Key, seen: Json, now: datetime, made: Json, told: tuple[Event, ...]) -> str:
-        self._metrics.phase(*key, made["phase"])
+        self._metrics.known(*key, made["phase"], available=status.available(made))
         written = status.write(self._client, seen, made)
         if written:
             logger.info("%s", _summary(made))

@@ -29,6 +29,14 @@ def write(client: Client, seen: Json, status: Json) -> bool:
     return True
 
 
+def available(status: Json) -> bool | None:
+    """Whether what serves has a ready pod; None where it is to have none: nothing serves, or it is scaled to nothing."""
+    said: Json = next((c for c in status.get("conditions") or () if c["type"] == Type.SERVER_AVAILABLE), {})
+    if said.get("status") not in ("True", "False") or said["reason"] in (Reason.SCALED_TO_ZERO, Reason.MAKING_ROOM):
+        return None
+    return status.get("replicas", 0) > 0
+
+
 def stalled(seen: Json, message: str, now: datetime) -> Json:
     """The status that was seen, with Ready, Reconciling and Stalled telling that nothing can be done and why.
 

@@ -245,11 +245,16 @@ def draft_healthy(at: Situation) -> Said | None:
 
 
 def ready(at: Situation) -> Said:
-    """The whole: the newest desired revision proven and serving; without serve, the draft converted."""
-    checks = (accepted, features_ready, draft_trained, draft_converted, revision_proven, _newest_serves)
-    for check in (*checks, server_available, draft_published):
+    """The whole: the newest desired revision proven and serving; without serve, the draft converted.
+
+    Of a stage that is under way it speaks only while what serves has its pods.
+    """
+    chain = (accepted, features_ready, draft_trained, draft_converted)
+    for check in (*chain, revision_proven, _newest_serves, server_available, draft_published):
         said = check(at)
         if said is not None and said.status != "True":
+            under_way = check in chain and said.status == "Unknown" and said.reason not in _FOR_A_PERSON
+            said = (under_way and _missing_servers(at)) or said
             return Said("False", said.reason, said.message)
     served, health = _newest_serves(at), draft_healthy(at)
     if served is None:
@@ -259,6 +264,13 @@ def ready(at: Situation) -> Said:
     if health is not None and health.status == "True":
         return Said("True", Reason.DRAFT_HEALTHY, health.message)
     return served
+
+
+def _missing_servers(at: Situation) -> Said | None:
+    """What serves has not all its pods, though nobody sent them away: clients meet that now, and the next draft in days."""
+    said = server_available(at)
+    gone = said is not None and said.status == "False" and said.reason is not Reason.MAKING_ROOM
+    return said if gone else None
 
 
 def _newest_serves(at: Situation) -> Said | None:

@@ -8,6 +8,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
+from eagle3_operator.cluster.status import available
 from eagle3_operator.observation import Pod, Service
 from unit.decide.world import World, serving_draft, serving_plain, stamp
 from unit.samples import FROM_A_HUB, measured
@@ -325,6 +326,28 @@ def test_a_rescue_makes_do_with_the_pods_that_get_ready() -> None:
     world.later(1201).settle()
     assert world.serving == 0
     assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+
+
+def test_servers_that_are_missing_while_the_next_draft_is_trained_are_what_ready_speaks_of() -> None:
+    """Days of extraction and training would hide it."""
+    world = serving_draft().later(700).settle()
+    world.edit(train={"epochs": 9}).settle()
+    assert world.reason() == ("False", Reason.EXTRACTING)
+    world.pods(1, Pod("p", world.now, "Running", started_at=world.now))
+    assert world.reason() == world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+    assert world.condition("Ready").message.startswith("r1: 0 of 1 pods ready")
+    assert available(world.status) is False
+    world.ready(1)
+    assert world.reason() == ("False", Reason.EXTRACTING)
+    assert available(world.status) is True
+
+
+def test_servers_that_make_room_for_a_training_are_not_missed() -> None:
+    world = serving_draft(World().edit(serve={"whileTraining": "ScaleToZero"}, autoApply="Always")).later(700).settle()
+    world.edit(train={"epochs": 9}).settle()
+    assert world.reason("ServerAvailable") == ("False", Reason.MAKING_ROOM)
+    assert world.reason()[1] is not Reason.MAKING_ROOM
+    assert available(world.status) is None
 
 
 @pytest.mark.parametrize(("room", "pods"), [(3, {0: 1, 1: 2}), (2, {0: 0, 1: 2})])
