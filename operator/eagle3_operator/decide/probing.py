@@ -24,11 +24,13 @@ def probe_config(revision: Revision, plain: Revision | None, view: View, wanted:
     """What the probe of this revision is to do. ``plain`` is the proven plain revision that it is compared with.
 
     The key holds what determines the measurement, and the number of tries, so that a probe that could not measure is
-    run anew under another name.
+    run anew under another name. A measurement is of servers, unlike an artifact: those of another object, of the same name even,
+    ran on other hardware, or with another image of the same tag.
     """
     spec, metadata = view.obj.spec, view.obj.metadata
     baseline = plain.status.probe_folder if plain is not None else None
     inputs = {
+        "object": metadata.uid,
         "revision": revision.status.key,
         "number": revision.number,
         "prompts": wanted.draft.prompts_digest,

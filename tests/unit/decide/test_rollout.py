@@ -414,6 +414,14 @@ def test_a_probe_that_could_not_measure_is_tried_three_times_and_rejects_nothing
     assert world.serving == 0
 
 
+def test_an_object_that_is_made_anew_is_measured_itself_and_takes_over_only_artifacts() -> None:
+    """The claim of its drafts is there still, and with it all that was made for the former object of that name."""
+    former, anew = serving_draft(), serving_draft(World(uid="uid-2"))
+    probes = [{revision.probe_folder for revision in world.told.revisions} for world in (former, anew)]
+    assert not probes[0] & probes[1]
+    assert {stage.artifact for stage in former.told.stages} == {stage.artifact for stage in anew.told.stages}
+
+
 def test_of_the_probes_of_a_revision_only_the_one_that_it_was_measured_by_last_is_kept() -> None:
     world = serving_plain().ready(1)
     world.finish("probe", measured(accept=1.0, speed=30.0, foreign_requests=7))

@@ -39,6 +39,7 @@ class World:
     status: dict[str, Any] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     name: str = "kimi"
+    uid: str = "uid-1"
     seen: Observation = field(default_factory=Observation)
     now: datetime = START
     generation: int = 1
@@ -74,7 +75,7 @@ class World:
         metadata = {
             "name": self.name,
             "namespace": "llm",
-            "uid": "uid-1",
+            "uid": self.uid,
             "generation": self.generation,
             "annotations": self.annotations,
         }
@@ -302,7 +303,7 @@ class World:
             claim = Claim(metadata["name"], 10**13, owned="ownerReferences" in metadata, used_by=())
             self.seen = replace(self.seen, claims={**self.seen.claims, claim.name: claim})
             return
-        assert metadata["ownerReferences"][0]["uid"] == "uid-1", "every child is the object's"
+        assert metadata["ownerReferences"][0]["uid"] == self.uid, "every child is the object's"
         apply[kind](manifest)
 
     def _apply_job(self, manifest: Manifest) -> None:
