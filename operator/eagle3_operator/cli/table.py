@@ -18,6 +18,7 @@ from eagle3_api.quantity import quantity
 from eagle3_api.rates import (
     COMPUTED_SHARE,
     FP8_GAIN,
+    H200,
     READ_SHARE,
     TOGETHER,
     TRAINED_SHARE,
@@ -38,6 +39,9 @@ TEACHERS: dict[TeacherKind, str] = {
 
 
 MILLION = 1_000_000
+
+#: The label of nodes by which NVIDIA's operator says their GPUs.
+GPU_PRODUCT = "nvidia.com/gpu.product"
 
 #: Instead of a number of tokens, where the object says nothing of them: all else is then told of a million.
 UNBOUNDED = (
@@ -134,6 +138,7 @@ def _extraction(
         *_reckoned(shape, gpu, said, answers=data.regeneration is not None),
         ("kept", "as extract.retain says" if spec.extract.retain else "until the draft is trained"),
         ("training", _training(spec, chosen.tokens, len(layers), shape, gpu, said.training)),
+        *_of_another_gpu(spec, gpu),
     ]
 
 
@@ -238,6 +243,18 @@ def _reckoned(shape: Shape, gpu: Gpu, said: Said, *, answers: bool) -> list[tupl
             f"{READ_SHARE:.0%} of {gpu.read / 1e12:.1f} TB/s a GPU"
         )
     return [("rates", f"estimated, not measured: {'; '.join(told)}")] if told else []
+
+
+def _of_another_gpu(spec: Eagle3DraftSpec, gpu: Gpu) -> list[tuple[str, str]]:
+    """Of which GPU it is reckoned, where nobody has said and the pods ask for another."""
+    product = (spec.placement.node_selector or {}).get(GPU_PRODUCT, "H200")
+    if gpu != H200 or "H200" in product:
+        return []
+    told = (
+        f"reckoned of an H200, and placement.nodeSelector asks for {product}: say what that does with --gpu-teraflops and "
+        "--gpu-terabytes-per-second"
+    )
+    return [("GPU", told)]
 
 
 def _against_claim(spec: Eagle3DraftSpec, chosen: Estimate) -> str:

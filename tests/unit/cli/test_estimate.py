@@ -46,6 +46,21 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert "by 35.5 Gflop a token at 60% of 989 Tflop/s a GPU, as measured on H200s" in table["training"]
 
 
+def test_rates_of_another_gpu_than_the_pods_ask_for_are_told_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kimi = str(EXAMPLES / "kimi-k25.yaml")
+    assert (
+        "an H200, by its data sheet, and placement.nodeSelector asks for NVIDIA-RTX-PRO-6000"
+        in told(capsys, "-f", kimi)["GPU"]
+    )
+    assert "GPU" not in told(capsys, "-f", kimi, "--gpu-teraflops", "503", "--gpu-terabytes-per-second", "1.8")
+    document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
+    document["spec"]["placement"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    (tmp_path / "h200.yaml").write_text(yaml.safe_dump(document))
+    assert "GPU" not in told(capsys, "-f", str(tmp_path / "h200.yaml"))
+
+
 def test_the_page_shows_the_kimi_example_as_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "-f", str(EXAMPLES / "kimi-k25.yaml")]) == 0
     page = (EXAMPLES.parent / "docs" / "extraction.md").read_text()
