@@ -32,7 +32,7 @@ from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
 from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
 from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result, result_of
 from eagle3_api.jobs.storage import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ObjectStoreConfig
-from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, TrainConfig, TrainResult
+from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, TrainConfig, TrainResult, idle_warning
 
 __all__ = [
     "BUCKET_ADDRESSING",
@@ -83,5 +83,6 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "cut_warning",
+    "idle_warning",
     "result_of",
 ]

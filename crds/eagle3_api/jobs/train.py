@@ -15,6 +15,19 @@ METRICS_PORT = 9400
 #: Where the pods of a training on several nodes meet, in the first of them.
 MEETING_PORT = 29400
 
+#: GPUs that compute for a smaller share of the time than this are warned of.
+BUSY = 0.8
+
+
+def idle_warning(busy: float) -> str:
+    """What is wrong where GPUs wait for each other, as of ``TrainResult.busy``; empty where they hardly do."""
+    if busy >= BUSY:
+        return ""
+    return (
+        f"the GPUs stand idle for {1 - busy:.0%} of the time: a step has too few conversations, which are dealt whole. Raise "
+        "train.tokensPerStep, to about four conversations a GPU, or train on fewer GPUs"
+    )
+
 
 class TrainConfig(Model):
     """Train: hidden states to a draft, its vocabulary and its measure."""
@@ -89,7 +102,17 @@ class TrainResult(Model):
     )
     tokens_per_second: float
     waiting: float = Field(0.0, description="Share of the time of all steps that went by waiting for data.")
+    busy: float = Field(
+        1.0,
+        description="Share of all GPUs' time in which they compute, by the tokens of each step's conversations: a step takes as "
+        "long as the GPU that has most of them.",
+    )
     peak_memory_bytes: int = Field(0, description="On the GPU that took most; of a process, on a CPU.")
     best_step: int = Field(0, description="After which step the published weights were measured best.")
     resumed: int = Field(0, description="How often the training was resumed.")
     passed_over: int = Field(0, description="Checkpoints that could not be gone on from; the report names them.")
+
+    @property
+    def warning(self) -> str:
+        """What is wrong with it all the same; or empty."""
+        return idle_warning(self.busy)

@@ -134,7 +134,10 @@ def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
 
 
 def _is_warned_of(stage: StageStatus) -> bool:
-    return stage.name is StageName.EXTRACT and bool(ExtractResult.model_validate(stage.result).warning)
+    if stage.name not in (StageName.EXTRACT, StageName.TRAIN):
+        return False
+    result = RESULTS[stage.name].model_validate(stage.result)
+    return isinstance(result, ExtractResult | TrainResult) and bool(result.warning)
 
 
 def _outcome(stage: StageStatus, spec: Eagle3DraftSpec) -> str:
@@ -196,10 +199,11 @@ def _trained(result: TrainResult, spec: Eagle3DraftSpec) -> str:
     )
     if not result.steps:
         return f"{told}, as spec.train.trainer left it"
-    return (
-        f"{told}, after step {result.best_step} of {result.steps}; {_rate(result.tokens_per_second)}, "
+    told += (
+        f", after step {result.best_step} of {result.steps}; {_rate(result.tokens_per_second)}, "
         f"{result.waiting:.0%} of the time waiting for data"
     )
+    return f"{told}: {result.warning}" if result.warning else told
 
 
 def _converted(result: ConvertResult, folder: str) -> str:

@@ -23,7 +23,7 @@ from eagle3_operator.decide.stages import Attempts, after_inspection, clean
 from eagle3_operator.decision import Decision, Delete, Manifest
 from eagle3_operator.observation import Claim, Pod, Service
 from unit.decide.world import World, serving_draft, stamp, trained
-from unit.samples import EXTRACTED, FACTS, KIMI, MODELS, SETTINGS, converted, measured
+from unit.samples import EXTRACTED, FACTS, KIMI, MODELS, SETTINGS, TRAINED, converted, measured
 
 
 def test_a_new_object_is_inspected_and_says_so() -> None:
@@ -102,6 +102,14 @@ def test_the_end_of_a_training_is_told_with_its_measure_its_speed_and_its_report
         "expected accept length 2.74 with 3 draft steps on 20 held-out conversations, after step 80 of 100; "
         f"108.0 M tokens/h, 2% of the time waiting for data; report in {folder}/report.html"
     )
+
+
+def test_the_end_of_a_training_warns_where_gpus_stood_idle() -> None:
+    idle = TRAINED.model_copy(update={"busy": 0.5})
+    world = World().settle().finish("inspect").finish("extract").finish("train", idle)
+    told = next(event for event in world.events if event.reason == "TrainSucceeded")
+    assert told.type == "Warning"
+    assert "waiting for data: the GPUs stand idle for 50% of the time" in told.message
 
 
 @pytest.mark.parametrize(

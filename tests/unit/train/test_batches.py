@@ -1,6 +1,7 @@
 """Steps do not depend on the number of ranks, and every assistant token is taught once a step."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from eagle3_draft.data.rendering import Renderer
 from eagle3_draft.features import LastState, Sample, restored
 from eagle3_draft.features.scaled import quantised
 from eagle3_draft.train.batches import epoch_steps, idle, pack, passes, share
+from eagle3_draft.train.plan import Plan
 from unit.data.test_rendering import CHATML, CHATML_MARKED, LLAMA3, MISTRAL, TURNS, VICUNA, answers, bytelevel
+from unit.train.test_telemetry import config
 
 TEMPLATES = [CHATML, CHATML_MARKED, LLAMA3, MISTRAL, VICUNA]
 
@@ -49,6 +52,15 @@ def test_ranks_divide_a_step_and_none_gets_much_more_than_its_part(lengths: list
     assert sorted(sample for some in shares for sample in some) == step
     loads = [sum(lengths[sample] for sample in some) for some in shares]
     assert max(loads) - min(loads) <= max(lengths)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ranks", "busy"),
+    [([10] * 8, 4, 1.0), ([10] * 8, 8, 0.5), ([30, 10], 2, 40 / 60), ([], 2, 1.0)],
+    ids=["as many for each", "conversations for half of them", "a long one", "nothing to learn"],
+)
+def test_a_step_takes_as_long_as_its_fullest_rank(lengths: list[int], ranks: int, busy: float, tmp_path: Path) -> None:
+    assert Plan(config(tmp_path, tokens_per_step=40), lengths, 0, ranks).busy == pytest.approx(busy)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.one_of(st.none(), st.integers(16, 80)))

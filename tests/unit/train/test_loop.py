@@ -238,8 +238,11 @@ def test_it_tells_its_speed_its_waiting_its_memory_and_how_much_of_the_answers_t
     assert 0 < state.waited < state.seconds
     assert state.peak_bytes > 2**20
     Usage.of(train.texts(), corpus.VOCABULARY).save(Path(config.folder) / USAGE_FILE)
+    assert state.busy == 1.0  # as one rank alone always is
+    state.busy = 0.75
     told = publish(config, state)
     assert (told.tokens, told.peak_memory_bytes) == (state.tokens, state.peak_bytes)
+    assert told.busy == 0.75
     words = [token for text in train.texts() for token in text.input_ids[text.loss_mask.bool()].tolist()]
     assert told.vocabulary_coverage == pytest.approx(sum(word < 64 for word in words) / len(words), abs=1e-4)
     assert 0 < told.vocabulary_coverage < 1

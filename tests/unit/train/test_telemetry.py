@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, ObjectReference, Progress, TrainConfig
+from eagle3_api.jobs import ExitCode, ObjectReference, Progress, TrainConfig, idle_warning
 from eagle3_api.spec import WeightsAndBiases
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.evaluate import Evaluation
@@ -223,3 +223,14 @@ def test_a_library_that_the_image_lacks_is_named_before_anything_is_trained(
     with pytest.raises(StageError, match=r"weightsAndBiases needs the Python package wandb.*pip install") as refused:
         check_libraries(asked)
     assert (refused.value.code, refused.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
+
+
+def test_every_progress_line_of_a_training_that_leaves_gpus_idle_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry = Telemetry(config(tmp_path), steps=7, warning=idle_warning(0.5))
+    telemetry.step(STEP, "words")
+    line = Progress.last(capsys.readouterr().out)
+    assert line is not None
+    assert line.message.startswith("words; the GPUs stand idle for 50% of the time")
+    assert idle_warning(0.8) == ""

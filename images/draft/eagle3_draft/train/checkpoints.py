@@ -75,6 +75,7 @@ class TrainingState:
     tokens: int = 0
     seconds: float = 0.0  # spent in steps
     waited: float = 0.0  # of them, the device for batches
+    busy: float = 1.0  # ``Plan.busy``, of the ranks that train now
     peak_bytes: int = 0  # of memory, on the rank that took most
     resumed: int = 0
     passed_over: list[str] = field(default_factory=list)  # checkpoints that could not be gone on from, and why

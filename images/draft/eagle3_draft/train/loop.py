@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_api.jobs import ExitCode, TrainConfig, idle_warning
 from eagle3_draft.features import Features
 from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.factor import FACTORS
@@ -126,7 +126,11 @@ class Training:
         self.best = BestWeights(folder, {} if own is None else {EMBEDDING: own})
         # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
         speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
-        self.telemetry = Telemetry(config, len(self.plan.steps), heard=self.rank == 0) if speaks else None
+        self.telemetry = (
+            Telemetry(config, len(self.plan.steps), warning=idle_warning(self.plan.busy), heard=self.rank == 0)
+            if speaks
+            else None
+        )
         self.launched: _Launched | None = None
         self.waiting = Waiting(clock_of(device))
         self.to_stop = self.to_save = False  # what the ranks agreed on
@@ -145,6 +149,7 @@ class Training:
             state.resumed += 1
             if state.has_best and not self.best.has(state.evaluations[state.best]["step"]):
                 state.best = len(state.evaluations)  # they are lost, and those that are measured next are the best
+        state.busy = self.plan.busy
         try:
             self._train(state)
         finally:

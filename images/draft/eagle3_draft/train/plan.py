@@ -15,6 +15,7 @@ class Step:
     epoch: int  # 0-based
     samples: Sequence[int]  # of all ranks
     tokens: int  # of them
+    fullest: int  # tokens of the rank that has most of them
     passes: int  # which every rank computes it in: as many as the one with the most needs
 
 
@@ -37,6 +38,7 @@ class Plan:
     Attributes:
         steps: in their order.
         evaluated: after which of them (1-based) the draft is measured.
+        busy: share of all ranks' time in which they compute: every step is as long as its fullest rank takes. 1 without steps.
     """
 
     def __init__(self, config: TrainConfig, lengths: Sequence[int], rank: int, ranks: int) -> None:
@@ -48,6 +50,8 @@ class Plan:
             for epoch in range(config.epochs)
         ]
         self.steps = [self._step(epoch, samples) for epoch, steps in enumerate(epochs) for samples in steps]
+        fullest = sum(step.fullest for step in self.steps)
+        self.busy = sum(step.tokens for step in self.steps) / (ranks * fullest) if fullest else 1.0
         self.evaluated = evaluation_steps([len(steps) for steps in epochs], config.evaluations_per_epoch)
 
     def passes(self, done: int) -> list[Pass]:
@@ -64,8 +68,7 @@ class Plan:
         return share(step.samples, self._lengths, self._ranks)[self._rank]
 
     def _step(self, epoch: int, samples: Sequence[int]) -> Step:
-        needed = 1
-        if self._room is not None:
-            shares = share(samples, self._lengths, self._ranks)
-            needed = max(len(passes(of_rank, self._lengths, self._room)) for of_rank in shares)
-        return Step(epoch, samples, sum(self._lengths[sample] for sample in samples), needed)
+        shares = share(samples, self._lengths, self._ranks)
+        tokens = [sum(self._lengths[sample] for sample in of_rank) for of_rank in shares]
+        needed = max(len(passes(of_rank, self._lengths, self._room)) for of_rank in shares)
+        return Step(epoch, samples, sum(tokens), max(tokens), needed)

@@ -26,11 +26,13 @@ class Telemetry:
     Args:
         config: says who listens.
         steps: of the whole training.
+        warning: that every progress line ends with.
         heard: whether listeners are told, or only the log of this pod: rank 0 tells them for all.
     """
 
-    def __init__(self, config: TrainConfig, steps: int, *, heard: bool = True) -> None:
+    def __init__(self, config: TrainConfig, steps: int, *, warning: str = "", heard: bool = True) -> None:
         self._progress = Progress(steps, "steps")
+        self._progress.warning = warning
         self._listeners = list(_listeners(config, steps)) if heard else []
 
     def say(self, done: float, message: str) -> None:
