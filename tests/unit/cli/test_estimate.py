@@ -50,10 +50,8 @@ def test_rates_of_another_gpu_than_the_pods_ask_for_are_told_as_such(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kimi = str(EXAMPLES / "kimi-k25.yaml")
-    assert (
-        "an H200, by its data sheet, and placement.nodeSelector asks for NVIDIA-RTX-PRO-6000"
-        in told(capsys, "-f", kimi)["GPU"]
-    )
+    said = told(capsys, "-f", kimi)["GPU"]
+    assert "reckoned of an H200, and placement.nodeSelector asks for NVIDIA-RTX-PRO-6000" in said
     assert "GPU" not in told(capsys, "-f", kimi, "--gpu-teraflops", "503", "--gpu-terabytes-per-second", "1.8")
     document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
     document["spec"]["placement"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H200"}
