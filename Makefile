@@ -27,10 +27,10 @@ CRD := helm/eagle3-operator/files/crd.yaml
 # In the order in which they run, the quick ones first.
 SUITES := lint test-unit test-stages test-cluster test-sglang test-e2e
 
-.PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long test-gpu test-object-store demo format crd cluster-up cluster-down clean
+.PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long test-gpu test-object-store demo format crd cluster-up cluster-install cluster-down clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 ## ---------------------------------------------------------------------------------------------------- set-up
 
@@ -113,8 +113,11 @@ format: $(READY) ## Format the code and fix what can be fixed
 crd: $(READY) ## Generate the chart's CustomResourceDefinition from the models
 	$(BIN)/python -m eagle3_api.crd > $(CRD)
 
-cluster-up: $(READY) ## Start a test cluster with a node and two GPUs that are not there
-	@$(TESTS_PATH) $(BIN)/python -m testcluster up --node --gpus 2
+cluster-up: sglang-cpu ## Start a test cluster with a node and two GPUs that are not there
+	@$(TESTS_PATH) $(BIN)/python -m testbed up
+
+cluster-install: $(READY) ## Install the product of this working tree on it; again after a change
+	@$(TESTS_PATH) $(BIN)/python -m testbed install
 
 cluster-down: $(READY) ## End the test cluster
 	@$(TESTS_PATH) $(BIN)/python -m testcluster down

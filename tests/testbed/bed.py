@@ -53,27 +53,30 @@ class Testbed:
         """Everything from nothing; what was started ends with the context, what was built is kept for the next time."""
         require_seen_by_pods()
         say("the CPU environment of SGLang")
-        python = sglang_environment.ensure() / "bin" / "python3"
-        say("the tiny target and its conversations")
-        target = tiny_target(str(python))
         recipe = sglang_image()
         say("the cluster")
         with provided(node=True, gpus=gpus, share=recipe.share) as cluster:
-            if not isinstance(cluster, ExternalCluster):  # whose images and volumes its owner provides
-                _make_images(cluster)
-                _fill(cluster, target)
-            say("Prometheus")
-            server = prometheus.deploy(cluster)
-            with contextlib.suppress(ApiException):
-                cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-            for volume in VOLUMES:
-                cluster.claim(NAMESPACE, volume)
-            bed = cls(cluster, NAMESPACE, server.url)
-            bed.install()
-            yield bed
+            yield cls.on(cluster)
+
+    @classmethod
+    def on(cls, cluster: AnyCluster) -> "Testbed":
+        """Everything on a cluster with a node that shares what an SGLang image needs; again after a change of the code."""
+        if not isinstance(cluster, ExternalCluster):  # whose images and volumes its owner provides
+            _make_images(cluster)
+            say("the tiny target and its conversations")
+            _fill(cluster, tiny_target(str(sglang_environment.ensure() / "bin" / "python3")))
+        say("Prometheus")
+        server = prometheus.deploy(cluster)
+        with contextlib.suppress(ApiException):
+            cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        for volume in VOLUMES:
+            cluster.claim(NAMESPACE, volume)
+        bed = cls(cluster, NAMESPACE, server.url)
+        bed.install()
+        return bed
 
     def install(self) -> None:
-        """The chart, by real helm, with the test's images; returns when the operator is ready."""
+        """The chart, by real helm, with the test's images; returns when the operator is ready, anew if its code is another."""
         say("the operator, by helm")
         values = {
             "image.repository": images.OPERATOR.rpartition(":")[0],
@@ -83,6 +86,8 @@ class Testbed:
             "prometheus.servers.default.url": self.prometheus_url,
             "operator.pollSeconds": "1",
             "operator.surgePatienceSeconds": "10",
+            # The image's name is the same whatever is in it
+            r"podAnnotations.kit\.local/code": images.wheel().name,
         }
         settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         self.cluster.helm(
