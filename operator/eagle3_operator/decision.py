@@ -44,7 +44,7 @@ class Own:
     """Have a claim go with its object, or outlive it, and change nothing else of it."""
 
     claim: str
-    #: ``metadata.ownerReferences``.
+    #: Of ``metadata.ownerReferences`` those that are this object's.
     owners: tuple[Manifest, ...]
 
 

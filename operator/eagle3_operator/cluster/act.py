@@ -16,7 +16,7 @@ from functools import partial
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json, NameConflictError
 from eagle3_operator.cluster.parse import controller_uid, is_ours
 from eagle3_operator.decide.refusals import shortened
-from eagle3_operator.decision import Decision, Manifest
+from eagle3_operator.decision import Decision, Manifest, Own
 from eagle3_operator.observation import Refusal
 
 Metadata = Mapping[tuple[str, str], Json]
@@ -26,6 +26,8 @@ _CREATED = frozenset({"Job", "JobSet"})
 
 #: What nothing else may wait for.
 _BUDGET = "PodDisruptionBudget"
+
+_CLAIM = "PersistentVolumeClaim"
 
 #: A deed, by what it does and to which child.
 Deeds = set[tuple[str, str, str]]
@@ -99,8 +101,8 @@ def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen:
         verb = "suspended" if one.suspend else "resumed"
         yield touching(verb, one.kind, one.name, partial(client.suspend, one.kind, namespace, one.name, one.suspend))
     for own in decision.own:
-        kind, owners = "PersistentVolumeClaim", {"metadata": {"ownerReferences": [*own.owners] or None}}
-        yield _Deed("changed", kind, own.claim, partial(client.merge, kind, namespace, own.claim, owners))
+        patch = {"metadata": _owned(seen[_CLAIM, own.claim], owner, own)}
+        yield _Deed("changed", _CLAIM, own.claim, partial(client.merge, _CLAIM, namespace, own.claim, patch))
     for manifest in decision.apply:
         if manifest["kind"] in _CREATED:
             yield _deed("created", manifest, partial(_create, client, manifest, owner))
@@ -111,6 +113,13 @@ def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen:
 
 def _deed(verb: str, manifest: Manifest, do: Callable[[], object]) -> _Deed:
     return _Deed(verb, manifest["kind"], manifest["metadata"]["name"], do)
+
+
+def _owned(claim: Json, owner: str, own: Own) -> Json:
+    """What a claim's metadata is to say of its owners, if it is as it was seen: others' references are theirs."""
+    others = [reference for reference in claim.get("ownerReferences") or () if reference["uid"] != owner]
+    unchanged = {"uid": claim["uid"], "resourceVersion": claim["resourceVersion"]}
+    return unchanged | {"ownerReferences": [*others, *own.owners] or None}
 
 
 def _create(client: Client, manifest: Manifest, owner: str) -> None:
@@ -137,7 +146,7 @@ def _touching(owner: str, seen: Metadata, verb: str, kind: str, name: str, do: C
 
     def touch() -> None:
         found = seen.get((kind, name))
-        if found and not _ours(found, owner, retained=kind == "PersistentVolumeClaim"):
+        if found and not _ours(found, owner, retained=kind == _CLAIM):
             raise NameConflictError(kind, name)
         do()
 

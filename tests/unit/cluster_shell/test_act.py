@@ -8,7 +8,7 @@ from kubernetes.client import Configuration
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster.act import Deeds, act
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
-from eagle3_operator.decision import Decision, Scale
+from eagle3_operator.decision import Decision, Own, Scale
 from eagle3_operator.observation import Refusal
 
 Json = dict[str, Any]
@@ -24,6 +24,7 @@ class RefusingClient(Client):
         super().__init__(Configuration(host="http://127.0.0.1:1"))
         self.found, self.refused = found or {}, refused
         self.done: list[str] = []
+        self.patched: Json = {}
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         self._refuse(f"get{kind}")
@@ -38,6 +39,10 @@ class RefusingClient(Client):
     def scale(self, namespace: str, name: str, replicas: int) -> None:
         self._refuse("scale")
         self.done.append(f"{name}={replicas}")
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Json, *, subresource: str | None = None) -> Json:
+        self.patched = patch
+        return patch
 
     def _do(self, manifest: Json) -> Json:
         self._refuse(manifest["kind"])
@@ -153,3 +158,26 @@ def test_the_words_of_a_refusal_that_are_a_page_are_cut() -> None:
     assert refusal is not None
     assert refusal.message.endswith("nay…")
     assert len(refusal.message) == 700
+
+
+OURS, THEIRS = {"kind": "Eagle3Draft", "uid": "uid-1", "controller": True}, {"kind": "Backup", "uid": "uid-9"}
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "after"),
+    [
+        ([THEIRS, OURS], (), [THEIRS]),
+        ([OURS], (), None),
+        ([THEIRS], (OURS,), [THEIRS, OURS]),
+        (None, (OURS,), [OURS]),
+    ],
+    ids=["left beside another", "left", "had beside another", "had"],
+)
+def test_of_the_owners_of_a_claim_only_the_object_itself_comes_and_goes_and_of_no_claim_but_the_one_that_was_seen(
+    before: list[Json] | None, wanted: tuple[Json, ...], after: list[Json] | None
+) -> None:
+    client, decision = RefusingClient(), Decision(Eagle3DraftStatus(), own=(Own("kimi-drafts", wanted),))
+    claim = {"name": "kimi-drafts", "uid": "uid-5", "resourceVersion": "7", "ownerReferences": before}
+    seen = {("PersistentVolumeClaim", "kimi-drafts"): claim}
+    act(client, decision, namespace="llm", owner="uid-1", seen=seen, tried=Deeds())
+    assert client.patched == {"metadata": {"uid": "uid-5", "resourceVersion": "7", "ownerReferences": after}}
