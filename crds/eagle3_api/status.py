@@ -198,6 +198,9 @@ class Handled(Model):
         None,
         description="The last retry of a revision, or of a stage that no revision waits for: nothing else is touched.",
     )
+    approve: str | None = Field(
+        None, description="The last approval of a roll-out that has ended: its revision serves, or was given up."
+    )
     rollback: str | None = Field(None, description="When the watch last moved the Service back.")
     drift: str | None = Field(None, description="When the data was last looked at again because the draft drifts.")
 

@@ -50,6 +50,8 @@ class Outcome:
     room_for: str | None
     #: When the watch last moved the Service back.
     rolled_back: str | None
+    #: The approval that was used up last.
+    approved: str | None
     events: list[Event]
     requeue_after: float | None
 
@@ -78,13 +80,15 @@ class Rollout:
     wake: list[float] = field(default_factory=list)
     #: When the watch last moved the Service back.
     rolled_back: str | None = None
+    #: The approval that was used up last.
+    approved: str | None = None
 
     def __post_init__(self) -> None:
         obj, seen = self.view.obj, self.view.seen
         revisions = {r.number: r for r in known(self.before.revisions, seen, obj.spec)}
         serving = self._selected if self._selected in revisions else None
         self.fleet = Fleet(revisions, serving, self.wanted, obj.spec, self.facts)
-        self.rolled_back = self.before.handled.rollback
+        self.rolled_back, self.approved = self.before.handled.rollback, self.before.handled.approve
 
     @property
     def serve(self) -> Serve:
@@ -121,6 +125,7 @@ class Rollout:
             message=self.message,
             room_for=self.room.training if self._makes_room else None,
             rolled_back=self.rolled_back,
+            approved=self.approved,
             events=self.events,
             requeue_after=min(self.wake, default=None),
         )
@@ -190,6 +195,8 @@ class Rollout:
             mover = self.fleet.of(self.goal)
         for number, revision in self.fleet.revisions.items():
             if mover is None or number != mover.number:
+                if revision.status.covered and self._approves(revision):
+                    self.approved = self._approvals.word
                 self._change(number, covered=False, displaces=self._goes_on_displacing(revision))
         if mover is None:
             return
@@ -286,12 +293,15 @@ class Rollout:
         revision, serving = self.fleet[mover], self.fleet.serving
         if self.room.training is not None and mover == self.candidate and serving not in (None, mover):
             self._change(mover, covered=True, displaces=True)
-        elif self._approvals.given(revision.name, revision.status.key):
+        elif self._approves(revision):
             self._change(mover, covered=True)
+
+    def _approves(self, revision: Revision) -> bool:
+        return self._approvals.given(revision.name, revision.status.key)
 
     @property
     def _approvals(self) -> Approvals:
-        return Approvals(self.view.obj, self.before.ready_once)
+        return Approvals(self.view.obj, self.before.ready_once, self.approved)
 
     def _waits(self, mover: int) -> bool:
         """Whether it may not start, or go on, for now."""

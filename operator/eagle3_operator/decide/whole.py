@@ -116,6 +116,7 @@ def _status(
             "handled": before.handled.model_copy(
                 update={
                     "rollback": at.rollout.rolled_back if at.rollout else before.handled.rollback,
+                    "approve": at.rollout.approved if at.rollout else before.handled.approve,
                 }
             ),
             "replicas": at.serving.ready if at.serving else 0,

@@ -109,6 +109,23 @@ def test_one_word_covers_a_new_way_of_serving_and_nothing_that_comes_later() -> 
         assert world.replicas[3] == 1
 
 
+def test_a_word_that_is_used_up_does_not_bring_its_revision_back_on_another_day() -> None:
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().approve().settle()
+    word = world.annotations["eagle3.dev/approve"]
+    world.ready(2).finish("probe", measured(accept=2.5, speed=110.0))
+    assert world.serving == 2
+    world.later(86400).window(verify=2900)
+    world.window(verify=2900)
+    assert world.ready(1).serving == 1, "the watch goes back"
+    world.later(86400).edit(watch={"mode": "Observe"}).settle()
+    assert world.serving == 1
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert world.told.handled.approve == word
+    assert world.approve().annotations["eagle3.dev/approve"] != word, "the same word would change nothing"
+    assert world.settle().ready(2).serving == 2
+
+
 # -------------------------------------------------------------------------------------- what serves is measured again
 
 
@@ -577,7 +594,7 @@ def test_a_settled_object_of_an_earlier_version_is_left_as_it_is() -> None:
     new = ("model", "failedAt", "unreadySince")
     former = [{name: value for name, value in r.items() if name not in new} for r in world.status["revisions"]]
     world.status["revisions"] = [{**revision, "watchedAt": "2026-11-29T12:00:00Z"} for revision in former]
-    world.status["handled"] = {"approve": "r1@00000000"}
+    world.status["handled"] = {"noMore": "r1@00000000"}
     decision = world.step()
     assert not (decision.apply or decision.delete or decision.scale or decision.events)
     assert world.reason() == ("True", Reason.SERVING)
