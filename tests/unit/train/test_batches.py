@@ -37,6 +37,14 @@ def test_an_epoch_has_every_conversation_once_and_no_step_is_too_long(lengths: l
     assert all(len(step) == 1 or sum(lengths[sample] for sample in step) <= room for step in steps)
 
 
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 100), st.integers(0, 5))
+def test_the_last_step_of_an_epoch_is_smaller_than_the_one_before_by_a_conversation_at_most(
+    lengths: list[int], room: int, seed: int
+) -> None:
+    *_, before, last = [[], *epoch_steps(lengths, room, seed=seed, epoch=0)]
+    assert sum(lengths[i] for i in before) - sum(lengths[i] for i in last) <= max(lengths)
+
+
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     lengths = [7] * 50
     assert epoch_steps(lengths, 70, seed=1, epoch=0) == epoch_steps(lengths, 70, seed=1, epoch=0)

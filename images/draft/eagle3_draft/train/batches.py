@@ -22,7 +22,8 @@ def epoch_steps(lengths: Sequence[int], tokens_per_step: int, *, seed: int, epoc
     """The samples of each step of an epoch, every sample once.
 
     Samples are shuffled and dealt out in that order; a step is full when the next one would not fit. A sample that is
-    longer than a step makes one of its own.
+    longer than a step makes one of its own. The last two steps share theirs evenly, because what is left for the last may be
+    little, and the loss is a mean: each of its tokens would move the weights by many times as much as others.
     """
     order = list(range(len(lengths)))
     random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311  nothing secret
@@ -34,7 +35,18 @@ def epoch_steps(lengths: Sequence[int], tokens_per_step: int, *, seed: int, epoc
             room = tokens_per_step
         steps[-1].append(sample)
         room -= lengths[sample]
+    if len(steps) > 1:
+        _even_out(steps[-2], steps[-1], lengths)
     return steps
+
+
+def _even_out(fuller: list[int], rest: list[int], lengths: Sequence[int]) -> None:
+    """Move samples from one step to the one that follows, as long as the larger of both becomes smaller by it."""
+    surplus = sum(lengths[sample] for sample in fuller) - sum(lengths[sample] for sample in rest)
+    while lengths[fuller[-1]] < surplus:
+        moved = fuller.pop()
+        rest.insert(0, moved)
+        surplus -= 2 * lengths[moved]
 
 
 def share(step: Sequence[int], lengths: Sequence[int], ranks: int) -> list[list[int]]:
