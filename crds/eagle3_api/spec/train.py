@@ -154,8 +154,8 @@ class Train(Model):
         1,
         ge=1,
         le=100,
-        description="How often the draft is measured on the held-out conversations. The best one, by expected accept "
-        "length, is the artifact.",
+        description="How often the draft is measured on the held-out conversations. The best one, by the mean of its expected "
+        "accept lengths with 1 to unrollSteps draft steps, is the artifact.",
     )
     early_stop: EarlyStop | None = Field(
         None, description="End the training when the expected accept length no longer grows; {} takes the defaults."

@@ -3,10 +3,11 @@
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -23,12 +24,13 @@ from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
-from eagle3_draft.train import checkpoints
+from eagle3_draft.train import checkpoints, loop
 from eagle3_draft.train.batches import Batch
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
+from eagle3_draft.train.evaluate import Evaluation, evaluate
 from eagle3_draft.train.learning import Learning
-from eagle3_draft.train.loop import Training
+from eagle3_draft.train.loop import REPLAY_STEPS, Training
 from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.publish import publish
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, choose
@@ -89,7 +91,7 @@ def test_it_measures_as_often_as_asked_and_always_at_an_epoch_s_end(made: corpus
 def test_the_published_weights_are_those_that_were_measured_best(made: corpus.Corpus, tmp_path: Path) -> None:
     wild = prepared(made, tmp_path, epochs=3, learning_rate=0.1, evaluations_per_epoch=2)  # it gets worse in between
     state = trained(wild)
-    lengths = [evaluation["accept_length"][wild.unroll_steps - 1] for evaluation in state.evaluations]
+    lengths = [fmean(evaluation["accept_length"][: wild.unroll_steps]) for evaluation in state.evaluations]
     assert lengths[state.best] == max(lengths) > lengths[-1]
     until = wild.model_copy(update={"folder": str(tmp_path / "again"), "scratch": str(tmp_path / "scratch2")})
     Path(until.folder).mkdir()
@@ -109,6 +111,21 @@ def _interrupted_weights(config: TrainConfig) -> dict[str, torch.Tensor]:
     training = Training(config, CPU, Stop())
     assert training.checkpoints.load() is not None
     return {name: weight.full_tensor() for name, weight in training.learning.model.state_dict().items()}
+
+
+def test_the_best_draft_is_good_with_every_number_of_steps_up_to_those_it_unrolls(
+    made: corpus.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = prepared(made, tmp_path, unroll_steps=3)
+    better, with_the_last_alone = [2.0] * REPLAY_STEPS, [1.0, 1.0, 3.0] + [8.0] * (REPLAY_STEPS - 3)
+    lengths = iter([better, with_the_last_alone])
+
+    def measured(*given: Any, **named: Any) -> Evaluation:
+        return replace(evaluate(*given, **named), accept_length=next(lengths))
+
+    monkeypatch.setattr(loop, "evaluate", measured)
+    state = trained(config)
+    assert (len(state.evaluations), state.best) == (2, 0)
 
 
 def test_weights_that_are_lost_meanwhile_are_not_missed_at_the_end(made: corpus.Corpus, tmp_path: Path) -> None:
