@@ -172,6 +172,7 @@ class EventReason(StrEnum):
     # Of what stands in the way
     REFUSED = "Refused"
     INVALID_CONFIGURATION = "InvalidConfiguration"
+    INTERNAL_ERROR = "InternalError"
 
 
 Status = Literal["True", "False", "Unknown"]

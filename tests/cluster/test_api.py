@@ -324,7 +324,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a window of no length": ({"watch": {"prometheus": {"name": "default"}, "window": "0s"}}, "spec.watch.window"),
     "a window in which a server has counted next to nothing": (
         {"watch": {"window": "9s"}},
-        "a window of ten seconds at least is written in hours, minutes and seconds: 30s",
+        "a window of ten seconds at least is written in hours, minutes and seconds, of five digits at most: 30s",
     ),
     "root inside the pods": ({"placement.runAsUser": 0}, "spec.placement.runAsUser"),
     "a requirement of nodes without values": (
@@ -667,7 +667,10 @@ def test_a_name_that_leaves_room_is_accepted(api_server: AnyCluster, namespace: 
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
-        ({"serve.bakeTime": "10 min"}, "a length of time is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
+        (
+            {"serve.bakeTime": "10 min"},
+            "a length of time is written in hours, minutes and seconds, of five digits at most: 90s, 10m, 1h30m",
+        ),
         ({"serve.startTimeout": "0s"}, "a length of time that is not zero is written in hours"),
         ({"storage.features": {"size": "2 TB"}}, "a quantity is a number and Kubernetes' unit, without a space"),
         ({"target.model": "models"}, "a path as pods see it, which begins with /, or organisation/name of a hub"),

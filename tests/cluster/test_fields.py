@@ -473,24 +473,24 @@ TEXTS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
         "placement.gpuResource",
     ),
     "a length of time": (
-        ("0s", "90s", "10m", "1h30m", "1h30m5s", f"{'1' * 15}h"),
+        ("0s", "90s", "10m", "1h30m", "1h30m5s", "99999h"),
         {
             "": "should be at least 2 chars long",
             **dict.fromkeys(
-                ("90", "10 min", "30m1h", "1.5h"),
-                "a length of time is written in hours, minutes and seconds: 90s, 10m, 1h30m",
+                ("90", "10 min", "30m1h", "1.5h", "100000h"),
+                "a length of time is written in hours, minutes and seconds, of five digits at most: 90s, 10m, 1h30m",
             ),
             f"{'1' * 16}h": f"{LONG} 16",
         },
         "serve.bakeTime watch.cooldown",
     ),
     "a length of time that is not zero": (
-        ("1s", "10m", "1h30m", "1h30m5s", f"{'1' * 15}h"),
+        ("1s", "10m", "1h30m", "1h30m5s", "99999h"),
         {
             "": "should be at least 2 chars long",
             **dict.fromkeys(
-                ("0s", "90", "10 min", "30m1h"),
-                "a length of time that is not zero is written in hours, minutes and seconds: 90s, 10m, 1h30m",
+                ("0s", "90", "10 min", "30m1h", "100000h"),
+                "a length of time that is not zero is written in hours, minutes and seconds, of five digits at most: 90s, 10m, 1h30m",
             ),
             f"{'1' * 16}h": f"{LONG} 16",
         },
@@ -499,12 +499,12 @@ TEXTS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
         """,
     ),
     "a window": (
-        ("10s", "90s", "1m", "1m1s", "1h", "1h30m5s", f"{'1' * 15}h"),
+        ("10s", "90s", "1m", "1m1s", "1h", "1h30m5s", "99999h"),
         {
             "": "should be at least 2 chars long",
             **dict.fromkeys(
-                ("0s", "9s", "90", "10 min", "30m1h"),
-                "a window of ten seconds at least is written in hours, minutes and seconds: 30s, 10m, 1h30m",
+                ("0s", "9s", "90", "10 min", "30m1h", "100000h"),
+                "a window of ten seconds at least is written in hours, minutes and seconds, of five digits at most: 30s, 10m, 1h30m",
             ),
             f"{'1' * 16}h": f"{LONG} 16",
         },

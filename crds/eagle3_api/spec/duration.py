@@ -1,4 +1,4 @@
-"""Lengths of time, written as ``1h30m``."""
+"""Lengths of time, written as ``1h30m``. Five digits bound what is added to the time of day: 99999h are eleven years."""
 
 from typing import Annotated
 
@@ -10,21 +10,27 @@ from eagle3_api.spec.schema import Says
 Duration = Annotated[
     str,
     StringConstraints(pattern=r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$", min_length=2, max_length=16),
-    Says("a length of time is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
+    Says(
+        "a length of time is written in hours, minutes and seconds, of five digits at most: 90s, 10m, 1h30m",
+        pattern=r"^([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,5}s)?$",
+    ),
 ]
 #: A duration that is not zero.
 Period = Annotated[
     str,
     StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
-    Says("a length of time that is not zero is written in hours, minutes and seconds: 90s, 10m, 1h30m"),
+    Says(
+        "a length of time that is not zero is written in hours, minutes and seconds, of five digits at most: 90s, 10m, 1h30m",
+        pattern=r"^([1-9][0-9]{0,4}h)?([1-9][0-9]{0,4}m)?([1-9][0-9]{0,4}s)?$",
+    ),
 ]
 #: A period of the watch. The end of each is a look, a status write and a question about counters that must have moved.
 Window = Annotated[
     str,
     StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
     Says(
-        "a window of ten seconds at least is written in hours, minutes and seconds: 30s, 10m, 1h30m",
-        pattern=r"^([1-9][0-9]*h([1-9][0-9]*m)?([1-9][0-9]*s)?|[1-9][0-9]*m([1-9][0-9]*s)?|[1-9][0-9]+s)$",
+        "a window of ten seconds at least is written in hours, minutes and seconds, of five digits at most: 30s, 10m, 1h30m",
+        pattern=r"^([1-9][0-9]{0,4}h([1-9][0-9]{0,4}m)?([1-9][0-9]{0,4}s)?|[1-9][0-9]{0,4}m([1-9][0-9]{0,4}s)?|[1-9][0-9]{1,4}s)$",
     ),
 ]
 _UNITS = {"h": 3600, "m": 60, "s": 1}

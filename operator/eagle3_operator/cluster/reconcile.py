@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from eagle3_api import KIND
-from eagle3_api.conditions import EventReason
+from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
@@ -27,6 +27,7 @@ from eagle3_operator.cluster.client import (
 )
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key, UnfinishedError
+from eagle3_operator.decide.refusals import shortened
 from eagle3_operator.decision import Decision, Event
 from eagle3_operator.logs import about
 from eagle3_operator.metrics import Metrics
@@ -131,12 +132,16 @@ class Reconciler:
             obj = Eagle3Draft.model_validate(seen)
             stored = Eagle3DraftStatus.model_validate(obj.status)
         except ValidationError as error:
-            return self._stall(key, seen, now, _unreadable(error)), None
+            return self._stall(key, seen, now, Reason.INVALID_CONFIGURATION, _unreadable(error)), None
         children = self._observer.observe(obj, stored, now)
         observation, tried = children.observation, Deeds()
         owner, metadata = obj.metadata.uid, children.metadata
         while True:
-            decision = self._decide(obj, observation, self._settings, now)
+            try:
+                decision = self._decide(obj, observation, self._settings, now)
+            except Exception as error:
+                self._stall(key, seen, now, Reason.INTERNAL_ERROR, _defect(error))
+                raise
             refusal = act(self._client, decision, namespace=key.namespace, owner=owner, seen=metadata, tried=tried)
             if refusal is None:
                 break
@@ -149,9 +154,9 @@ class Reconciler:
             raise unfinished
         return result, decision.requeue_after
 
-    def _stall(self, key: Key, seen: Json, now: datetime, message: str) -> str:
-        made = status.stalled(seen, message, now)
-        news = (Event("Warning", EventReason.INVALID_CONFIGURATION, message),) if made != seen.get("status") else ()
+    def _stall(self, key: Key, seen: Json, now: datetime, reason: Reason, message: str) -> str:
+        made = status.stalled(seen, reason, message, now)
+        news = (Event("Warning", EventReason(reason), message),) if made != seen.get("status") else ()
         return self._write(key, seen, now, made, news)
 
     def _write(self, key: Key, seen: Json, now: datetime, made: Json, told: tuple[Event, ...]) -> str:
@@ -167,6 +172,14 @@ def _summary(made: Json) -> str:
     """One line about an object's new status: its phase, and what Ready says."""
     ready: Json = next((condition for condition in made.get("conditions") or () if condition["type"] == "Ready"), {})
     return f"{made['phase']}: {ready.get('reason', '')} {ready.get('message', '')}".strip()
+
+
+def _defect(error: Exception) -> str:
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"this version of the operator fails when it decides what to do for the object, which is left as it is: {shortened(said)}. "
+        "The operator's log says where. Report it, and undo the last edit or go back to the version before"
+    )
 
 
 def _unreadable(error: ValidationError) -> str:

@@ -37,14 +37,15 @@ def available(status: Json) -> bool | None:
     return status.get("replicas", 0) > 0
 
 
-def stalled(seen: Json, message: str, now: datetime) -> Json:
+def stalled(seen: Json, reason: Reason, message: str, now: datetime) -> Json:
     """The status that was seen, with Ready, Reconciling and Stalled telling that nothing can be done and why.
 
-    It is the one status that no decision makes: of an object that cannot be read (``InvalidConfiguration``). Everything
-    that the status remembers stays as it is.
+    It is the one status that no decision makes: of an object that cannot be read (``InvalidConfiguration``), or about which
+    deciding fails (``InternalError``): no former Ready may stand then. Everything that the status remembers stays as it is.
 
     Args:
         seen: the object as it was read.
+        reason: why.
         message: what is wrong, and what to do.
         now: the time.
     """
@@ -58,7 +59,7 @@ def stalled(seen: Json, message: str, now: datetime) -> Json:
         said[type_] = Condition(
             type=type_,
             status=value,
-            reason=Reason.INVALID_CONFIGURATION,
+            reason=reason,
             message=message,
             observed_generation=generation,
             last_transition_time=stored[type_]["lastTransitionTime"] if same else times.text(now),

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
+from eagle3_api import KIND
 from eagle3_operator.cluster.client import ApiError, Client
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key
-from eagle3_operator.cluster.reconcile import Reconciler
+from eagle3_operator.cluster.reconcile import Decide, Reconciler
 from eagle3_operator.decision import Decision
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import Settings
@@ -42,15 +43,16 @@ class ClientWithOneUnreadableObject(Client):
         return self.object
 
 
-def reconciler(client: Client, metrics: Metrics) -> Reconciler:
-    def never(*_: Any) -> Decision:
-        raise AssertionError("there is nothing to decide about what cannot be read")
+def never(*_: Any) -> Decision:
+    raise AssertionError("there is nothing to decide about what cannot be read")
 
+
+def reconciler(client: Client, metrics: Metrics, *, decide: Decide = never) -> Reconciler:
     return Reconciler(
         client,
         Observer(client, {}, poll_seconds=10),
         Settings(workers=1),
-        decide=never,
+        decide=decide,
         metrics=metrics,
         now=lambda: datetime(2026, 11, 29, 12, tzinfo=UTC),
     )
@@ -87,3 +89,36 @@ def test_a_failed_reconcile_is_counted_by_its_error_and_raised() -> None:
         asyncio.run(reconciler(away, metrics).reconcile(KEY))
     assert metrics.registry.get_sample_value("eagle3_operator_errors_total", {"type": "ApiError"}) == 1
     assert metrics.registry.get_sample_value("eagle3_operator_reconciles_total", {"result": "failed"}) == 1
+
+
+class ClientWithOneObject(ClientWithOneUnreadableObject):
+    """It can be read, and has no children."""
+
+    def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
+        return self.object if kind == KIND else None
+
+    def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
+        return []
+
+
+def test_an_object_at_which_deciding_fails_says_so_once_and_is_ready_no_more() -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "DraftHealthy", "message": "", "observedGeneration": 2}
+    ready["lastTransitionTime"] = "2026-11-29T10:00:00Z"
+    client, metrics = ClientWithOneObject(SPEC, {"conditions": [ready], "servingRevision": 1}), Metrics()
+
+    def fails(*_: Any) -> Decision:
+        raise OverflowError("date value out of range")
+
+    for _ in range(2):
+        with pytest.raises(OverflowError):
+            asyncio.run(reconciler(client, metrics, decide=fails).reconcile(KEY))
+    written = client.object["status"]
+    assert [(one["type"], one["status"], one["reason"]) for one in written["conditions"]] == [
+        ("Ready", "False", "InternalError"),
+        ("Reconciling", "False", "InternalError"),
+        ("Stalled", "True", "InternalError"),
+    ]
+    assert "OverflowError: date value out of range" in written["conditions"][0]["message"]
+    assert written["servingRevision"] == 1
+    assert [event["reason"] for event in client.events] == ["InternalError"]
+    assert metrics.registry.get_sample_value("eagle3_operator_errors_total", {"type": "OverflowError"}) == 2

@@ -23,7 +23,9 @@ def seen(*conditions: Condition, **status: Any) -> dict[str, Any]:
 
 
 def test_a_stalled_object_says_so_in_three_conditions_for_its_present_generation() -> None:
-    made = Eagle3DraftStatus.model_validate(stalled({"metadata": {"generation": 4}}, "cannot be read", NOW))
+    made = Eagle3DraftStatus.model_validate(
+        stalled({"metadata": {"generation": 4}}, Reason.INVALID_CONFIGURATION, "cannot be read", NOW)
+    )
     assert {one.type: one.status for one in made.conditions} == {
         "Ready": "False",
         "Reconciling": "False",
@@ -37,7 +39,7 @@ def test_a_stalled_object_says_so_in_three_conditions_for_its_present_generation
 
 def test_what_the_status_remembers_stays() -> None:
     before = seen(servingRevision=1, handled={"retry": "train@1"}, somethingOfANewerVersion={"a": 1})
-    made = stalled(before, "cannot be read", NOW)
+    made = stalled(before, Reason.INVALID_CONFIGURATION, "cannot be read", NOW)
     assert made["servingRevision"] == 1
     assert made["handled"] == {"retry": "train@1"}
     assert made["somethingOfANewerVersion"] == {"a": 1}
@@ -45,15 +47,20 @@ def test_what_the_status_remembers_stays() -> None:
 
 def test_a_condition_that_does_not_turn_keeps_the_time_of_its_last_turn() -> None:
     before = seen(condition(Type.READY, "False"), condition(Type.STALLED, "False"))
-    made = stalled(before, "cannot be read", NOW)
+    made = stalled(before, Reason.INVALID_CONFIGURATION, "cannot be read", NOW)
     times = {one["type"]: one["lastTransitionTime"] for one in made["conditions"]}
     assert times["Ready"] == THEN
     assert times["Stalled"] == "2026-11-29T11:00:00Z"
 
 
 def test_the_same_problem_seen_again_changes_nothing() -> None:
-    once = stalled(seen(), "cannot be read", NOW)
-    again = stalled({"metadata": {"generation": 4}, "status": once}, "cannot be read", NOW.replace(hour=12))
+    once = stalled(seen(), Reason.INVALID_CONFIGURATION, "cannot be read", NOW)
+    again = stalled(
+        {"metadata": {"generation": 4}, "status": once},
+        Reason.INVALID_CONFIGURATION,
+        "cannot be read",
+        NOW.replace(hour=12),
+    )
     assert again == once
 
 
@@ -61,7 +68,7 @@ def test_the_other_conditions_stay_in_the_order_in_which_people_read_them() -> N
     before = seen(
         condition(Type.DRAFT_TRAINED, "Unknown"), condition(Type.ACCEPTED, "True"), condition(Type.READY, "True")
     )
-    made = stalled(before, "cannot be read", NOW)
+    made = stalled(before, Reason.INVALID_CONFIGURATION, "cannot be read", NOW)
     assert [(one["type"], one["status"]) for one in made["conditions"]] == [
         ("Ready", "False"),
         ("Accepted", "True"),
