@@ -1,16 +1,19 @@
 """Of several ranks that ended, the one that knows why is believed, and a kill may be tried again."""
 
 import errno
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig
 from eagle3_draft.files import write_atomic
 from eagle3_draft.stage import StageError
-from eagle3_draft.train import endings
+from eagle3_draft.train import endings, worker
 from unit.train.test_telemetry import config
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711\nand more")
@@ -23,7 +26,7 @@ def ended(folder: Path, errors: dict[int, BaseException], *, hosts: int = 0) -> 
     of = config(folder, processes=3, hosts=[f"pod-{number}" for number in range(hosts)])
     for rank, error in errors.items():
         assert endings.leave(of, rank, error) != ExitCode.DONE
-    return of, endings.of_failure(of, range(3), first=0)
+    return of, endings.of_failure(of, range(3), first=0, code=1)
 
 
 @pytest.mark.parametrize("error", [LOST, dist.DistBackendError("NCCL error"), dist.DistNetworkError("reset")], ids=type)
@@ -43,6 +46,26 @@ def test_a_rank_that_knows_why_it_ended_is_believed_before_those_that_it_left_al
     _, told = ended(tmp_path, {0: LOST, 1: LOST, 2: error})
     assert told.code == code
     assert told.reason != Reason.JOB_FAILED
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGKILL, "died and said nothing; rank 2 of SIGKILL: a lack of memory looks like this"),
+        (
+            -signal.SIGABRT,
+            "died and said nothing; rank 2 of SIGABRT: so NCCL ends a rank that waits for another in vain",
+        ),
+        (-signal.SIGBUS, "died and said nothing; rank 2 of SIGBUS: a volume that cannot be read any more"),
+        (1, "died and said nothing. The next try goes on"),
+    ],
+)
+def test_a_rank_that_died_without_a_word_is_told_with_the_signal_that_it_died_of(
+    code: int, words: str, tmp_path: Path
+) -> None:
+    of, _ = ended(tmp_path, {0: LOST, 1: LOST})
+    assert words in endings.of_failure(of, range(3), first=2, code=code).message
+    assert "SIG" not in endings.of_failure(of, range(3), first=0, code=code).message  # which is not of rank 2
 
 
 def test_the_stage_that_a_rank_wants_retried_is_what_the_training_says(tmp_path: Path) -> None:
@@ -71,13 +94,13 @@ def test_a_rank_that_failed_of_a_full_volume_says_so_though_nothing_can_be_writt
     of, told = ended(tmp_path, {0: LOST, 1: full, 2: LOST})
     assert (told.code, told.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
     endings.forget(of)
-    assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0).message
+    assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0, code=1).message
 
 
 def test_what_ranks_said_before_is_forgotten_when_they_begin_again(tmp_path: Path) -> None:
     of, _ = ended(tmp_path, {0: NAN})
     endings.forget(of)
-    assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0).message
+    assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0, code=1).message
 
 
 def test_an_eviction_is_an_interruption_whatever_the_ranks_died_of(tmp_path: Path) -> None:
@@ -87,3 +110,17 @@ def test_an_eviction_is_an_interruption_whatever_the_ranks_died_of(tmp_path: Pat
     assert endings.of_interruption(of).message == "interrupted after step 4"
     endings.forget(of)
     assert endings.of_interruption(of).code == ExitCode.INTERRUPTED
+
+
+def test_no_rank_gives_up_waiting_before_the_operator_says_that_the_training_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    for name, value in one.items():
+        monkeypatch.setenv(name, value)
+    worker._join_group(config(tmp_path, stall_timeout=7200.0))
+    try:
+        group: Any = dist.group.WORLD
+        assert group._get_backend(torch.device("cpu")).options._timeout.total_seconds() > 7200
+    finally:
+        dist.destroy_process_group()

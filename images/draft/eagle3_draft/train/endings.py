@@ -9,6 +9,7 @@ the rank failed of, it lies in the pod: its own launcher at least says what it w
 """
 
 import hashlib
+import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,14 @@ from eagle3_draft.termination import interrupted
 
 #: What gloo, which raises no error of its own kind, says of a rank that is gone.
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+
+#: What a process died of without a word, by its exit code: the signal, and what it looks like.
+_DEATHS = {
+    -signal.SIGABRT: "SIGABRT: so NCCL ends a rank that waits for another in vain",
+    -signal.SIGBUS: "SIGBUS: a volume that cannot be read any more, or a full /dev/shm, looks like this",
+    -signal.SIGKILL: "SIGKILL: a lack of memory looks like this",
+    -signal.SIGSEGV: "SIGSEGV: a fault in native code looks like this",
+}
 
 
 def leave(config: TrainConfig, rank: int, error: BaseException) -> ExitCode:
@@ -44,7 +53,7 @@ def forget(config: TrainConfig) -> None:
             said.unlink(missing_ok=True)
 
 
-def of_failure(config: TrainConfig, here: range, first: int) -> StageError:
+def of_failure(config: TrainConfig, here: range, first: int, code: int) -> StageError:
     """What the stage ends with when a rank failed.
 
     A rank that knows why it ended is believed before one that was left alone, and a rank that died without a word is named
@@ -54,17 +63,18 @@ def of_failure(config: TrainConfig, here: range, first: int) -> StageError:
         config: of the stage.
         here: the ranks of this pod. Those of another may not have written yet.
         first: the one that the launcher found ended.
+        code: its exit code, less than 0 for a signal.
     """
     said = _said(config)
     for rank in sorted(said, key=lambda rank: rank != first):
         if said[rank].reason != Reason.JOB_FAILED:
             return said[rank]
     if silent := [rank for rank in here if rank not in said]:
+        cause = f"; rank {first} of {_DEATHS[code]}" if first in silent and code in _DEATHS else ""
         return StageError(
             ExitCode.ENGINE_CRASHED,
             Reason.JOB_FAILED,
-            f"rank {', '.join(map(str, silent))} of the training died and said nothing; a lack of memory looks like this. "
-            "The next try goes on from the last checkpoint",
+            f"rank {', '.join(map(str, silent))} of the training died and said nothing{cause}. The next try goes on from the last checkpoint",
         )
     return said[first]
 

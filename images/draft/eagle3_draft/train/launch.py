@@ -89,9 +89,9 @@ def _launch(config: TrainConfig, index: int) -> TrainResult:
     try:
         results: dict[int, TrainResult] = elastic_launch(_meeting(config, index), _work)(config)
     except ChildFailedError as error:
-        first, _ = error.get_first_failure()
+        first, failure = error.get_first_failure()
         here = range(index * config.processes, (index + 1) * config.processes)
-        raise endings.of_failure(config, here, first) from None
+        raise endings.of_failure(config, here, first, failure.exitcode) from None
     except SignalException:
         raise endings.of_interruption(config) from None
     except (RendezvousError, DistError) as error:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft.termination import Termination
 from eagle3_draft.train import endings
+from eagle3_draft.train.checkpoints import SLOW
 from eagle3_draft.train.loop import Training
 from eagle3_draft.train.publish import publish
 
@@ -24,7 +26,7 @@ def work(config: TrainConfig) -> TrainResult:
     try:
         if config.deterministic:
             be_deterministic()
-        device = _join_group()
+        device = _join_group(config)
         state = Training(config, device, termination).run()
         results: list[Any] = [publish(config, state) if rank == 0 else None]
         dist.broadcast_object_list(results)
@@ -51,12 +53,14 @@ def be_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _join_group() -> torch.device:
+def _join_group(config: TrainConfig) -> torch.device:
     """Join the ranks' process group; returns this rank's device."""
+    # The operator ends a training that tells no progress for stallTimeout, and says so: no rank gives up before
+    patience = timedelta(seconds=2 * config.stall_timeout + SLOW)
     if not torch.cuda.is_available():
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=patience)
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device, timeout=patience)
     return device
