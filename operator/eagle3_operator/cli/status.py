@@ -90,7 +90,8 @@ def _conditions(status: Eagle3DraftStatus) -> str:
     """
     rows, told = [], {condition.message for condition in status.conditions if condition.type is Type.READY}
     for condition in status.conditions:
-        if condition.type is Type.READY or condition.status == ("False" if condition.type in _ABNORMAL else "True"):
+        as_it_should_be = condition.status == ("False" if condition.type in _ABNORMAL else "True")
+        if condition.type is Type.READY or (as_it_should_be and condition.reason is not Reason.REFUSED):
             continue
         if condition.status == "Unknown" and condition.reason == Reason.PENDING:
             continue

@@ -310,13 +310,16 @@ def stalled(at: Situation) -> Said:
 
 
 def reconciling(at: Situation) -> Said:
-    """Whether something is under way (kstatus): something that is refused, or else not ready, and not stalled."""
-    whole = ready(at)
+    """Whether something is under way (kstatus): not where it is stalled, nor where it is ready and no more than its budget is refused.
+
+    What is refused is told here in any case.
+    """
+    whole, refused = ready(at), at.view.seen.refused
+    missing = whole.status != "True" or any(refusal.kind != "PodDisruptionBudget" for refusal in refused)
+    under_way = missing and stalled(at).status != "True"
     if told := at.told_of_refusals:
-        return Said("True", told[0][0], " ".join(message for _, message in told))
-    if whole.status == "True" or stalled(at).status == "True":
-        return Said("False", Reason.SETTLED)
-    return Said("True", whole.reason, whole.message)
+        return Said("True" if under_way else "False", told[0][0], " ".join(message for _, message in told))
+    return Said("True", whole.reason, whole.message) if under_way else Said("False", Reason.SETTLED)
 
 
 _TABLE: dict[Type, Callable[[Situation], Said | None]] = {

@@ -89,6 +89,12 @@ def test_what_only_waits_for_its_turn_is_not_told() -> None:
     assert "Accepted" in told
 
 
+def test_what_is_refused_of_an_object_that_is_ready_is_told() -> None:
+    said = status_text(serving_draft(World(refuses=("PodDisruptionBudget/.*",))).window().obj, START)
+    assert "Ready=True" in said
+    assert "PodDisruptionBudget kimi-servers could not be applied" in said
+
+
 def test_windows_without_traffic_take_one_line_together() -> None:
     world = serving_draft().window().window(0, 0, 0).window(0, 0, 0)
     lines = paragraphs(world)["r1"]

@@ -157,6 +157,36 @@ def test_what_nobody_waits_for_stops_nothing_when_it_is_refused() -> None:
     assert "PodDisruptionBudget kimi-servers could not be applied" in said
 
 
+@pytest.mark.parametrize(
+    ("refuses", "broken", "ready", "stalled", "reconciling"),
+    [
+        (("PodDisruptionBudget/.*",), False, "True", "False", "False"),
+        (("PodDisruptionBudget/.*", "Job/kimi-publish-.*"), False, "False", "False", "True"),
+        (("PodDisruptionBudget/.*",), True, "False", "True", "False"),
+    ],
+    ids=["ready but for its budget", "not ready", "stalled"],
+)
+def test_who_waits_for_an_object_waits_neither_for_its_budget_nor_for_one_that_is_stalled(
+    refuses: tuple[str, ...], broken: bool, ready: str, stalled: str, reconciling: str
+) -> None:
+    """As kstatus has it, of ``Reconciling`` and ``Stalled`` at most one is True. What is refused is told in any case."""
+    world = World(refuses=refuses)
+    world.spec = merged(world.spec, {"publish": {"oci": {"reference": "registry.example/drafts/kimi"}}})
+    serving_draft(world)
+    if "Job/kimi-publish-.*" not in refuses:
+        world.finish("publish")
+    if broken:
+        world.edit(data={"conversations": "/data/others.jsonl"}).settle()
+        world.fail("inspect", Reason.DATA_UNREADABLE, "it has no conversation")
+    assert [world.condition(kind).status for kind in ("Ready", "Stalled", "Reconciling")] == [
+        ready,
+        stalled,
+        reconciling,
+    ]
+    assert world.condition("Reconciling").reason is Reason.REFUSED
+    assert "PodDisruptionBudget kimi-servers could not be applied" in world.condition("Reconciling").message
+
+
 def test_a_probe_that_is_refused_in_the_place_of_what_serves_gives_the_place_back() -> None:
     world = serving_draft(World(room=1).edit(autoApply="Always", serve={"surge": "Never"}))
     world.refuses = ("Job/kimi-probe-.*",)
