@@ -167,6 +167,8 @@ def _aftermath(at: Situation, newest: Revision) -> str:
     if at.serving is not None and at.serving.number == newest.number and not newest.startable:
         return "Nothing else may serve: it is restarted again and again."
     serving = f"{at.serving.name} is serving" if at.serving else "nothing is serving"
+    if at.serving is not None and at.serving.number == newest.number and at.rollout is not None and at.rollout.reason:
+        return f"It serves on meanwhile. {at.rollout.message}"
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
     status = newest.status

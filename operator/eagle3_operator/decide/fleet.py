@@ -93,12 +93,20 @@ class Fleet:
 
     def may_serve(self, revision: Revision) -> bool:
         """It is proven, can have pods, and these get ready as far as is known."""
-        return revision.may_serve and revision.startable and self.can_run(revision) and not self.disproven(revision)
+        return revision.may_serve and self._is_able(revision)
+
+    def _is_able(self, revision: Revision) -> bool:
+        return revision.startable and self.can_run(revision) and not self.disproven(revision)
 
     @property
     def to_be_left(self) -> bool:
-        """What serves does not deserve its traffic, or cannot answer it: whatever is done now is no roll-out but a rescue."""
-        return self.current is None or not self.may_serve(self.current)
+        """What serves does not deserve its traffic, or cannot answer it: whatever is done now is no roll-out but a rescue.
+
+        A bar that is raised over what serves makes none: it serves as well as before, and a mistyped number must not cost it
+        its pods unasked.
+        """
+        current = self.current
+        return current is None or not (self.may_serve(current) or (current.below_the_bar and self._is_able(current)))
 
     def why_left(self, revision: Revision) -> tuple[Reason, str]:
         """Why something that served may not any more."""

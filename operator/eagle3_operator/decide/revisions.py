@@ -12,7 +12,7 @@ from functools import cached_property
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ProbeResult
 from eagle3_api.sglang import adaptive_tier
-from eagle3_api.spec import Eagle3DraftSpec, Serve
+from eagle3_api.spec import Eagle3DraftSpec, Probe, Serve
 from eagle3_api.status import RevisionState, RevisionStatus, Window
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
@@ -117,7 +117,7 @@ class Revision:
         verdict = judge_watch(
             self.comparable,
             watch,
-            spec.probe,
+            self._bar_of_windows,
             self.serves_by,
             early=status.early_accept_length,
             problem=status.watch_problem,
@@ -130,6 +130,14 @@ class Revision:
             f"they were probed, at concurrency {spec.probe.concurrency}; only windows of about that load are judged"
         )
         return Verdict("Inconclusive", Reason.OTHER_LOAD, text)
+
+    @property
+    def _bar_of_windows(self) -> Probe:
+        """Today's bar; where its own measurement does not reach that, every window would fail: then only what costs time does."""
+        policy, verdict = self.spec.probe, self._judged(self.serves_by)
+        if verdict is None or not verdict.failed:
+            return policy
+        return policy.model_copy(update={"min_speedup": min(policy.min_speedup, 1.0), "min_accept_length": 1.0})
 
     @property
     def comparable(self) -> list[Window]:
@@ -177,6 +185,12 @@ class Revision:
         """
         verdict = self._judged(self.serves_by)
         return verdict is not None and verdict.passed and not self.dropped
+
+    @property
+    def below_the_bar(self) -> bool:
+        """What it was measured as is not enough by today's policy, and that is all: it has not become worse."""
+        verdict = self._judged(self.serves_by)
+        return verdict is not None and verdict.failed and not self.dropped
 
     def state(self, *, serving: bool, tried: bool) -> RevisionState:
         """Where it stands, in one word for people.

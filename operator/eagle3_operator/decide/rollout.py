@@ -175,9 +175,11 @@ class Rollout:
             self.reason, self.message = None, ""  # it is decided, and what is said of it stands in its judgement
 
     def choose_goal(self) -> None:
-        """The best revision that may serve; while a candidate is undecided, what serves and may."""
-        current = self.fleet.current
-        goal = current if self.candidate is not None and not self.fleet.to_be_left else self.fleet.best()
+        """The best revision that may serve; while a candidate is undecided, what serves, unless a better one is ready anyway."""
+        current, goal = self.fleet.current, self.fleet.best()
+        if self.candidate is not None and current is not None and not self.fleet.to_be_left:
+            ready = goal is not None and goal.ready >= capacity.enough(current, self.serve.replicas)
+            goal = goal if ready and not self.fleet.may_serve(current) else current
         if current is not None and self._rests(current, goal):
             goal = current
         self.goal = goal.number if goal is not None else None

@@ -45,6 +45,41 @@ def test_a_proven_revision_takes_the_place_of_what_serves_only_with_a_persons_wo
     assert world.reason() == ("True", Reason.SERVING)
 
 
+@pytest.mark.parametrize("traffic", [False, True], ids=["no traffic yet", "traffic"])
+def test_a_bar_that_is_raised_over_what_serves_costs_no_pod_without_a_persons_word(traffic: bool) -> None:
+    """11 in place of 1.1 is an edit of one number, too."""
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    for _ in range(3 * traffic):
+        world.window()
+    outages = world.outages
+    world.edit(probe={"minSpeedup": 11}).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1})
+    assert world.reason() == world.reason("RevisionProven") == ("False", Reason.SLOWER_THAN_BASELINE)
+    assert world.reason("Stalled")[0] == "True"
+    assert "It serves on meanwhile. r0 finds no GPU beside r1" in world.condition("Ready").message
+    world.edit(probe={"minSpeedup": 1.1}).settle()
+    assert (world.reason()[0], world.serving, world.outages) == ("True", 1, outages)
+    world.edit(probe={"minSpeedup": 11}).settle().approve().settle()
+    assert world.replicas == {0: 1, 1: 0}
+    assert world.ready(0).serving == 0
+
+
+def test_what_serves_below_a_raised_bar_is_left_at_once_when_it_costs_time() -> None:
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(probe={"minSpeedup": 11}).settle()
+    for _ in range(3):
+        world.window(verify=2900)
+    assert world.replicas == {0: 1, 1: 0}
+
+
+def test_what_serves_below_a_raised_bar_is_left_for_what_is_ready_while_another_is_tried() -> None:
+    world = serving_draft()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    assert world.replicas == {0: 1, 1: 1, 2: 1}, "r0 is still warm, and r2 is tried"
+    world.edit(probe={"minSpeedup": 11}).settle()
+    assert world.serving == 0
+
+
 def test_a_proven_revision_is_patient_beside_what_serves_before_it_asks_for_its_place() -> None:
     world = rejected(World(room=2))
     world.room = 1
