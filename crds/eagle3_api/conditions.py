@@ -168,6 +168,7 @@ class EventReason(StrEnum):
     MAKING_ROOM = "MakingRoom"
     ROOM_ENDED = "RoomEnded"
     SCALE_OVERRULED = "ScaleOverruled"
+    RETRY_UNKNOWN = "RetryUnknown"
 
     # Of what stands in the way
     REFUSED = "Refused"

@@ -196,7 +196,7 @@ class Handled(Model):
     retry: str | None = Field(None, description="The last retry that everything is looked at again for.")
     beside: str | None = Field(
         None,
-        description="The last retry of a revision, or of a stage that no revision waits for: nothing else is touched.",
+        description="The last retry of a revision, or of a stage that no revision waits for: nothing else is touched; or of nothing that there is.",
     )
     approve: str | None = Field(
         None, description="The last approval of a roll-out that has ended: its revision serves, or was given up."

@@ -6,9 +6,10 @@ same status write. The operator never edits the annotation.
 
 from dataclasses import dataclass, replace
 
+from eagle3_api.conditions import EventReason
 from eagle3_api.jobs import StageName
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState, StageStatus
-from eagle3_operator.decision import Delete
+from eagle3_operator.decision import Delete, Event
 from eagle3_operator.observation import Observation
 
 RETRY_ANNOTATION = "eagle3.dev/retry"
@@ -39,6 +40,8 @@ class Retried:
     status: Eagle3DraftStatus
     seen: Observation
     delete: tuple[Delete, ...] = ()
+    #: What to tell: that the annotation names nothing.
+    told: tuple[Event, ...] = ()
 
 
 def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observation) -> Retried:
@@ -47,6 +50,10 @@ def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observa
     if not asked or asked in (status.handled.retry, status.handled.beside):
         return Retried(status, seen)
     what, _, token = asked.partition("@")
+    if not token or what not in {*_INSPECTED, *_there(status)}:
+        # It is told once, and does nothing either when there is something of that name one day
+        handled = status.handled.model_copy(update={"beside": asked})
+        return Retried(status.model_copy(update={"handled": handled}), seen, told=(_unknown(asked, status),))
     stage = next((s for s in status.stages if s.name == what and what != StageName.INSPECT), None)
     former = seen.jobs.get(stage.job or "") if stage is not None else None
     if former is not None and seen.refusal(former.kind, former.name) is not None:
@@ -60,6 +67,20 @@ def act_on(annotations: dict[str, str], status: Eagle3DraftStatus, seen: Observa
         _forget(r, token, serves=r.number == serving) if f"r{r.number}" == what else r for r in status.revisions
     ]
     return Retried(status.model_copy(update={"revisions": revisions}), seen)
+
+
+def _there(status: Eagle3DraftStatus) -> list[str]:
+    """What can be named: the stages and the revisions of the object."""
+    return [*(stage.name.value for stage in status.stages), *(f"r{r.number}" for r in status.revisions)]
+
+
+def _unknown(asked: str, status: Eagle3DraftStatus) -> Event:
+    there = ", ".join(_there(status)) or "nothing yet"
+    text = (
+        f"{RETRY_ANNOTATION}={asked} names nothing to try again, and nothing was done: it is STAGE@WORD or rN@WORD, with any word "
+        f"that was not used before. Of this object there are: {there}"
+    )
+    return Event("Warning", EventReason.RETRY_UNKNOWN, text)
 
 
 def _forget(revision: RevisionStatus, token: str, *, serves: bool) -> RevisionStatus:

@@ -59,7 +59,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     at = Situation(view, chain, obstacle, wanted, outcome)
     status = _status(known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
-    told += outcome.events if outcome else []
+    told += [*retried.told, *(outcome.events if outcome else ())]
     told += events.overruled(scale, seen.deployments.values(), obj.metadata)
     return Decision(
         status=status,

@@ -290,6 +290,19 @@ def test_a_retry_that_a_former_version_wrote_down_keeps_its_key() -> None:
     assert (world.told.stages, world.told.attempts) == (before, attempts)
 
 
+@pytest.mark.parametrize("asked", ["trian@1", "r9@1", "train", "train@", "publish@1"])
+def test_a_retry_that_names_nothing_is_told_once_and_does_nothing(asked: str) -> None:
+    world = trained()
+    before, created = world.told, len(world.created)
+    world.annotations["eagle3.dev/retry"] = asked
+    world.settle().later(700).settle()
+    (event,) = [one for one in world.events if one.reason == "RetryUnknown"]
+    assert event.type == "Warning"
+    assert f"eagle3.dev/retry={asked} names nothing" in event.message
+    assert event.message.endswith("there are: inspect, extract, train, clean, convert, r0")
+    assert (world.told.stages, len(world.created)) == (before.stages, created)
+
+
 def test_changed_data_is_extracted_anew_and_the_former_job_goes() -> None:
     world = World().settle().finish("inspect")
     old = world.job("extract").name
