@@ -12,7 +12,9 @@ class Probe(Model):
     min_speedup: float = Field(
         1.05, ge=0, le=100, description="Tokens/s with speculation over tokens/s of the same server without."
     )
-    concurrency: int = Field(1, ge=1, le=256, description="Requests in flight while measuring.")
+    concurrency: int = Field(
+        1, ge=1, le=256, description="Requests in flight while measuring: as many as a server answers together."
+    )
     prompts: int = Field(32, ge=1, le=64, description="Held-out prompts that are sent.")
     max_tokens: int = Field(128, ge=8, le=4096, description="Tokens of an answer, at most.")
     lossless: bool = Field(

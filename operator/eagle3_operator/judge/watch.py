@@ -14,6 +14,9 @@ from eagle3_operator.decision import Verdict
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
 _NOTHING = 0.5
 
+#: So many times the requests of the probe are another load than the one at which break-even was measured.
+_MUCH_MORE = 2
+
 
 def judge_watch(
     windows: Sequence[Window],
@@ -73,7 +76,7 @@ def judge_watch(
     return Verdict(
         "Pass",
         Reason.DRAFT_HEALTHY,
-        f"accept length {newest.accept_length or 0:.2f} over {newest.tokens:,.0f} tokens in {_span(newest)}",
+        f"accept length {newest.accept_length or 0:.2f} over {newest.tokens:,.0f} tokens in {_span(newest)}{_load(newest, probe)}",
         numbers,
     )
 
@@ -150,6 +153,16 @@ def _fault(made: Window, policy: Probe, bar: float) -> tuple[Reason, str] | None
             f"accept length {made.accept_length:.2f} {where}, below minAcceptLength {policy.min_accept_length:g}"
         )
     return None
+
+
+def _load(made: Window, probe: ProbeResult | None) -> str:
+    """What the bar of a window leaves open: break-even grows with the load, and was measured under one that was much smaller."""
+    if probe is None or probe.break_even is None or made.running <= _MUCH_MORE * probe.concurrency:
+        return ""
+    return (
+        f"; {made.running:.0f} requests together on a server, and break-even is known at concurrency {probe.concurrency}: "
+        "set probe.concurrency to the load that is served"
+    )
 
 
 def _no_traffic(recent: Sequence[Window], watch: Watch) -> Verdict:

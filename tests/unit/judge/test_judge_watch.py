@@ -76,11 +76,22 @@ def judge(*windows: Window, watch: Watch = WATCH, **changes: Any) -> Verdict:
 
 
 def test_good_windows_are_a_healthy_draft() -> None:
-    verdict = judge(good(5), good(10))
+    verdict = judge(good(5), good(10), probe=proven(concurrency=3))
     assert (verdict.outcome, verdict.reason) == ("Pass", Reason.DRAFT_HEALTHY)
     assert verdict.message == ("accept length 2.70 over 40,000 tokens in 2026-11-29T12:05:00Z/2026-11-29T12:10:00Z")
     assert verdict.numbers["accept_length"] == pytest.approx(2.7, abs=0.001)
     assert verdict.numbers["bar"] == pytest.approx(2.09)
+
+
+@pytest.mark.parametrize(("concurrency", "break_even", "told"), [(1, 1.9, True), (2, 1.9, False), (1, None, False)])
+def test_a_pass_under_much_more_load_than_the_probes_says_so(
+    concurrency: int, break_even: float | None, told: bool
+) -> None:
+    """Of three requests together: break-even grows with the load, so that a pass by the one of a single request is no proof."""
+    verdict = judge(good(5), good(10), probe=proven(concurrency=concurrency, break_even=break_even))
+    assert verdict.passed
+    said = "3 requests together on a server, and break-even is known at concurrency 1: set probe.concurrency"
+    assert (said in verdict.message) is told
 
 
 def test_two_bad_windows_of_two_fail_and_one_does_not() -> None:
