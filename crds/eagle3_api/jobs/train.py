@@ -102,6 +102,9 @@ class TrainResult(Model):
     )
     tokens_per_second: float
     waiting: float = Field(0.0, description="Share of the time of all steps that went by waiting for data.")
+    measuring_seconds: float = Field(
+        0.0, description="Spent on the held-out conversations, in all evaluations together."
+    )
     busy: float = Field(
         1.0,
         description="Share of all GPUs' time in which they compute, by the tokens of each step's conversations: a step takes as "

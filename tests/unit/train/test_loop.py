@@ -3,6 +3,8 @@
 import json
 import math
 import sys
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import groupby
@@ -19,7 +21,7 @@ from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_api.spec import EarlyStop
-from eagle3_draft.features import Features
+from eagle3_draft.features import Features, Sample
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
@@ -149,6 +151,32 @@ def test_an_ended_training_reads_nothing_more(split: str, made: corpus.Corpus, t
         training.run()
     with pytest.raises(RuntimeError, match="after shutdown"):
         getattr(training, split).expect([0])
+
+
+def test_the_next_held_out_conversations_are_read_while_some_are_measured_and_its_time_is_told(
+    made: corpus.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = prepared(made, tmp_path, epochs=0, tokens_per_step=1)  # nothing but a measure, one by one
+    Path(config.scratch).mkdir()
+    training = Training(config, CPU, Stop())
+    read, unroll_loss = training.held_out.read, training.learning.unroll_loss
+    reads: list[Sequence[int]] = []
+    second = threading.Event()
+
+    def noted(indices: Sequence[int]) -> list[Sample]:
+        reads.append(indices)
+        if len(reads) == 2:
+            second.set()
+        return read(indices)
+
+    def after_the_second(batch: Batch, weights: torch.Tensor) -> UnrollLoss:
+        assert second.wait(60)
+        return unroll_loss(batch, weights)
+
+    monkeypatch.setattr(training.held_out, "read", noted)
+    monkeypatch.setattr(training.learning, "unroll_loss", after_the_second)
+    assert training.run().measured > 0
+    assert len(reads) == 2
 
 
 def test_a_step_in_several_passes_is_the_same_step(made: corpus.Corpus, tmp_path: Path) -> None:

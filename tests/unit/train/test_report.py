@@ -22,6 +22,7 @@ RESULT = {
     "tokensPerSecond": 5000.0,
     "waiting": 0.021,
     "busy": 0.87,
+    "measuringSeconds": 1234.5,
     "peakMemoryBytes": 3 * 2**30,
     "bestStep": 20,
     "resumed": 1,
@@ -57,7 +58,7 @@ def test_the_page_says_what_was_reached_and_which_weights_are_published() -> Non
     html = page(REPORT)
     assert "Expected accept length 2.25 with 3 draft steps, on 12 held-out conversations" in html
     assert "after step 20 of 40 (epoch 1)" in html
-    for number in ("123,456", "5,000", "2.1%", "87%", "3.00 GiB", "99.10%", "11 of 256"):
+    for number in ("123,456", "5,000", "2.1%", "87%", "1,234 s", "3.00 GiB", "99.10%", "11 of 256"):
         assert number in html
 
 

@@ -113,7 +113,7 @@ def measure(draft: Draft, ids: Tensor, samples: Sequence[Sample], embedding: Ten
         embeds = embedding[sample.input_ids.long()].to(device, dtype)
         logits = draft(batch.features.to(dtype), embeds, batch.documents, batch.wanted)
         hits = tally.add([ids[of_step.argmax(-1)] for of_step in logits], batch)
-        walked += replayed([sample], batch.table(hits, missing=False), STEPS)
+        walked += replayed([sample.loss_mask], batch.table(hits, missing=False), STEPS)
     return tally.agreement([made / taken if taken else 0.0 for made, taken in zip(*walked.tolist(), strict=True)])
 
 

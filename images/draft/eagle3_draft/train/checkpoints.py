@@ -74,6 +74,7 @@ class TrainingState:
     step: int = 0  # steps that are done
     tokens: int = 0
     seconds: float = 0.0  # spent in steps
+    measured: float = 0.0  # seconds spent on the held-out conversations
     waited: float = 0.0  # of them, the device for batches
     busy: float = 1.0  # ``Plan.busy``, of the ranks that train now
     peak_bytes: int = 0  # of memory, on the rank that took most

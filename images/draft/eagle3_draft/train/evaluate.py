@@ -1,6 +1,7 @@
 """The measure of a draft on the held-out conversations."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +9,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from eagle3_api.spec import Loss
-from eagle3_draft.features import Sample, Samples
+from eagle3_draft.features import Samples
 from eagle3_draft.train.batches import Batch, epoch_steps, idle, pack, share
 from eagle3_draft.train.held_out import Recorder
 from eagle3_draft.train.loss import total_loss
 from eagle3_draft.train.loss_kernel import UnrollLoss
+from eagle3_draft.train.prefetch import prefetched
 from eagle3_draft.train.replay import accepted, replay
 
 
@@ -26,6 +28,22 @@ class Evaluation:
     accept_length: list[float]  # by replay with 1, 2, ... draft steps; the target's own token counted
     #: The target's probability, by mean, of the tokens that the draft can propose. None in checkpoints that are older than it
     vocabulary_mass: float | None = None
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What a rank measures at a time."""
+
+    batch: Batch
+    masks: list[Tensor]  # the loss mask of each of its conversations, on the CPU
+
+    def tensors(self) -> list[Tensor]:
+        """All of them that go to the device."""
+        return self.batch.tensors()
+
+    def to(self, device: torch.device) -> "_Round":
+        """The same on a device."""
+        return _Round(self.batch.to(device), self.masks)
 
 
 @torch.no_grad()
@@ -67,24 +85,32 @@ def evaluate(
     mass = torch.zeros(2, device=device)
     model.eval()
     rounds = epoch_steps(lengths, tokens_per_step, seed=0, epoch=0)
-    for number, chosen in enumerate(rounds):
-        before_batch(number / len(rounds))
-        dealt = share(chosen, lengths, ranks)[rank]
-        mine = samples.read(dealt)
-        packed = pack(mine, columns, multiple=multiple) if mine else idle(samples[0], columns, multiple=multiple)
-        batch = packed.to(device)
-        result = unroll_loss(batch)
-        of_batch = result.sums
-        sums += torch.stack([of_batch.losses, of_batch.counted, of_batch.right, of_batch.labelled])
-        mass += torch.stack([result.mass, result.mass.new_tensor(len(batch.labelled))])
-        if mine:
-            recorder.add(dealt, batch, result.proposed)
-            right = result.right
-            table = batch.table(right, missing=False)
-            walked += replayed(mine, table, columns).to(device)
-            chains += survivors(table, batch.table([torch.ones_like(of_step) for of_step in right], missing=False)).to(
-                device
-            )
+    dealt = [share(chosen, lengths, ranks)[rank] for chosen in rounds]
+
+    def made(mine: Sequence[int]) -> _Round:
+        read = samples.read(mine)
+        batch = (
+            pack(read, columns, multiple=multiple, pin=device.type == "cuda")
+            if read
+            else idle(samples[0], columns, multiple=multiple)
+        )
+        return _Round(batch, [sample.loss_mask for sample in read])
+
+    with closing(prefetched(made, dealt, device, samples.expect)) as coming:
+        for number, mine in enumerate(dealt):
+            before_batch(number / len(dealt))
+            one = next(coming)
+            batch, result = one.batch, unroll_loss(one.batch)
+            of_batch = result.sums
+            sums += torch.stack([of_batch.losses, of_batch.counted, of_batch.right, of_batch.labelled])
+            mass += torch.stack([result.mass, result.mass.new_tensor(len(batch.labelled))])
+            if mine:
+                recorder.add(mine, batch, result.proposed)
+                right = result.right
+                table = batch.table(right, missing=False)
+                walked += replayed(one.masks, table, columns).to(device)
+                wanted = batch.table([torch.ones_like(of_step) for of_step in right], missing=False)
+                chains += survivors(table, wanted).to(device)
     model.train()
     dist.all_reduce(sums)
     dist.all_reduce(walked)
@@ -111,11 +137,11 @@ def survivors(right: Tensor, wanted: Tensor) -> Tensor:
     return torch.stack([table.to(torch.float32).cumprod(-1).sum(0) for table in (right, wanted)])
 
 
-def replayed(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:
+def replayed(masks: Sequence[Tensor], right: Tensor, columns: int) -> Tensor:
     """(2, columns): tokens and verify steps of the replay with 1 to ``columns`` draft steps.
 
     Args:
-        samples: the conversations that a batch was packed of.
+        masks: the loss mask of each conversation that a batch was packed of, on the CPU.
         right: (tokens, steps) bool, of ``Batch.table``: whether a proposal is the target's own token.
         columns: draft steps of the longest replay.
     """
@@ -123,8 +149,8 @@ def replayed(samples: Sequence[Sample], right: Tensor, columns: int) -> Tensor:
     for steps in range(1, columns + 1):
         chains = accepted(right, steps).tolist()
         start = 0
-        for sample in samples:
-            end = start + len(sample.input_ids)
-            walked[:, steps - 1] += torch.tensor(replay(chains[start:end], sample.loss_mask.tolist()))
+        for mask in masks:
+            end = start + len(mask)
+            walked[:, steps - 1] += torch.tensor(replay(chains[start:end], mask.tolist()))
             start = end
     return walked

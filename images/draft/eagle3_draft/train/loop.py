@@ -312,7 +312,9 @@ class Training:
         self._checkpoint(state)  # measuring takes a while, and nothing is saved meanwhile
         epoch = self.plan.steps[state.step - 1].epoch + 1 if state.step else 0
         recorder = Recorder(self.held_out.lengths.tolist(), self.config.unroll_steps)
+        began = time.monotonic()
         evaluation = self._evaluate(state.step, epoch, recorder)
+        state.measured += time.monotonic() - began
         if not math.isfinite(evaluation.loss):
             raise non_finite.refusal(
                 f"the loss on the held-out conversations after step {state.step} of {len(self.plan.steps)} is not finite",

@@ -3,24 +3,35 @@
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
+from torch import Tensor
 
-from eagle3_draft.train.portions import Portion
+
+class Movable(Protocol):
+    """What is computed at a time, made on the host."""
+
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Movable)
 
 #: Portions that are made ahead. So many and two are on the device at most: the one that comes next, and the one before it.
 AHEAD = 2
 
 
 def prefetched(
-    make: Callable[[T], Portion],
+    make: Callable[[T], P],
     items: Sequence[T],
     device: torch.device,
     expect: Callable[[T], None] = lambda item: None,
-) -> Generator[Portion, None, None]:
+) -> Generator[P, None, None]:
     """The portion of each item on the device, in order; one thread makes those that come next.
 
     Before it makes one it says which the following is: ``expect`` has that fetched in the background.
@@ -30,7 +41,7 @@ def prefetched(
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def moved(item: T, following: Sequence[T]) -> Portion:
+    def moved(item: T, following: Sequence[T]) -> P:
         for one in following:
             expect(one)
         with torch.cuda.stream(stream):  # None is the stream that is there
@@ -39,7 +50,7 @@ def prefetched(
             stream.synchronize()
         return portion
 
-    pending: deque[Future[Portion]] = deque()
+    pending: deque[Future[P]] = deque()
     # A thread's device is the first GPU, whichever the process has chosen
     chosen: dict[str, Any] = {} if stream is None else {"initializer": torch.cuda.set_device, "initargs": (device,)}
     with ThreadPoolExecutor(1, "reader", **chosen) as reader:
@@ -55,7 +66,7 @@ def prefetched(
                 future.cancel()
 
 
-def _received(future: Future[Portion]) -> Portion:
+def _received(future: Future[P]) -> P:
     portion = future.result()
     for tensor in portion.tensors():
         if tensor.is_cuda:  # its memory is the reader's stream's, which must not take it back while this one reads it

@@ -89,6 +89,7 @@ def _result(config: TrainConfig, state: TrainingState, features: Features) -> Tr
         special_tokens_inside=int(vocabulary.members[special].sum()),
         tokens_per_second=state.tokens / state.seconds if state.step else 0.0,
         waiting=state.waited / state.seconds if state.step else 0.0,
+        measuring_seconds=state.measured,
         busy=state.busy,
         peak_memory_bytes=state.peak_bytes,
         best_step=best["step"],

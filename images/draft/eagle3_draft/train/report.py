@@ -134,6 +134,7 @@ def _numbers(result: Mapping[str, Any], passed_over: Sequence[str]) -> list[list
         "tokens trained on": f"{result['tokens']:,}",
         "tokens/s": f"{result['tokensPerSecond']:,.0f}",
         "time waiting for data": f"{result['waiting']:.1%}",
+        "measuring the draft, beside the steps": f"{result['measuringSeconds']:,.0f} s",
         "time in which the GPUs compute, by their conversations": f"{result['busy']:.0%}",
         "peak memory": readable_bytes(result["peakMemoryBytes"]),
         "resumed": f"{result['resumed']} times",
