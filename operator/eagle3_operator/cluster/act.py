@@ -17,6 +17,7 @@ from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json
 from eagle3_operator.cluster.parse import controller_uid, is_ours
 from eagle3_operator.decide.refusals import shortened
 from eagle3_operator.decision import Decision, Manifest, Own
+from eagle3_operator.manifests import names
 from eagle3_operator.observation import Refusal
 
 Metadata = Mapping[tuple[str, str], Json]
@@ -133,12 +134,21 @@ def _create(client: Client, manifest: Manifest, owner: str) -> None:
 
 
 def _apply(client: Client, manifest: Manifest, owner: str, seen: Metadata) -> None:
-    """Apply a child, unless its name is somebody else's."""
+    """Apply a child, unless its name is somebody else's. A Deployment is created: what serves is never changed by another decision.
+
+    One that came after the look, of another operator in this one's place, is a conflict: it is looked at first. One that no look
+    finds, because it has lost its label, gets that back.
+    """
     kind, wanted = manifest["kind"], manifest["metadata"]
-    found = seen.get((kind, wanted["name"])) or _look_up(client, manifest)
+    before = seen.get((kind, wanted["name"]))
+    found = before or _look_up(client, manifest)
     if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
         raise NameConflictError(kind, wanted["name"])
-    client.apply(manifest)
+    lost = found is not None and names.NAME_LABEL not in (found.get("labels") or {})
+    if kind == "Deployment" and before is None and not lost:
+        client.create(manifest)
+    else:
+        client.apply(manifest)
 
 
 def _touching(owner: str, seen: Metadata, verb: str, kind: str, name: str, do: Callable[[], object]) -> _Deed:

@@ -17,7 +17,8 @@ def configure(settings: kopf.OperatorSettings, *, namespaced: bool) -> None:
         settings: of the framework.
         namespaced: one namespace is watched, without rights beyond it.
     """
-    # Another operator's peering object must not freeze this one; two of us do no harm, they only work twice.
+    # Another operator's peering object must not freeze this one. Two of us, as while a node is lost, work twice, and what one
+    # has made to serve or to run is not changed by the other.
     settings.peering.standalone = True
     # No finalizer is ever set; but under its default name kopf would remove those of other operators.
     settings.persistence.finalizer = f"{GROUP}/finalizer"

@@ -9,6 +9,7 @@ from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster.act import Deeds, act
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, NotFoundError
 from eagle3_operator.decision import Decision, Own, Scale
+from eagle3_operator.manifests import names
 from eagle3_operator.observation import Refusal
 
 Json = dict[str, Any]
@@ -181,3 +182,27 @@ def test_of_the_owners_of_a_claim_only_the_object_itself_comes_and_goes_and_of_n
     seen = {("PersistentVolumeClaim", "kimi-drafts"): claim}
     act(client, decision, namespace="llm", owner="uid-1", seen=seen, tried=Deeds())
     assert client.patched == {"metadata": {"uid": "uid-5", "resourceVersion": "7", "ownerReferences": after}}
+
+
+class ClientWithDeployment(RefusingClient):
+    """It has a Deployment of ours, which may have come since anybody looked."""
+
+    def __init__(self, labels: Json) -> None:
+        metadata = {"name": "kimi", "labels": labels, "ownerReferences": [OURS]}
+        super().__init__({"Deployment": {"metadata": metadata}})
+
+    def create(self, manifest: Json) -> Json:
+        raise ConflictError("a request", 409, "AlreadyExists", "kimi already exists")
+
+
+def test_a_deployment_that_another_operator_made_since_the_look_is_looked_at_and_not_changed() -> None:
+    client = ClientWithDeployment({names.NAME_LABEL: "kimi"})
+    with pytest.raises(ConflictError, match="already exists"):
+        carried_out(client, "Deployment", "Service")
+    assert client.done == []
+
+
+def test_a_deployment_that_no_look_finds_gets_its_labels_back() -> None:
+    client = ClientWithDeployment({})
+    assert carried_out(client, "Deployment") is None
+    assert client.done == ["Deployment", "kimi-r1=1"]
