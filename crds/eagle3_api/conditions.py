@@ -7,7 +7,7 @@ can act on. The order of ``ORDER`` is the order in which a person reads them.
 from enum import StrEnum
 from typing import Literal
 
-from eagle3_api.base import Word
+from eagle3_api.word import Word
 
 
 class Type(Word):

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import Field
 
-from eagle3_api.base import Model, Word
+from eagle3_api.base import Model
 from eagle3_api.conditions import Reason, Status, Type
 from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
+from eagle3_api.word import Word
 
 #: Windows of the watch that a revision keeps: all that a verdict looks at (``judge.watch.kept``), also where ``watch.failures.in``
 #: is the 10 that it may be.

@@ -1,6 +1,7 @@
 """What every Job has: a stage, an owner, and where its files are."""
 
-from eagle3_api.base import Model, Word
+from eagle3_api.base import Model
+from eagle3_api.word import Word
 
 CONFIG_ANNOTATION = "eagle3.dev/config"
 CONFIG_FILE = "/eagle3/config/config.json"
