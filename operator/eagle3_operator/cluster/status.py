@@ -34,7 +34,7 @@ def available(status: Json) -> bool | None:
     said: Json = next((c for c in status.get("conditions") or () if c["type"] == Type.SERVER_AVAILABLE), {})
     if said.get("status") not in ("True", "False") or said["reason"] in (Reason.SCALED_TO_ZERO, Reason.MAKING_ROOM):
         return None
-    return status.get("replicas", 0) > 0
+    return bool(status.get("replicas"))
 
 
 def stalled(seen: Json, reason: Reason, message: str, now: datetime) -> Json:
