@@ -41,6 +41,13 @@ def test_a_broken_line_of_the_data_is_named(bed: Testbed) -> None:
     assert "line 1" in str(draft.condition("Accepted"))
 
 
+def test_a_chat_template_that_shows_no_answer_is_named_before_a_gpu_is_taken(bed: Testbed) -> None:
+    (bed.folder("data") / "length.jinja").write_text("{{ messages | length }}")
+    draft = inspected(bed, "no-template", data={"chatTemplate": "/data/length.jinja"})
+    assert draft.says("Ready", "False", "TemplateMissing")
+    assert "64 answers rewritten by the chat template" in str(draft.condition("Accepted"))
+
+
 def test_a_target_that_is_not_there_is_named(bed: Testbed) -> None:
     """Row 40."""
     draft = inspected(bed, "no-target", target={"model": "/models/nowhere"})

@@ -1,7 +1,10 @@
 """The images' recipes, as far as they can be checked without an engine: BuildKit's own parser reads them, and ``make lint`` has hadolint."""
 
 import re
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -109,6 +112,23 @@ def test_an_image_starts_what_pods_start(recipe: Path) -> None:
     place = ROOT / places[module]
     texts = [path.read_text() for path in ([place] if place.is_file() else place.glob("*.yaml"))]
     assert any(re.search(rf"python3\W+-m\W+{module}\b", text) for text in texts)
+
+
+def test_inspect_needs_no_more_than_what_every_image_has() -> None:
+    """Packages by the lock file: the project's own, without an extra."""
+    locked = {one["name"]: one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    held, found = {PROJECT["project"]["name"]}, [PROJECT["project"]["name"]]
+    for name in found:
+        new = {one["name"] for one in locked[name].get("dependencies", ())} - held
+        held |= new
+        found += new
+    told = "import sys; before = {*sys.modules}; import eagle3_draft.inspect; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    owners = packages_distributions()
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    needed = {owner.lower().replace("_", "-") for name in imported for owner in owners.get(name, ())}
+    assert "jinja2" in needed
+    assert needed <= held
 
 
 def test_the_image_as_it_is_shipped_reads_what_data_sets_are_written_in_and_hubs_that_have_them() -> None:

@@ -30,9 +30,10 @@ from eagle3_draft.inspect.storage import Wanted, check_space
 from eagle3_draft.stage import StageError
 from published import files
 from published.shapes import shapes
+from unit.data.test_rendering import CHATML
 
 #: It asks what day it is.
-TEMPLATE = "{{ strftime_now('') }}{{ messages }}"
+TEMPLATE = "{{ strftime_now('') }}" + CHATML
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 32,
@@ -258,7 +259,7 @@ def test_a_digest_changes_with_what_it_stands_for_and_with_nothing_else(world: W
     world.configure(LLAMA)
     assert world.inspect().target_digest != before.target_digest
     template = world.target / "chat_template.jinja"
-    template.write_text("{{ messages | length }}")
+    template.write_text(CHATML.replace("user", "User") + " ")
     assert world.inspect().chat_template_digest != before.chat_template_digest
 
 
@@ -427,7 +428,7 @@ def test_a_target_without_a_chat_template_needs_one_in_the_object(world: World, 
     own = tmp_path / "own.jinja"
     data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1, chat_template=str(own))
     world.refused(ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, str(own), data=data)
-    own.write_text("{{ messages }}")
+    own.write_text(CHATML)
     assert world.inspect(data=data).chat_template_digest is not None
     assert world.inspect(data=None).chat_template_digest is None
 
@@ -437,7 +438,7 @@ def test_templates_are_found_as_transformers_finds_them(world: World) -> None:
     named = [{"name": "tool_use", "template": "?"}, {"name": "default", "template": TEMPLATE}]
     (world.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert world.inspect().chat_template_digest == text
-    (world.target / "chat_template.jinja").write_text("file")
+    (world.target / "chat_template.jinja").write_text(CHATML + "file")
     assert world.inspect().chat_template_digest != text
 
 

@@ -96,6 +96,13 @@ class Conversation:
     tools: list[Tool] = field(default_factory=list)
 
     @property
+    def uses_tools(self) -> bool:
+        """Whether tools are offered in it, or called."""
+        return bool(self.tools) or any(
+            message["role"] == "tool" or "tool_calls" in message for message in self.messages
+        )
+
+    @property
     def opening(self) -> "Conversation":
         """Up to and with the first question."""
         first = next((i for i, message in enumerate(self.messages) if message["role"] == "user"), len(self.messages))

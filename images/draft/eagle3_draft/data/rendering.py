@@ -1,13 +1,13 @@
 """Rendering conversations to tokens, and marking the assistant's among them.
 
-A token is the assistant's if the model would have to produce it: where in the text that is say ``spans``, and which tokens
+A token is the assistant's if the model would have to produce it: where in the text that is says ``texts``, and which tokens
 lie there the tokenizer, if it knows which characters a token came from. Otherwise the text up to there is tokenized alone, and
 must begin the whole. A conversation in which the two cannot be told apart is dropped and counted.
 """
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from transformers import AutoTokenizer
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data import call_ids, spans
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.spans import NO_ANSWER, Span
-from eagle3_draft.data.template import CALLS_REFUSED, Template
+from eagle3_draft.data.texts import TextRenderer
 from eagle3_draft.data.tokenizer_files import template_day
-from eagle3_draft.data.tools import Tool, served
+from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
 
 ANSWER_CUT = "answers begin after maxLength"
@@ -67,8 +66,7 @@ class Renderer:
 
     def __init__(self, tokenizer: Any, template: str, max_length: int) -> None:
         self._tokenizer = tokenizer
-        self._template = Template(tokenizer, template)
-        self._for_tools = _for_tools(tokenizer, template) or self._template
+        self._texts = TextRenderer(tokenizer, template)
         self.max_length = max_length
         self.day = template_day(template)
         self.takes_reasoning = "reasoning_content" in template
@@ -131,26 +129,13 @@ class Renderer:
 
     def _answers(self, conversation: Conversation) -> tuple[str, list[Span]] | UnusableError:
         try:
-            template, tools = self._served(conversation.tools)
-            return spans.answers(template, self.named(conversation).messages, tools)
+            return self._texts.answers(conversation)
         except UnusableError as why:
             return why
 
     def named(self, conversation: Conversation) -> Conversation:
         """A conversation whose calls have ids by which the target would know them, where its template goes by ids."""
-        if not any("tool_calls" in message for message in conversation.messages):
-            return conversation
-        template = self._for_tools if conversation.tools else self._template
-        if not template.names_calls_by_id:
-            return conversation
-        return replace(conversation, messages=call_ids.named(conversation.messages))
-
-    def _served(self, tools: Sequence[Tool]) -> tuple[Template, list[Tool]]:
-        """The template for a request with these tools, and what it is given of them."""
-        try:
-            return self._for_tools if tools else self._template, served(tools)
-        except ValueError:
-            raise UnusableError(CALLS_REFUSED) from None
+        return self._texts.named(conversation)
 
     def _rendered(
         self, text: str, found: list[Span], ids: list[int], offsets: list[Span] | None
@@ -178,9 +163,7 @@ class Renderer:
         Raises:
             UnusableError: the template refuses them, or says nothing of the tools.
         """
-        template, offered = self._served(tools)
-        template.require_tools(offered)
-        return self._encode(template.text(messages, offered, answer_follows=True))
+        return self._encode(self._texts.prompt(messages, tools))
 
     def _index(self, whole: str, ids: list[int], offsets: list[Span] | None, character: int) -> int:
         """The first token that lies at a character or later."""
@@ -207,9 +190,3 @@ class Renderer:
             return [(self._encode(text), None) for text in texts]
         encoded = self._tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
         return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
-
-
-def _for_tools(tokenizer: Any, template: str) -> Template | None:
-    """The template that the tokenizer takes for requests with tools, where it has one beside its own."""
-    named = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else {}
-    return Template(tokenizer, named["tool_use"]) if named.get("default") == template and "tool_use" in named else None

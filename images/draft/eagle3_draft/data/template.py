@@ -62,7 +62,7 @@ class Template:
             raise StageError(
                 ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, f"the chat template is no Jinja: {error}"
             ) from None
-        except TemplateError:
+        except _REFUSALS:
             pass  # it may refuse this conversation; that is judged one by one
 
     def text(
@@ -82,22 +82,22 @@ class Template:
             marked: with ``BEGINS`` and ``ENDS`` where the template marks what is the assistant's.
 
         Raises:
-            UnusableError: the template refuses it.
+            UnusableError: the template refuses it, by the error that is its cause.
         """
         if not messages and not answer_follows:
             return ""
         jinja = self._marked_jinja if marked else self._jinja
         try:
             return self._applied(messages, tools, answer_follows=answer_follows, jinja=jinja)
-        except _REFUSALS:
+        except _REFUSALS as error:
             if not tools:
-                raise self._refused(messages, tools) from None
+                raise self._refused(messages, tools) from error
         # Some want functions alone
         functions = [tool["function"] for tool in tools]
         try:
             return self._applied(messages, functions, answer_follows=answer_follows, jinja=jinja)
-        except _REFUSALS:
-            raise self._refused(messages, tools) from None
+        except _REFUSALS as error:
+            raise self._refused(messages, tools) from error
 
     def require_tools(self, tools: Sequence[Tool]) -> None:
         """Refuse tools of which the template says nothing: the target would not know what it may call.

@@ -79,15 +79,21 @@ def chat_template(target: Path, override: Path | None) -> str:
 
 def own_template(target: Path) -> str | None:
     """The tokenizer's chat template, Jinja, if it has one."""
+    return own_templates(target).get("default")
+
+
+def own_templates(target: Path) -> dict[str, str]:
+    """The tokenizer's chat templates, Jinja, by their names: beside the default one it may have one for requests with tools."""
     file = target / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        others = sorted(target.glob("additional_chat_templates/*.jinja"))
+        return {"default": file.read_text(encoding="utf-8")} | {
+            one.stem: one.read_text(encoding="utf-8") for one in others
+        }
     found = _settings(target, "tokenizer_config.json").get("chat_template")
-    if isinstance(found, list):  # several by name
-        found = next(
-            (one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None
-        )
-    return found if isinstance(found, str) else None
+    listed = found if isinstance(found, list) else [{"name": "default", "template": found}]
+    named = {one.get("name"): one.get("template") for one in listed if isinstance(one, dict)}
+    return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,13 @@ def special_tokens(target: Path) -> SpecialTokens:
     added = list(_added_tokens(target))
     framing = frozenset(number for number, text, _ in added if text in named)
     return SpecialTokens({number: text for number, text, special in added if special or number in framing}, framing)
+
+
+def named_tokens(target: Path) -> dict[str, str]:
+    """The tokens that a chat template may call by name, such as ``bos_token``, as far as the tokenizer's files have them."""
+    given = {name: token for file in reversed(_NAMING) for name, token in _settings(target, file).items()}
+    texts = {name: _text(token) for name, token in given.items() if name.endswith("_token")}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 #: The files that say which token begins, ends or pads a text.

@@ -1,4 +1,4 @@
-"""The data that a draft learns from: counted and hashed, before it is rendered."""
+"""The data that a draft learns from: counted and hashed, and some of it rendered."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from eagle3_api.jobs import DataConfig, ExitCode, SamplingDefaults
 from eagle3_api.sglang import IGNORES_DEFAULTS
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.tokenizer_files import chat_template, template_day, template_digest
+from eagle3_draft.inspect.rendering import try_template
 from eagle3_draft.inspect.target import end_tokens, sampling_defaults
 from eagle3_draft.stage import StageError
 
@@ -43,16 +44,18 @@ class DataFacts:
     warnings: list[str]
 
 
-def read_data(config: DataConfig, target: Path, engine: Sequence[str] = ()) -> DataFacts:
+def read_data(config: DataConfig, target: Path, engine: Sequence[str] = (), *, learned: bool) -> DataFacts:
     """Read all conversations.
 
     Args:
         config: what the object says of them.
         target: its folder, whose chat template renders them if nothing else does.
         engine: what of the server's flags changes what it computes (``numeric_arguments``).
+        learned: a draft is to learn from them; else they are only what servers are asked.
 
     Raises:
-        StageError: they cannot be read, or nothing is left to learn from (NoUsableData).
+        StageError: they cannot be read, nothing is left to learn from (NoUsableData), or their template does not render them
+            (TemplateMissing).
     """
     override = Path(config.chat_template) if config.chat_template else None
     template = chat_template(target, override)
@@ -67,6 +70,8 @@ def read_data(config: DataConfig, target: Path, engine: Sequence[str] = ()) -> D
             f"nothing is left to learn from. Left out: {left_out or 'none'}{_one_question(found)}",
         )
     answering = config.regenerate
+    field = "data.chatTemplate" if override else "target.model"
+    answers = learned and found.reading.answers
     return DataFacts(
         config,
         len(found),
@@ -77,7 +82,7 @@ def read_data(config: DataConfig, target: Path, engine: Sequence[str] = ()) -> D
         config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
         end_tokens(target) if answering else None,
         sampling_defaults(target, answering.temperature) if answering and IGNORES_DEFAULTS not in engine else None,
-        found.openings.notes(config.holdout),
+        [*try_template(template, target, found, field=field, answers=answers), *found.openings.notes(config.holdout)],
     )
 
 

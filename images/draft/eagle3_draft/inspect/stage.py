@@ -32,7 +32,10 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
     target = read_target(Path(config.target))
     context_length = _context_length(config, target)
     draft = read_draft(config, target, version, context_length)
-    data = read_data(config.data, Path(config.target), config.engine or ()) if config.data is not None else None
+    data = None
+    if config.data is not None:
+        learned = config.checkpoint is None
+        data = read_data(config.data, Path(config.target), config.engine or (), learned=learned)
     features = None
     if data is not None and config.checkpoint is None:
         roots = features_root or Path(FEATURES_ROOT), drafts_root or Path(DRAFTS_ROOT)
