@@ -22,6 +22,9 @@ from eagle3_operator.observation import Deployment, Observation
 #: A probe that could not measure is tried so often.
 PROBE_TRIES = 3
 
+#: By which a draft is told that gains too little, as against one that is wrong.
+_BELOW_THE_BAR = (Reason.SLOWER_THAN_BASELINE, Reason.LOW_ACCEPT_LENGTH)
+
 
 class Standing(StrEnum):
     """Where a revision stands."""
@@ -134,8 +137,8 @@ class Revision:
     @property
     def _bar_of_windows(self) -> Probe:
         """Today's bar; where its own measurement does not reach that, every window would fail: then only what costs time does."""
-        policy, verdict = self.spec.probe, self._judged(self.serves_by)
-        if verdict is None or not verdict.failed:
+        policy = self.spec.probe
+        if not self._measured_below_the_bar:
             return policy
         return policy.model_copy(update={"min_speedup": min(policy.min_speedup, 1.0), "min_accept_length": 1.0})
 
@@ -188,9 +191,13 @@ class Revision:
 
     @property
     def below_the_bar(self) -> bool:
-        """What it was measured as is not enough by today's policy, and that is all: it has not become worse."""
+        """What it was measured as is not enough by today's policy, and that is all: it is not wrong, nor has it become worse."""
+        return self._measured_below_the_bar and not self.dropped
+
+    @property
+    def _measured_below_the_bar(self) -> bool:
         verdict = self._judged(self.serves_by)
-        return verdict is not None and verdict.failed and not self.dropped
+        return verdict is not None and verdict.failed and verdict.reason in _BELOW_THE_BAR
 
     def state(self, *, serving: bool, tried: bool) -> RevisionState:
         """Where it stands, in one word for people.

@@ -64,6 +64,28 @@ def test_a_bar_that_is_raised_over_what_serves_costs_no_pod_without_a_persons_wo
     assert world.ready(0).serving == 0
 
 
+@pytest.mark.parametrize(
+    ("measurement", "policy", "reason"),
+    [
+        ({"different": 9, "compared": 32, "baselineDifferent": 0}, {"lossless": True}, Reason.NOT_LOSSLESS),
+        ({"acceptLength": 2.3}, {"parityBand": 0.1}, Reason.PARITY_MISMATCH),
+    ],
+    ids=["answers differ", "features differ"],
+)
+def test_a_draft_that_serves_and_is_wrong_by_a_stricter_policy_is_left_without_a_word(
+    measurement: dict[str, Any], policy: dict[str, Any], reason: Reason
+) -> None:
+    """It gains enough, so this is no matter of the bar: each hour that a person is waited for it answers otherwise than promised."""
+    former = {"lossless": False, "parityBand": 0.5}
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"}, probe=former)).later(700).settle()
+    world.status["revisions"][1]["probe"].update(measurement)
+    assert world.settle().replicas == {0: 0, 1: 1}
+    world.edit(probe=policy).settle()
+    assert world.reason("RevisionProven") == ("False", reason)
+    assert world.replicas == {0: 1, 1: 0}
+    assert world.ready(0).serving == 0
+
+
 def test_what_serves_below_a_raised_bar_is_left_at_once_when_it_costs_time() -> None:
     world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
     world.edit(probe={"minSpeedup": 11}).settle()
