@@ -137,15 +137,15 @@ def _apply(client: Client, manifest: Manifest, owner: str, seen: Metadata) -> No
     """Apply a child, unless its name is somebody else's. A Deployment is created: what serves is never changed by another decision.
 
     One that came after the look, of another operator in this one's place, is a conflict: it is looked at first. One that no look
-    finds, because it has lost its label, gets that back.
+    finds, because its label is gone or says another name, gets that back.
     """
     kind, wanted = manifest["kind"], manifest["metadata"]
     before = seen.get((kind, wanted["name"]))
     found = before or _look_up(client, manifest)
     if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
         raise NameConflictError(kind, wanted["name"])
-    lost = found is not None and names.NAME_LABEL not in (found.get("labels") or {})
-    if kind == "Deployment" and before is None and not lost:
+    unfindable = found is not None and not _is_labelled(found, wanted)
+    if kind == "Deployment" and before is None and not unfindable:
         client.create(manifest)
     else:
         client.apply(manifest)
@@ -167,6 +167,11 @@ def _look_up(client: Client, manifest: Manifest) -> Json | None:
     metadata = manifest["metadata"]
     found = client.get(manifest["kind"], metadata["namespace"], metadata["name"])
     return found["metadata"] if found else None
+
+
+def _is_labelled(metadata: Json, wanted: Json) -> bool:
+    """Whether what is there carries the label by which looks find it."""
+    return (metadata.get("labels") or {}).get(names.NAME_LABEL) == wanted["labels"][names.NAME_LABEL]
 
 
 def _ours(metadata: Json, owner: str, *, retained: bool) -> bool:

@@ -57,7 +57,16 @@ class RefusingClient(Client):
 
 def decided(*kinds: str) -> Decision:
     made = tuple(
-        {"kind": kind, "metadata": {"namespace": "llm", "name": "kimi", "ownerReferences": []}} for kind in kinds
+        {
+            "kind": kind,
+            "metadata": {
+                "namespace": "llm",
+                "name": "kimi",
+                "labels": {names.NAME_LABEL: "kimi"},
+                "ownerReferences": [],
+            },
+        }
+        for kind in kinds
     )
     return Decision(Eagle3DraftStatus(), apply=made, scale=(Scale("kimi-r1", 1),))
 
@@ -202,7 +211,8 @@ def test_a_deployment_that_another_operator_made_since_the_look_is_looked_at_and
     assert client.done == []
 
 
-def test_a_deployment_that_no_look_finds_gets_its_labels_back() -> None:
-    client = ClientWithDeployment({})
+@pytest.mark.parametrize("labels", [{}, {names.NAME_LABEL: "another"}], ids=["gone", "edited"])
+def test_a_deployment_that_no_look_finds_gets_its_labels_back(labels: Json) -> None:
+    client = ClientWithDeployment(labels)
     assert carried_out(client, "Deployment") is None
     assert client.done == ["Deployment", "kimi-r1=1"]
