@@ -144,7 +144,8 @@ def _apply(client: Client, manifest: Manifest, owner: str, seen: Metadata) -> No
     found = before or _look_up(client, manifest)
     if found and not _ours(found, owner, retained="ownerReferences" not in wanted):
         raise NameConflictError(kind, wanted["name"])
-    unfindable = found is not None and not _is_labelled(found, wanted)
+    label = names.NAME_LABEL
+    unfindable = found is not None and (found.get("labels") or {}).get(label) != wanted["labels"][label]
     if kind == "Deployment" and before is None and not unfindable:
         client.create(manifest)
     else:
@@ -167,11 +168,6 @@ def _look_up(client: Client, manifest: Manifest) -> Json | None:
     metadata = manifest["metadata"]
     found = client.get(manifest["kind"], metadata["namespace"], metadata["name"])
     return found["metadata"] if found else None
-
-
-def _is_labelled(metadata: Json, wanted: Json) -> bool:
-    """Whether what is there carries the label by which looks find it."""
-    return (metadata.get("labels") or {}).get(names.NAME_LABEL) == wanted["labels"][names.NAME_LABEL]
 
 
 def _ours(metadata: Json, owner: str, *, retained: bool) -> bool:
