@@ -12,7 +12,7 @@ from unit.samples import FACTS
 
 #: Golden. A change here re-runs everybody's stages: raise the stage's version on purpose, or leave the key alone.
 GOLDEN = {
-    "inspect": "d252a82b086c441c",
+    "inspect": "160281f53494aee0",
     "extract": "f73477ff7e5c0842",
     "train": "a3623607abf42cf5",
     "convert": "d6a09bf269d71902",

@@ -51,7 +51,7 @@ def inspect(
         "drift": handled.drift,
         "fetched": fetched and fetched.to_json(),
     }
-    key = key_of("inspect/1", reads)
+    key = key_of("inspect/2", reads)
     config = InspectConfig(
         owner=owner(obj),
         key=key,
