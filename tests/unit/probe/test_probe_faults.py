@@ -324,6 +324,13 @@ def test_another_chat_template_of_the_same_length_is_reported_with_the_token(
     )
 
 
+def test_the_ids_that_a_server_tells_are_believed_whatever_it_counts(server: FaultyServer, prompts: Path) -> None:
+    server.chat_tokens, server.chat_ids = len(PROMPTS[0]), [*PROMPTS[0], 9]
+    assert (
+        "has 4 tokens by the server's own chat template and 3" in probe.run(config(server, prompts)).template_mismatch
+    )
+
+
 def test_a_server_is_warmed_up_by_as_many_requests_together_as_are_timed(server: FaultyServer, prompts: Path) -> None:
     together = threading.Barrier(3, timeout=30)
     first = iter(range(together.parties))
@@ -337,17 +344,47 @@ def test_a_server_is_warmed_up_by_as_many_requests_together_as_are_timed(server:
     assert not together.broken
 
 
-@pytest.mark.parametrize(("tokens", "ids"), [(7, None), (3, [PROMPTS[0][0], 9, PROMPTS[0][2]])])
+LONG = [*range(100)]
+#: Of the same number of tokens or not, and said in two places.
+OTHER_DAYS = [
+    [*LONG[:30], 900, *LONG[31:]],
+    [*LONG[:30], 900, 901, 902, *LONG[31:]],
+    [*LONG[:20], 900, *LONG[21:80], 901, *LONG[81:]],
+]
+OTHER_TEMPLATES = [
+    [*range(200, 300)],
+    [*LONG[:30], 900, *LONG[31:60], *range(200, 250)],
+    [*LONG[:10], *range(200, 220), *LONG[10:]],
+    LONG[:80],
+]
+
+
+def dated(prompts: Path) -> None:
+    """As a template that says what day it is rendered them."""
+    lines = [json.loads(line) for line in (prompts / "prompts.jsonl").read_text().splitlines()]
+    lines = [line | {"day": "2026-06-15", "input_ids": LONG} for line in lines]
+    (prompts / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(("tokens", "ids"), [(len(LONG) + 4, None), *((len(ids), ids) for ids in OTHER_DAYS)])
 def test_a_template_that_says_what_day_it_is_is_no_other_one_because_it_is_another_day_today(
     server: FaultyServer, prompts: Path, tokens: int, ids: list[int] | None
 ) -> None:
     server.chat_tokens, server.chat_ids = tokens, ids
-    lines = [json.loads(line) | {"day": "2026-06-15"} for line in (prompts / "prompts.jsonl").read_text().splitlines()]
-    (prompts / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    dated(prompts)
     made = config(server, prompts)
     assert probe.run(made).template_mismatch == ""
     report = json.loads(artifacts.verified(Path(made.folder), "report.json").read_text())
     assert "which was 2026-06-15 for training" in report["templateUnknown"]
+
+
+@pytest.mark.parametrize(("tokens", "ids"), [(len(LONG) + 40, None), *((len(ids), ids) for ids in OTHER_TEMPLATES)])
+def test_another_template_is_another_one_though_it_says_what_day_it_is(
+    server: FaultyServer, prompts: Path, tokens: int, ids: list[int] | None
+) -> None:
+    server.chat_tokens, server.chat_ids = tokens, ids
+    dated(prompts)
+    assert "as it was rendered for training" in probe.run(config(server, prompts)).template_mismatch
 
 
 def test_a_server_without_a_chat_template_has_none_to_differ(server: FaultyServer, prompts: Path) -> None:
