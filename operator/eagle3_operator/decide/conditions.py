@@ -288,7 +288,7 @@ def _newest_serves(at: Situation) -> Said | None:
 
 
 #: What goes on only when a person has done something.
-_FOR_A_PERSON = (Reason.AWAITING_APPROVAL, Reason.SUSPENDED, Reason.POD_NOT_STARTED)
+_FOR_A_PERSON = (Reason.AWAITING_APPROVAL, Reason.SUSPENDED)
 
 
 def stalled(at: Situation) -> Said:

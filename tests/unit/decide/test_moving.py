@@ -416,6 +416,27 @@ def test_servers_that_are_missing_while_the_next_draft_is_trained_are_what_ready
     assert available(world.status) is True
 
 
+def test_an_outage_is_told_ahead_of_a_job_whose_pod_its_node_does_not_start() -> None:
+    world = serving_draft().later(700).settle()
+    world.edit(train={"epochs": 9}).settle()
+    pod = Pod("kimi-extract-0", world.now, node="gpu-1", placed_at=world.now)
+    world._put_job(replace(world.job("extract"), pods=(pod,)))
+    assert world.later(1801).settle().reason() == ("False", Reason.POD_NOT_STARTED)
+    world.pods(1, Pod("p", world.now, "Running", started_at=world.now))
+    assert world.reason() == world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+
+
+def test_a_server_that_its_node_does_not_start_stalls_no_training() -> None:
+    world = serving_draft(World().edit(serve={"replicas": 2})).ready(1).later(700).settle()
+    world.edit(train={"epochs": 9}).settle()
+    ready = Pod("kimi-r1-a", world.now, "Running", ready=True, started_at=world.now, ready_since=world.now)
+    world.pods(1, ready, Pod("kimi-r1-b", world.now, node="gpu-1", placed_at=world.now))
+    world.later(1801).settle()
+    assert world.reason() == ("False", Reason.POD_NOT_STARTED)
+    assert (world.reason("Reconciling"), world.reason("Stalled")[0]) == (("True", Reason.POD_NOT_STARTED), "False")
+    assert world.told.phase == "Extracting"
+
+
 def test_servers_that_make_room_for_a_training_are_not_missed() -> None:
     world = serving_draft(World().edit(serve={"whileTraining": "ScaleToZero"}, autoApply="Always")).later(700).settle()
     world.edit(train={"epochs": 9}).settle()

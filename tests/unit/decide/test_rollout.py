@@ -759,6 +759,7 @@ def test_a_candidate_that_its_node_never_starts_is_given_up_beside_the_serving_r
     world.pods(1, Pod("kimi-r1-x", world.now, node="gpu-1", placed_at=world.now))
     assert world.later(1800).settle().reason() == ("False", Reason.SERVER_STARTING)
     assert world.later(1).settle().reason() == ("False", Reason.POD_NOT_STARTED)
+    assert world.reason("Stalled")[0] == "False", "it is given up without a person"
     world.later(1199).settle()
     assert world.replicas == {0: 1, 1: 1}
     world.later(1).settle()
