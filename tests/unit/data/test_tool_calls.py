@@ -480,3 +480,14 @@ def test_a_probes_prompt_is_rendered_from_the_messages_and_tools_that_it_sends(t
     assert ("functions.get_weather:1" in json.dumps(prompt["messages"])) == (template == KIMI)
     (plain,) = collect([Conversation([{"role": "user", "content": "?"}], b"")], renderer, 1 << 16)
     assert "tools" not in plain
+
+
+def test_several_answers_to_one_question_make_one_prompt() -> None:
+    """They are held out together, and a server that is asked a few questions over and over is measured with those alone."""
+    answered = [
+        Conversation([{"role": "user", "content": asked}, {"role": "assistant", "content": f"{n}"}], b"")
+        for asked in ("a?", "b?")
+        for n in range(100)
+    ]
+    found = collect(answered, Renderer(BYTES, CHATML, 1 << 16), 1 << 16)
+    assert [prompt["messages"][-1]["content"] for prompt in found] == ["a?", "b?"]

@@ -23,9 +23,11 @@ Prompt = dict[str, Any]
 def collect(conversations: Iterable[Conversation], renderer: Renderer, max_length: int) -> list[Prompt]:
     """The first prompts of these conversations, in their order.
 
-    Left out are conversations without a user turn and prompts of more than ``max_length`` tokens.
+    Left out are conversations without a user turn, prompts of more than ``max_length`` tokens, and all but the first of those that
+    are the same: several answers to one question are held out together.
     """
     found: list[Prompt] = []
+    seen: set[tuple[int, ...]] = set()
     for conversation in conversations:
         if len(found) == LIMIT:
             break
@@ -37,7 +39,8 @@ def collect(conversations: Iterable[Conversation], renderer: Renderer, max_lengt
             ids = renderer.prompt(messages, conversation.tools)
         except UnusableError:
             continue
-        if len(ids) <= max_length:
+        if len(ids) <= max_length and tuple(ids) not in seen:
+            seen.add(tuple(ids))
             tools = {"tools": conversation.tools} if conversation.tools else {}
             day = {"day": renderer.day} if renderer.day else {}
             found.append({"messages": messages, **tools, "input_ids": ids, **day})
