@@ -257,6 +257,8 @@ def sharegpt_calls(calls: object, *results: str) -> dict[str, object]:
     return {"conversations": [*turns, {"from": "gpt", "value": "yes"}]}
 
 
+#: JSON within JSON that no parser follows.
+NESTED = "[" * 100_000
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
 
@@ -269,6 +271,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         (calling(tool_calls=[add(1, name=None)]), CALLS_UNCLEAR),
         (calling(tool_calls=[add(1, arguments="1 + 1")]), CALLS_UNCLEAR),
         (calling(tool_calls=[add(1, arguments="[1]")]), CALLS_UNCLEAR),
+        (calling(tool_calls=[add(1, arguments=NESTED)]), CALLS_UNCLEAR),
         (calling(tool_calls=[add(1) | {"id": 7}]), CALLS_UNCLEAR),
         (calling(tool_calls=[add(1) | {"type": "custom"}]), CALLS_UNCLEAR),
         (calling(tool_calls="add"), CALLS_UNCLEAR),
@@ -278,8 +281,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         (sharegpt_calls([FIRST, FIRST], "7"), CALLS_UNCLEAR),
         (sharegpt_calls(FIRST, "7", "8"), CALLS_UNCLEAR),
         (sharegpt_calls("add(1)", "7"), CALLS_UNCLEAR),
+        (sharegpt_calls(NESTED, "7"), CALLS_UNCLEAR),
         ({"conversations": [{"from": "human", "value": "a"}, {"from": "observation", "value": "7"}]}, CALLS_UNCLEAR),
         ({**talk("one"), "tools": "add"}, TOOLS_UNCLEAR),
+        ({**talk("one"), "tools": NESTED}, TOOLS_UNCLEAR),
+        ({**talk("one"), "tools": [NESTED]}, TOOLS_UNCLEAR),
         ({**talk("one"), "tools": {"name": "add"}}, TOOLS_UNCLEAR),
         ({**talk("one"), "tools": ["add"]}, TOOLS_UNCLEAR),
         ({**talk("one"), "tools": [{"type": "function", "function": {"parameters": {}}}]}, TOOLS_UNCLEAR),

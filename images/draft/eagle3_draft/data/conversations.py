@@ -299,7 +299,7 @@ def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Con
     messages = [_message(message) for message in taken]
     try:
         offered = listed(value.get("tools"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnusableError(TOOLS_UNCLEAR) from None
     # Of messages alone where there are no tools: what it was before there could be any
     hashed = {"messages": messages, "tools": offered} if offered else messages
@@ -342,7 +342,7 @@ def _call(call: Any) -> dict[str, Any]:
         raise UnusableError(CALLS_UNCLEAR)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict) or not isinstance(call.get("id"), str | None):
         raise UnusableError(CALLS_UNCLEAR)

@@ -73,7 +73,7 @@ def _message(turn: Any) -> Any:
 
 
 def _parsed(text: Any) -> Any:
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         return json.loads(text)
     return text
 

@@ -20,6 +20,7 @@ def listed(value: Any) -> list[Tool]:
 
     Raises:
         ValueError: it is something else.
+        RecursionError: the text is nested too deep.
     """
     found = json.loads(value) if isinstance(value, str) and value.strip() else value
     if not found:
