@@ -21,6 +21,7 @@ from testcluster.api import ApiException
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
+DEFINITION = ROOT / "helm/eagle3-operator/files/crd.yaml"
 README = (ROOT / "README.md").read_text()
 MERGE_PATCH = "application/merge-patch+json"
 REMOVED: Any = object()
@@ -808,6 +809,52 @@ def test_serving_can_be_added_to_a_draft_that_was_only_trained(api_server: AnyCl
 def test_kubectl_scale_sets_the_replicas_of_the_servers(api_server: AnyCluster, namespace: str, stored: str) -> None:
     api_server.kubectl("scale", "--namespace", namespace, "e3d/draft", "--replicas=3")
     assert api_server.request("GET", stored)["spec"]["serve"]["replicas"] == 3
+
+
+#: Arguments that a rule refuses, and that an object may hold from before the rule.
+STORED_ARGUMENTS = {
+    "several-in-one": ["--dp-size", "2"],
+    "tokenizer": ["--tokenizer-path", "/models/tokenizer"],
+    "cut-short": ["--model-pat", "/models/another"],
+    "two-words": ["--dtype bfloat16"],
+}
+
+
+def test_an_object_with_arguments_that_a_newer_rule_refuses_is_still_scaled_and_edited(
+    api_server: AnyCluster, namespace: str
+) -> None:
+    """Under a group of the test's own, whose definition gets the rules after the objects."""
+    kind = yaml.safe_load(DEFINITION.read_text().replace(GROUP, "earlier.example"))
+    unruled = copy.deepcopy(kind)
+    (version,) = unruled["spec"]["versions"]
+    serve = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["serve"]
+    for schema in (serve, serve["properties"]["arguments"]):
+        schema.pop("x-kubernetes-validations", None)
+    path = objects(namespace).replace(GROUP, "earlier.example")
+
+    def manifest(name: str) -> dict[str, Any]:
+        return edited(minimal(name), {"serve.arguments": STORED_ARGUMENTS[name]}) | {
+            "apiVersion": API_VERSION.replace(GROUP, "earlier.example")
+        }
+
+    def is_refused() -> bool:
+        try:
+            api_server.request("POST", f"{path}?dryRun=All", manifest("tokenizer") | {"metadata": {"name": "new"}})
+        except ApiException as error:
+            return "serve.arguments" in str(error.body)
+        return False
+
+    api_server.apply(unruled)
+    wait_for("the kind to be served", 30, lambda: api_server.request("GET", path))
+    for name in STORED_ARGUMENTS:
+        api_server.request("POST", path, manifest(name))
+    api_server.apply(kind)
+    wait_for("the rules to hold", 30, is_refused)
+    for name in STORED_ARGUMENTS:
+        draft = f"eagle3drafts.earlier.example/{name}"
+        api_server.kubectl("scale", "--namespace", namespace, draft, "--replicas=3")
+        after = api_server.request("PATCH", f"{path}/{name}", {"spec": {"serve": {"gpus": 2}}}, MERGE_PATCH)
+        assert (after["spec"]["serve"]["replicas"], after["spec"]["serve"]["gpus"]) == (3, 2)
 
 
 @pytest.mark.parametrize("side", ["--server-side=false", "--server-side=true"], ids=["client", "server"])

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
 from eagle3_api.base import Model
 from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
@@ -54,33 +54,33 @@ class Speculative(Model):
 def _none_names(flags: tuple[str, ...]) -> str:
     """CEL: no argument is one of these flags, or begins one as SGLang's command line lets it be cut short."""
     listed = ", ".join(f"'{flag}'" for flag in flags)
-    return f"self.arguments.all(a, !a.startsWith('-') || ![{listed}].exists(f, f.startsWith(a.split('=')[0])))"
+    return f"self.all(a, !a.matches('^--.') || ![{listed}].exists(f, f.startsWith(a.split('=')[0])))"
 
 
 Argument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
+#: They stand on the list itself: of a stored object that breaks one, the API server lets everything else change.
+_ARGUMENTS = [
+    rule(
+        f"self.all(a, !a.startsWith('--speculative')) && {_none_names(OWNED_FLAGS)}",
+        "serve.arguments: this flag is rendered by the operator from the object; set the object's field instead "
+        "(--speculative-*: serve.speculative, --model-path: target.model, --tp: target.tensorParallelSize, "
+        "--chat-template: data.chatTemplate; the tokenizer is the one in the target's folder)",
+    ),
+    rule(
+        _none_names(UNSUPPORTED_FLAGS),
+        "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
+        "DP attention with speculation, and data parallelism within a server are not supported; for more servers, set serve.replicas",
+    ),
+    rule(
+        "self.all(a, !a.startsWith('--') || !a.split('=')[0].contains(' '))",
+        "serve.arguments: one list item per word: '--dtype' and 'bfloat16' are two items",
+    ),
+]
+
 
 class Serve(Model):
     """How the model is served: one SGLang Deployment per revision behind one Service."""
-
-    model_config = rules(
-        rule(
-            "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--speculative')) && "
-            f"{_none_names(OWNED_FLAGS)}",
-            "serve.arguments: this flag is rendered by the operator from the object; set the object's field instead "
-            "(--speculative-*: serve.speculative, --model-path: target.model, --tp: target.tensorParallelSize, "
-            "--chat-template: data.chatTemplate)",
-        ),
-        rule(
-            f"!has(self.arguments) || {_none_names(UNSUPPORTED_FLAGS)}",
-            "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
-            "DP attention with speculation, and data parallelism within a server are not supported; for more servers, set serve.replicas",
-        ),
-        rule(
-            "!has(self.arguments) || self.arguments.all(a, !a.startsWith('--') || !a.split('=')[0].contains(' '))",
-            "serve.arguments: one list item per word: '--dtype' and 'bfloat16' are two items",
-        ),
-    )
 
     replicas: int = Field(
         1, ge=0, le=1000, description="Servers of the serving revision; kubectl scale and an HPA set it."
@@ -113,6 +113,9 @@ class Serve(Model):
     )
     speculative: Speculative = section(Speculative)
     arguments: list[Argument] | None = Field(
-        None, max_length=64, description="Further SGLang flags, one list item per word (--dtype, bfloat16)."
+        None,
+        max_length=64,
+        description="Further SGLang flags, one list item per word (--dtype, bfloat16).",
+        json_schema_extra={"x-kubernetes-validations": list[JsonValue](_ARGUMENTS)},
     )
     placement: Placement | None = Field(None, description=STAGE_PLACEMENT)
