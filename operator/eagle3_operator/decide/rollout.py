@@ -66,6 +66,8 @@ class Rollout:
     before: Eagle3DraftStatus
     actions: Actions
     room: Room
+    #: Target and data are being looked at: what is wanted is not known meanwhile.
+    inspecting: bool = False
     fleet: Fleet = field(init=False)
     candidate: int | None = None
     goal: int | None = None
@@ -197,9 +199,11 @@ class Rollout:
             mover = self.fleet.of(self.goal)
         for number, revision in self.fleet.revisions.items():
             if mover is None or number != mover.number:
-                if revision.status.covered and self._approves(revision):
+                # What is tried may be wanted as before after the look: a word for it is not used up by that
+                covered = revision.status.covered and self.inspecting and number != self.fleet.serving
+                if revision.status.covered and not covered and self._approves(revision):
                     self.approved = self._approvals.word
-                self._change(number, covered=False, displaces=self._goes_on_displacing(revision))
+                self._change(number, covered=covered, displaces=self._goes_on_displacing(revision))
         if mover is None:
             return
         self._cover(mover.number)

@@ -54,7 +54,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     wanted = _wanted(obj, chain, facts) if not_allowed is None else None
     outcome, scale = None, []
     if obj.spec.serve is not None and facts is not None:
-        rollout = Rollout(view, facts, wanted, known, actions, room)
+        rollout = Rollout(view, facts, wanted, known, actions, room, inspecting=_inspecting(obj.spec, chain))
         outcome, scale = rollout.run(), rollout.scale
     at = Situation(view, chain, obstacle, wanted, outcome)
     status = _status(known, facts, attempts.known, at)
@@ -87,6 +87,12 @@ def _wanted(obj: Eagle3Draft, chain: dict[StageName, StageStatus], facts: Facts 
         artifact=convert.artifact or "",
         draft=draft,
     )
+
+
+def _inspecting(spec: Eagle3DraftSpec, chain: dict[StageName, StageStatus]) -> bool:
+    """Whether target and data are being looked at: what is wanted is not known for so long, and may be the same after that."""
+    looks = (chain.get(StageName.INSPECT), chain.get(StageName.FETCH) if spec.fetches else None)
+    return any(stage is not None and stage.state in (StageState.WAITING, StageState.RUNNING) for stage in looks)
 
 
 def _status(

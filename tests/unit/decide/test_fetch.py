@@ -219,3 +219,17 @@ def test_a_claim_goes_with_its_object_as_the_object_says_now(
     world.seen = replace(world.seen, claims={**world.seen.claims, "kimi-models": Claim("kimi-models", owned=owned)})
     told = decide(world.obj, world.seen, world.settings, world.now).own
     assert [(own.claim, len(own.owners)) for own in told] == [("kimi-models", count) for count in owners]
+
+
+def test_a_word_for_a_roll_out_holds_while_target_and_data_are_fetched_and_inspected_again() -> None:
+    world = inspected(hub(serve={"surge": "Never"}))
+    for stage in ("extract", "train", "convert"):
+        world.finish(stage)
+    world.ready(0).finish("probe", measured()).later(121).settle().ready(1)
+    world.finish("probe", measured(accept=2.71, speed=126.9)).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().approve().settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.annotations["eagle3.dev/retry"] = "fetch@1"
+    assert world.settle().replicas == {0: 0, 1: 1, 2: 0}
+    inspected(world)
+    assert world.replicas == {0: 0, 1: 0, 2: 1}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import Facts
+from eagle3_api.jobs import Facts, Report, StageName
 from eagle3_operator.cluster.status import available
 from eagle3_operator.observation import Pod, Service
 from unit.decide.world import World, serving_draft, serving_plain, stamp
@@ -181,6 +181,46 @@ def test_a_word_that_is_used_up_does_not_bring_its_revision_back_on_another_day(
     assert world.told.handled.approve == word
     assert world.approve().annotations["eagle3.dev/approve"] != word, "the same word would change nothing"
     assert world.settle().ready(2).serving == 2
+
+
+def test_a_word_holds_while_target_and_data_are_inspected_again() -> None:
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().approve().settle()
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    world.annotations["eagle3.dev/retry"] = "inspect@1"
+    assert world.settle().replicas == {0: 0, 1: 1, 2: 0}
+    world.finish("inspect")
+    assert world.replicas == {0: 0, 1: 0, 2: 1}
+    assert world.reason() == ("False", Reason.SERVER_STARTING)
+    world.ready(2).finish("probe", measured(accept=2.5, speed=110.0))
+    assert (world.serving, world.told.handled.approve) == (2, world.annotations["eagle3.dev/approve"])
+
+
+def test_a_word_is_used_up_by_what_serves_also_while_target_and_data_are_inspected_again() -> None:
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().approve().settle().ready(2)
+    job, result = world.job("probe"), measured(accept=2.5, speed=110.0)
+    report = Report(stage=StageName.PROBE, key=job.key, ok=True, result=result.to_json())
+    world._put_job(replace(job, complete=True, finished_at=world.now, report=report))
+    world.step()
+    world.step()
+    assert (world.serving, world.told.handled.approve) == (2, None)
+    world.annotations["eagle3.dev/retry"] = "inspect@1"
+    assert world.settle().job("inspect").finished is False
+    assert (world.serving, world.told.handled.approve) == (2, world.annotations["eagle3.dev/approve"])
+
+
+def test_a_word_is_used_up_where_the_look_at_target_and_data_fails() -> None:
+    """What served is back by then, and a correction may come on another day."""
+    world = serving_draft(World(room=1).edit(serve={"surge": "Never"})).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().approve().settle()
+    world.annotations["eagle3.dev/retry"] = "inspect@1"
+    world.settle().fail("inspect", Reason.DATA_UNREADABLE, "it has no conversation").ready(1)
+    assert world.told.handled.approve == world.annotations["eagle3.dev/approve"]
+    world.annotations["eagle3.dev/retry"] = "inspect@2"
+    world.settle().finish("inspect")
+    assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 1, 2: 0})
 
 
 # -------------------------------------------------------------------------------------- what serves is measured again
