@@ -1,5 +1,6 @@
 """Which tokens are special is read from the tokenizer's files as transformers reads it, without loading it."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models  # type: ignore[import-untyped]
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from eagle3_draft.data.tokenizer_files import own_template, special_tokens
+from eagle3_draft.data.tokenizer_files import own_template, special_tokens, tokenizer_digest
 from tiny.tokenizer import SPECIAL, new_tokenizer
 
 
@@ -69,3 +70,17 @@ def test_the_template_of_several_is_the_default_one(tmp_path: Path) -> None:
     assert own_template(tmp_path) == "said"
     new_tokenizer().save_pretrained(tmp_path)
     assert all(text in (own_template(tmp_path) or "") for text in SPECIAL if text not in ("<unk>",))
+
+
+def test_a_template_for_tools_beside_the_default_one_is_one_of_the_tokenizers_files(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tool_use.jinja").write_text("no template that anybody takes")
+    alone = tokenizer_digest(tmp_path)
+    # What it was before such templates counted: the keys of what is finished do not change
+    assert alone == hashlib.sha256(f"tokenizer.json {hashlib.sha256(b'{}').hexdigest()}".encode()).hexdigest()
+    (tmp_path / "additional_chat_templates").mkdir()
+    template = tmp_path / "additional_chat_templates" / "tool_use.jinja"
+    template.write_text("tools")
+    before = tokenizer_digest(tmp_path)
+    template.write_text("other tools")
+    assert len({alone, before, tokenizer_digest(tmp_path)}) == 3

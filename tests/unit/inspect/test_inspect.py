@@ -261,6 +261,12 @@ def test_a_digest_changes_with_what_it_stands_for_and_with_nothing_else(world: W
     template = world.target / "chat_template.jinja"
     template.write_text(CHATML.replace("user", "User") + " ")
     assert world.inspect().chat_template_digest != before.chat_template_digest
+    of_tools = world.target / "additional_chat_templates" / "tool_use.jinja"
+    of_tools.parent.mkdir()
+    of_tools.write_text(CHATML)
+    with_tools = world.inspect().target_digest
+    of_tools.write_text(CHATML + " ")
+    assert world.inspect().target_digest != with_tools
 
 
 # ------------------------------------------------------------------------------------------------------- target

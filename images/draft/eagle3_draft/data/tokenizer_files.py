@@ -27,12 +27,13 @@ _SETTINGS = (
     "added_tokens.json",
     "merges.txt",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
     "tokenization_*.py",
 )
 
 
-def tokenizer_files(target: Path) -> list[Path]:
-    """The files that decide how text becomes tokens, in order of their names.
+def digest_lines(target: Path) -> list[str]:
+    """Name and sha256 of each file that decides how conversations become tokens, in order of their names.
 
     Raises:
         StageError: no vocabulary is among them (TargetUnreadable).
@@ -44,13 +45,12 @@ def tokenizer_files(target: Path) -> list[Path]:
             f"target.model: {target} holds no tokenizer ({', '.join(_VOCABULARIES)})",
         )
     found = {path for pattern in (*_VOCABULARIES, *_SETTINGS) for path in target.glob(pattern) if path.is_file()}
-    return sorted(found)
+    return [f"{path.relative_to(target)} {file_digest(path)}" for path in sorted(found)]
 
 
 def tokenizer_digest(target: Path) -> str:
     """sha256 over names and contents of the tokenizer's files."""
-    lines = [f"{path.name} {file_digest(path)}" for path in tokenizer_files(target)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return hashlib.sha256("\n".join(digest_lines(target)).encode()).hexdigest()
 
 
 def chat_template(target: Path, override: Path | None) -> str:

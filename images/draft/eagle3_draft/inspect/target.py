@@ -18,7 +18,7 @@ from eagle3_api.rates import size_of
 from eagle3_api.sglang import KNOWN_TARGETS, UnsupportedLayersError, Version, supports_target, why_unsupported
 from eagle3_api.sglang import capture_ids as sglang_ids
 from eagle3_draft import artifacts
-from eagle3_draft.data.tokenizer_files import tokenizer_files
+from eagle3_draft.data.tokenizer_files import digest_lines
 from eagle3_draft.files import file_digest
 from eagle3_draft.stage import StageError
 from eagle3_draft.target_files import INDEX, find_vocabulary, language_config
@@ -184,7 +184,7 @@ def _digest(folder: Path, headers: list[Header]) -> str:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
     lines = [f"config.json {file_digest(folder / 'config.json')}"]
     lines += [f"{header.path.name} {header.digest} {header.size} {header.modified}" for header in headers]
-    lines += [f"{path.name} {file_digest(path)}" for path in tokenizer_files(folder)]
+    lines += digest_lines(folder)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
