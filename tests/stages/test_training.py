@@ -112,10 +112,10 @@ def test_the_draft_learns(whole: Path) -> None:
 
 
 def test_precision_reaches_the_products_and_changes_little(made: corpus.Corpus, whole: Path, tmp_path: Path) -> None:
-    run(short(made, tmp_path, epochs=1, precision="fp8"))
+    run(short(made, tmp_path, precision="fp8"))
     found = losses(tmp_path / "draft")
-    assert found != losses(whole)[: len(found)]
-    assert found == pytest.approx(losses(whole)[: len(found)], rel=0.05)
+    assert found != losses(whole)
+    assert found == pytest.approx(losses(whole), rel=0.01)
 
 
 def test_stored_probabilities_teach_what_the_last_state_does(whole: Path, tmp_path: Path) -> None:

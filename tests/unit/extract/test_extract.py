@@ -830,8 +830,8 @@ def test_what_conversations_lose_at_the_longest_length_is_counted(world: World, 
 def test_a_conversation_is_cut_at_one_token_less_than_the_target_s_positions_reach(world: World) -> None:
     """A server of it takes no more: it makes one token of what it is given."""
     reach = SHAPE["max_position_embeddings"]
-    asked = [{"role": "user", "content": "w1"}]
-    world.write([[*asked, {"role": "assistant", "content": f"w{i} " * reach}] for i in range(4)])
+    said = {"role": "assistant", "content": "w1 " * reach}
+    world.write([[{"role": "user", "content": f"w{i}"}, said] for i in range(4)])
     run(world.config(data=DataConfig(conversations=str(world.data), max_length=10 * reach, holdout=0.2)))
     assert {len(sample) for sample in every(world.features())} == {reach - 1}
 
