@@ -32,9 +32,9 @@ def wake_after(
         moments.append(view.settings.poll_seconds)
     if any(not (job.finished or job.suspended or job.pods) for job in view.seen.jobs.values()):
         moments.append(view.settings.surge_patience_seconds)  # nobody tells of pods that cannot be made
-    on_their_way = (
-        pod.placed_at for job in view.seen.jobs.values() if not job.finished for pod in job.pods if pod.on_its_way
-    )
+    pods = [pod for job in view.seen.jobs.values() if not job.finished for pod in job.pods]
+    pods += [pod for deployment in view.seen.deployments.values() for pod in deployment.pods]
+    on_their_way = (pod.placed_at for pod in pods if pod.on_its_way)
     late = [BEFORE_THE_CONTAINER - (view.now - placed).total_seconds() for placed in on_their_way if placed is not None]
     moments += [left + 1.0 for left in late if left >= 0]  # of a pod that is not started nobody tells either
     # A JobSet goes after all that it made, and nobody tells of it; nor of claims.

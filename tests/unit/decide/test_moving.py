@@ -477,6 +477,19 @@ def test_a_server_that_its_node_does_not_start_stalls_no_training() -> None:
     assert world.told.phase == "Extracting"
 
 
+def test_a_server_that_its_node_does_not_start_is_told_of_after_half_an_hour() -> None:
+    """The other one serves, without speculation: there is nothing else to wake the object for."""
+    world = serving_plain(World().edit(serve={"replicas": 2})).ready(0, 1).finish("probe", measured(accept=1, speed=50))
+    world.later(700).ready(0)
+    ready = Pod("kimi-r0-a", world.now, "Running", ready=True, started_at=world.now, ready_since=world.now)
+    world.pods(0, ready, Pod("kimi-r0-b", world.now, node="gpu-1", placed_at=world.now))
+    assert world.later(1790).step().requeue_after == 11.0
+    assert world.reason("ServerAvailable") == ("False", Reason.UNAVAILABLE)
+    assert world.later(11).settle().reason("ServerAvailable") == ("False", Reason.POD_NOT_STARTED)
+    assert world.last is not None
+    assert world.last.requeue_after is None
+
+
 def test_servers_that_make_room_for_a_training_are_not_missed() -> None:
     world = serving_draft(World().edit(serve={"whileTraining": "ScaleToZero"}, autoApply="Always")).later(700).settle()
     world.edit(train={"epochs": 9}).settle()
