@@ -19,6 +19,7 @@ from testcluster import AnyCluster, build, system, wait_for
 
 CHART = Path(__file__).parents[2] / "helm" / "eagle3-operator"
 GOLDEN = Path(__file__).parents[1] / "unit" / "manifests" / "golden"
+REFERENCE = CHART.parents[1] / "docs" / "reference.md"
 DEFINITION = "crd/eagle3drafts.eagle3.dev"
 Manifest = dict[str, Any]
 
@@ -918,13 +919,27 @@ def test_the_next_version_of_the_chart_brings_its_definition_and_keeps_the_objec
     cluster.kubectl("apply", "--namespace", namespace, "-f", str(CHART.parents[1] / "examples" / "minimal.yaml"))
     read = ("get", "e3d", "llama-8b", "--namespace", namespace, "-o", "jsonpath={.metadata.uid} {.spec}")
     before = cluster.kubectl(*read)
+    cluster.helm(
+        *("upgrade", release.name, str(CHART), "--namespace", namespace, "--take-ownership"),
+        *("--set", "operator.resyncSeconds=77"),
+    )
     following = shutil.copytree(CHART, tmp_path / "eagle3-operator")
     about = following / "Chart.yaml"
     about.write_text(about.read_text().replace("ersion: 0.1.0", "ersion: 0.2.0"))
-    cluster.helm("upgrade", release.name, str(following), "--namespace", namespace, "--set", "operator.workers=2")
+    # A default goes, and one comes
+    for file in (following / name for name in ("values.yaml", "values.schema.json", "templates/configmap.yaml")):
+        text = file.read_text()
+        file.write_text(re.sub(r'(^  |"|operator\.)workers\b', r"\1threads", text, flags=re.MULTILINE))
+    command = next(line for line in REFERENCE.read_text().splitlines() if line.startswith("helm upgrade "))
+    _, verb, _, _, _, _, *words = shlex.split(command)
+    cluster.helm(verb, release.name, str(following), "--namespace", namespace, *words)
     assert cluster.kubectl(*read) == before
     label = "jsonpath={.metadata.labels.app\\.kubernetes\\.io/version}"
     assert cluster.kubectl("get", DEFINITION, "-o", label) == "0.2.0"
+    told = cluster.kubectl(
+        "get", "configmap", f"{release.name}-eagle3-operator", "--namespace", namespace, "-o", "yaml"
+    )
+    assert "resyncSeconds: 77" in told  # what a person has set stays
     image = "jsonpath={.spec.template.spec.containers[0].image}"
     deployment = f"{release.name}-eagle3-operator"
     assert cluster.kubectl("get", "deployment", deployment, "--namespace", namespace, "-o", image).endswith(":0.2.0")
