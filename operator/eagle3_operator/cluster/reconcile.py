@@ -140,7 +140,7 @@ class Reconciler:
             try:
                 decision = self._decide(obj, observation, self._settings, now)
             except Exception as error:
-                self._stall(key, seen, now, Reason.INTERNAL_ERROR, _defect(error))
+                self._stall(key, seen, now, Reason.INTERNAL_ERROR, _defect(error, seen))
                 raise
             refusal = act(self._client, decision, namespace=key.namespace, owner=owner, seen=metadata, tried=tried)
             if refusal is None:
@@ -174,7 +174,13 @@ def _summary(made: Json) -> str:
     return f"{made['phase']}: {ready.get('reason', '')} {ready.get('message', '')}".strip()
 
 
-def _defect(error: Exception) -> str:
+def _defect(error: Exception, seen: Json) -> str:
+    """What is told of a defect. What the status tells of one of its type stays: words that differ each time, of an address in memory,
+    would be written each time, and each write wakes the object.
+    """
+    told = status.told_stalled(seen, Reason.INTERNAL_ERROR)
+    if f": {type(error).__name__}: " in told:
+        return told
     said = " ".join(f"{type(error).__name__}: {error}".split())
     return (
         f"this version of the operator fails when it decides what to do for the object, which is left as it is: {shortened(said)}. "

@@ -37,6 +37,18 @@ def available(status: Json) -> bool | None:
     return bool(status.get("replicas"))
 
 
+def told_stalled(seen: Json, reason: Reason) -> str:
+    """What the status that was seen tells of this generation's being stalled for a reason; nothing if it does not."""
+    conditions: list[Json] = (seen.get("status") or {}).get("conditions") or []
+    wanted = (Type.STALLED, "True", reason, seen["metadata"].get("generation", 1))
+    told = (
+        str(c["message"])
+        for c in conditions
+        if (c["type"], c["status"], c["reason"], c.get("observedGeneration")) == wanted
+    )
+    return next(told, "")
+
+
 def stalled(seen: Json, reason: Reason, message: str, now: datetime) -> Json:
     """The status that was seen, with Ready, Reconciling and Stalled telling that nothing can be done and why.
 

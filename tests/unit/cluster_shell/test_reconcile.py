@@ -122,3 +122,23 @@ def test_an_object_at_which_deciding_fails_says_so_once_and_is_ready_no_more() -
     assert written["servingRevision"] == 1
     assert [event["reason"] for event in client.events] == ["InternalError"]
     assert metrics.registry.get_sample_value("eagle3_operator_errors_total", {"type": "OverflowError"}) == 2
+
+
+def test_a_defect_whose_words_differ_each_time_is_written_and_told_of_once_for_each_generation() -> None:
+    """Each write wakes the object: it would be looked at, and written, without end."""
+    client, times = ClientWithOneObject(SPEC, {}), iter(range(9))
+
+    def fails(*_: Any) -> Decision:
+        raise KeyError(f"<object at 0x{next(times)}>")
+
+    def told() -> str:
+        with pytest.raises(KeyError):
+            asyncio.run(reconciler(client, Metrics(), decide=fails).reconcile(KEY))
+        return str(client.object["status"]["conditions"][0]["message"])
+
+    assert "0x0" in told()
+    assert "0x0" in told()
+    assert len(client.events) == 1
+    client.object["metadata"]["generation"] += 1
+    assert "0x2" in told()
+    assert len(client.events) == 2
