@@ -491,3 +491,14 @@ def test_several_answers_to_one_question_make_one_prompt() -> None:
     ]
     found = collect(answered, Renderer(BYTES, CHATML, 1 << 16), 1 << 16)
     assert [prompt["messages"][-1]["content"] for prompt in found] == ["a?", "b?"]
+
+
+def test_a_prompt_has_the_day_that_the_template_which_rendered_it_says() -> None:
+    both: Any = bytelevel(merges=[], special=[*SPECIAL, *OF_CALLS])
+    both.chat_template = {"default": CHATML, "tool_use": "{{ strftime_now('%Y-%m-%d') }}" + QWEN25}
+    renderer = Renderer(both, CHATML, 1 << 16)
+    asked: list[Message] = [{"role": "user", "content": "?"}]
+    with_tools, without = collect([Conversation(asked, b"", TOOLS), Conversation(asked, b"")], renderer, 1 << 16)
+    assert both.decode(with_tools["input_ids"]).startswith(with_tools["day"])
+    assert "day" not in without
+    assert renderer.day == with_tools["day"]

@@ -26,6 +26,7 @@ from eagle3_api.spec import Regenerate
 from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
+from eagle3_draft.inspect.data import read_data
 from eagle3_draft.inspect.storage import Wanted, check_space
 from eagle3_draft.stage import StageError
 from published import files
@@ -446,6 +447,19 @@ def test_templates_are_found_as_transformers_finds_them(world: World) -> None:
     assert world.inspect().chat_template_digest == text
     (world.target / "chat_template.jinja").write_text(CHATML + "file")
     assert world.inspect().chat_template_digest != text
+
+
+def test_the_day_is_part_of_what_features_are_made_from_though_only_a_template_for_tools_says_it(world: World) -> None:
+    both = [
+        {"name": "tool_use", "template": TEMPLATE},
+        {"name": "default", "template": CHATML},
+    ]
+    days = []
+    for templates in (CHATML, both):
+        (world.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+        data = DataConfig(conversations=str(world.data), max_length=64, holdout=0.1)
+        days.append(read_data(data, world.target, learned=True).template_day)
+    assert days == [None, "2026-06-15"]
 
 
 # ------------------------------------------------------------------------------------------------------ storage

@@ -42,7 +42,8 @@ def collect(conversations: Iterable[Conversation], renderer: Renderer, max_lengt
         if len(ids) <= max_length and tuple(ids) not in seen:
             seen.add(tuple(ids))
             tools = {"tools": conversation.tools} if conversation.tools else {}
-            day = {"day": renderer.day} if renderer.day else {}
+            said = renderer.day_said(conversation.tools)
+            day = {"day": said} if said else {}
             found.append({"messages": messages, **tools, "input_ids": ids, **day})
     return found
 

@@ -18,7 +18,6 @@ from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.spans import NO_ANSWER, Span
 from eagle3_draft.data.texts import TextRenderer
-from eagle3_draft.data.tokenizer_files import template_day
 from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
 
@@ -57,7 +56,7 @@ class Renderer:
 
     Attributes:
         max_length: as given.
-        day: that it always is, where the template says what day it is.
+        day: that it always is, where the template says what day it is, be it the tokenizer's own for tools alone.
         takes_reasoning: the template asks for an answer's reasoning in a field of its own.
 
     Raises:
@@ -68,7 +67,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._texts = TextRenderer(tokenizer, template)
         self.max_length = max_length
-        self.day = template_day(template)
+        self.day = self._texts.day
         self.takes_reasoning = "reasoning_content" in template
         # Only a fast tokenizer knows which characters a token came from
         self._has_offsets = bool(tokenizer.is_fast)
@@ -164,6 +163,10 @@ class Renderer:
             UnusableError: the template refuses them, or says nothing of the tools.
         """
         return self._encode(self._texts.prompt(messages, tools))
+
+    def day_said(self, tools: Sequence[Tool]) -> str | None:
+        """That it is by a prompt with these tools, in ISO 8601, if its template says one."""
+        return self._texts.day_said(tools)
 
     def _index(self, whole: str, ids: list[int], offsets: list[Span] | None, character: int) -> int:
         """The first token that lies at a character or later."""

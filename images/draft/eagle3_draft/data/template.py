@@ -41,6 +41,7 @@ class Template:
     Attributes:
         special: matches any of the tokenizer's special tokens in a text.
         marks: whether the template says which words are the assistant's (``{% generation %}``).
+        day: that it always is by the template, in ISO 8601; None where it does not say.
 
     Raises:
         StageError: it is no Jinja (TemplateMissing).
@@ -49,7 +50,8 @@ class Template:
     def __init__(self, tokenizer: Any, jinja: str) -> None:
         self._tokenizer = tokenizer
         self._jinja = jinja
-        self._given = {ASKS_FOR_TODAY: TODAY.strftime} if template_day(jinja) else {}
+        self.day = template_day(jinja)
+        self._given = {ASKS_FOR_TODAY: TODAY.strftime} if self.day else {}
         special = {*tokenizer.all_special_tokens} | {
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         }

@@ -18,6 +18,9 @@ class TextRenderer:
         tokenizer: of transformers, or what stands for one (``TokenizerByFiles``).
         jinja: the template's text.
 
+    Attributes:
+        day: that it always is, where a template that is applied says what day it is, be it the one for tools alone.
+
     Raises:
         StageError: the template is no Jinja (TemplateMissing).
     """
@@ -25,6 +28,7 @@ class TextRenderer:
     def __init__(self, tokenizer: Any, jinja: str) -> None:
         self._template = Template(tokenizer, jinja)
         self._for_tools = _for_tools(tokenizer, jinja) or self._template
+        self.day = self._template.day or self._for_tools.day
 
     def answers(self, conversation: Conversation) -> tuple[str, list[Span]]:
         """The text of a conversation, and where in it is what the model has to produce.
@@ -45,11 +49,15 @@ class TextRenderer:
         template.require_tools(offered)
         return template.text(messages, offered, answer_follows=True)
 
+    def day_said(self, tools: Sequence[Tool]) -> str | None:
+        """That it is by the template for a request with these tools, if that says one."""
+        return self._applied_with(tools).day
+
     def named(self, conversation: Conversation) -> Conversation:
         """A conversation whose calls have ids by which the target would know them, where its template goes by ids."""
         if not any("tool_calls" in message for message in conversation.messages):
             return conversation
-        template = self._for_tools if conversation.tools else self._template
+        template = self._applied_with(conversation.tools)
         if not template.names_calls_by_id:
             return conversation
         return replace(conversation, messages=call_ids.named(conversation.messages))
@@ -57,9 +65,12 @@ class TextRenderer:
     def _served(self, tools: Sequence[Tool]) -> tuple[Template, list[Tool]]:
         """The template for a request with these tools, and what it is given of them."""
         try:
-            return self._for_tools if tools else self._template, served(tools)
+            return self._applied_with(tools), served(tools)
         except ValueError:
             raise UnusableError(CALLS_REFUSED) from None
+
+    def _applied_with(self, tools: Sequence[Tool]) -> Template:
+        return self._for_tools if tools else self._template
 
 
 def _for_tools(tokenizer: Any, jinja: str) -> Template | None:

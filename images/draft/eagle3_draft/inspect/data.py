@@ -9,8 +9,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, SamplingDefaults
 from eagle3_api.sglang import IGNORES_DEFAULTS
 from eagle3_draft.data.conversations import Conversations
-from eagle3_draft.data.tokenizer_files import chat_template, template_day, template_digest
-from eagle3_draft.inspect.rendering import try_template
+from eagle3_draft.data.texts import TextRenderer
+from eagle3_draft.data.tokenizer_files import chat_template, template_digest
+from eagle3_draft.inspect.rendering import TokenizerByFiles, try_template
 from eagle3_draft.inspect.target import end_tokens, sampling_defaults
 from eagle3_draft.stage import StageError
 
@@ -25,7 +26,7 @@ class DataFacts:
         held_out: how many of them measure the draft.
         digest: of the file.
         template_digest: of the chat template that it is rendered by.
-        template_day: what day it is by that, if it asks.
+        template_day: what day it is by that, or by the tokenizer's own for tools, if it asks.
         expected_tokens: of all conversations, as said or as estimated.
         end_tokens: by which the target ends an answer, where it answers itself.
         sampling_defaults: by which its answers are drawn, too.
@@ -78,7 +79,7 @@ def read_data(config: DataConfig, target: Path, engine: Sequence[str] = (), *, l
         held_out,
         found.sha256,
         template_digest(template),
-        template_day(template),
+        TextRenderer(TokenizerByFiles(target), template).day,
         config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
         end_tokens(target) if answering else None,
         sampling_defaults(target, answering.temperature) if answering and IGNORES_DEFAULTS not in engine else None,
