@@ -72,7 +72,7 @@ class StageStatus(Model):
     message: str = ""
     attempt: str | None = Field(None, description="Token of the retry that made a finished stage run again.")
     stalls: int = Field(0, description="How often this key's Job was ended because it showed no progress.")
-    lost: int = Field(0, description="How often this key's Job completed without saying what came of it.")
+    lost: int = Field(0, description="How often this key's Job completed without a report of the whole.")
     result: dict[str, Any] | None = Field(None, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 
 

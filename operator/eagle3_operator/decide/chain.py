@@ -29,8 +29,15 @@ _PROGRESS_SECONDS = 60.0
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 
-#: A Job that completed without a report is made anew twice; the third time it has failed.
+#: A Job that completed without a report of the whole is made anew twice; the third time it has failed.
 LOSSES_ALLOWED = 2
+
+#: Why nobody has said what came of a Job that completed, and what a person can do where that happens again and again.
+_REPORT_LOST = ("its report is lost", "See what removes its pods, or their termination messages, before they are read.")
+_PARTS_UNSEEN = (
+    "each of its pods ended before it saw the others' last part",
+    "See why the features' storage does not show a pod at once what another has written (nodes that cache it, a bucket that lags).",
+)
 
 
 def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting | None = None) -> Step:
@@ -149,9 +156,9 @@ def _completed(link: Link, status: StageStatus, job: Job, view: View) -> Step:
     """
     report = job.report if link.stage in RESULTS else Report(stage=link.stage, key=link.key, ok=True)
     if report is None or report.key != link.key:
-        return _said_nothing(status, job, "its report is lost", view)
+        return _unsaid(status, job, _REPORT_LOST, view)
     if report.partial:
-        return _said_nothing(status, job, "each of its pods ended before it saw the others' last part", view)
+        return _unsaid(status, job, _PARTS_UNSEEN, view)
     finished = {
         "result": report.result,
         "progress": None,
@@ -160,14 +167,14 @@ def _completed(link: Link, status: StageStatus, job: Job, view: View) -> Step:
     return Step(_say(status, StageState.SUCCEEDED, None, report.message, job).model_copy(update=finished))
 
 
-def _said_nothing(status: StageStatus, job: Job, what: str, view: View) -> Step:
-    """Made anew, but not for ever: something may remove every pod, or take its message away, before it is read.
+def _unsaid(status: StageStatus, job: Job, why: tuple[str, str], view: View) -> Step:
+    """Made anew, but not for ever: something may take every report away before it is read, or hide the pods' parts from each other.
 
     A probe is tried again by its revision, which counts that.
     """
+    what, advice = why
     if status.state is StageState.FAILED:  # its Job is still to go
         return Step(status, delete=(Delete(job.kind, job.name),))
-    advice = "See what removes its pods, or their termination messages, before they are read."
     if status.name is StageName.PROBE:
         return Step(_ended(status, job, view, Reason.JOB_FAILED, f"Job {job.name} completed, but {what}. {advice}"))
     status = status.model_copy(update={"lost": status.lost + 1})

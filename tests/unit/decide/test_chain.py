@@ -441,7 +441,7 @@ def test_a_job_whose_report_is_always_lost_is_made_anew_twice_and_then_failed(st
     assert world.reason() == ("False", Reason.JOB_FAILED)
     assert world.reason("Stalled") == ("True", Reason.JOB_FAILED)
     said = world.condition("Ready").message
-    assert f"Job {name} completed 3 times, but its report is lost" in said
+    assert f"Job {name} completed 3 times, but its report is lost. See what removes its pods" in said
     world.annotations["eagle3.dev/retry"] = said.split("eagle3.dev/retry=")[1].split()[0]
     if stage != "inspect":
         world.settle().finish("inspect")
@@ -800,6 +800,20 @@ def test_an_extraction_of_which_no_pod_saw_the_whole_is_made_anew_and_publishes_
     assert not world.jobs("train")
     world.finish("extract")
     assert world.reason("FeaturesReady")[0] == "True"
+
+
+def test_an_extraction_of_which_no_pod_ever_sees_the_whole_has_failed_by_its_storage() -> None:
+    """Nothing has taken a report away: whoever looks for that looks at the wrong end."""
+    world = World().edit(extract={"shards": 2}).settle().finish("inspect")
+    for _ in range(3):
+        world.finish("extract", EXTRACTED.model_copy(update={"whole": False}))
+    assert world.reason("FeaturesReady") == ("False", Reason.JOB_FAILED)
+    said = world.condition("FeaturesReady").message
+    assert (
+        "completed 3 times, but each of its pods ended before it saw the others' last part. See why the features'"
+        in said
+    )
+    assert "removes" not in said
 
 
 def test_features_go_when_training_has_finished_while_the_draft_is_converted() -> None:
