@@ -19,7 +19,7 @@ from eagle3_api.jobs import (
     TrainResult,
 )
 from eagle3_api.rates import Size, extraction_seconds
-from eagle3_api.spec import Eagle3DraftSpec, Metadata
+from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
 from eagle3_operator.decide import commands, times
 from eagle3_operator.decision import Event, Scale
@@ -48,19 +48,35 @@ def between(
     ]
 
 
-def overruled(scaled: Iterable[Scale], deployments: Iterable[Deployment], metadata: Metadata) -> list[Event]:
-    """That somebody else has said how many pods a revision has, where that is taken back.
+def overruled(
+    scaled: Iterable[Scale],
+    deployments: Iterable[Deployment],
+    before: Eagle3DraftStatus,
+    after: Eagle3DraftStatus,
+    obj: Eagle3Draft,
+) -> list[Event]:
+    """That somebody else has said how many pods what serves has, where that is taken back.
+
+    Nothing where the object itself wants another number than at the former look, which whoever wrote that one may have agreed
+    with: it was edited, it serves another revision, or its servers go or come back for a training.
 
     Args:
         scaled: what is done now.
         deployments: as they are.
-        metadata: of the object.
+        before, after: the statuses.
+        obj: the object.
     """
-    wanted = {one.name: one.replicas for one in scaled}
+    wished = before.observed_generation, before.serving_revision, before.room_for
+    if obj.spec.serve is None or wished != (obj.metadata.generation, after.serving_revision, after.room_for):
+        return []
+    wanted = obj.spec.serve.replicas
+    restored = {one.name for one in scaled if one.replicas == wanted}
     return [
-        Event("Warning", EventReason.SCALE_OVERRULED, _overruling(deployment, wanted[deployment.name], metadata))
+        Event("Warning", EventReason.SCALE_OVERRULED, _overruling(deployment, wanted, obj.metadata))
         for deployment in deployments
-        if deployment.name in wanted and deployment.scaled_by not in (None, names.FIELD_MANAGER)
+        if deployment.revision == after.serving_revision
+        and deployment.name in restored
+        and deployment.scaled_by not in (None, names.FIELD_MANAGER)
     ]
 
 

@@ -60,7 +60,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     status = _status(known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
     told += [*retried.told, *(outcome.events if outcome else ())]
-    told += events.overruled(scale, seen.deployments.values(), obj.metadata)
+    told += events.overruled(scale, seen.deployments.values(), before, status, obj)
     return Decision(
         status=status,
         delete=tuple(actions.delete),

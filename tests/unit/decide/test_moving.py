@@ -1,12 +1,13 @@
 """What moves the Service to a revision that is proven already, with how many pods, and who is asked before."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from eagle3_api.conditions import Reason
+from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.jobs import Facts, Report, StageName
 from eagle3_operator.cluster.status import available
 from eagle3_operator.observation import Pod, Service
@@ -507,30 +508,51 @@ def test_what_serves_grows_and_what_is_only_kept_warm_gives_way_to_it(room: int,
 
 
 @pytest.mark.parametrize(
-    ("number", "who", "named"),
+    ("who", "named"),
     [
         (
-            1,
             "kube-controller-manager",
             "kube-controller-manager (a HorizontalPodAutoscaler) has scaled Deployment kimi-r1",
         ),
-        (0, "kubectl", "kubectl has scaled Deployment kimi-r0"),
+        ("kubectl", "kubectl has scaled Deployment kimi-r1"),
     ],
 )
-def test_who_scales_a_revision_is_overruled_and_told_what_to_scale_instead(number: int, who: str, named: str) -> None:
+def test_who_scales_what_serves_is_overruled_and_told_what_to_scale_instead(who: str, named: str) -> None:
     """An autoscaler tries again and again, and the status is the same after each time."""
     world = serving_draft(World(room=9)).later(700).settle()
     before, pods = world.status, world.replicas
     for _ in range(2):
-        world._put(replace(world.seen.deployments[number], replicas=3, scaled_by=who))
+        world._put(replace(world.seen.deployments[1], replicas=3, scaled_by=who))
         decision = world.step()
         (event,) = decision.events
         assert (event.type, event.reason) == ("Warning", "ScaleOverruled")
-        assert event.message.startswith(f"{named} to 3; it is {pods[number]} again, as this object says. Scale that: ")
+        assert event.message.startswith(f"{named} to 3; it is {pods[1]} again, as this object says. Scale that: ")
         assert "kubectl scale e3d/kimi -n llm --replicas=3, or an autoscaler whose scaleTargetRef" in event.message
         world.ready(1).settle()
         assert (world.replicas, world.step().events) == (pods, ())
     assert world.status == before
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (0, lambda world: world.later(7000)),
+        (1, lambda world: world.edit(serve={"replicas": 2})),
+        (1, lambda world: world.edit(serve={"whileTraining": "ScaleToZero"}, train={"epochs": 9}, autoApply="Always")),
+    ],
+    ids=["warm no more", "edited", "making room"],
+)
+def test_who_wrote_the_number_that_was_wanted_is_not_overruled_once_another_is(
+    number: int, change: Callable[[World], World]
+) -> None:
+    """A backup that is restored, or a person who agreed."""
+    world = serving_draft(World(room=9)).later(10)
+    before = world.replicas
+    world._put(replace(world.seen.deployments[number], scaled_by="velero-server"))
+    world.events.clear()
+    change(world).settle()
+    assert world.replicas[number] != before[number]
+    assert EventReason.SCALE_OVERRULED not in {event.reason for event in world.events}
 
 
 def test_an_object_that_is_scaled_overrules_nobody() -> None:
