@@ -5,7 +5,7 @@ There is once the object has been Ready, or the revision that it wants has been 
 ``eagle3.dev/approve: r<n>@<key8>`` is that person's word for a roll-out, ``train@<key8>`` for a training that the servers
 make room for (``convert@<key8>`` where a draft is adopted). It names the key, so that it approves what was read and nothing
 that came later. That of a roll-out is used up once its revision serves or is given up (``status.handled``), so that it does
-not approve the same on another day. The operator never edits the annotation.
+not approve the same on another day. Only the last such word is remembered. The operator never edits the annotation.
 """
 
 from dataclasses import dataclass
