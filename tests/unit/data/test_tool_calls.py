@@ -469,6 +469,18 @@ def test_where_a_call_is_named_by_its_id_alone_it_gets_the_one_that_the_target_w
     assert "functions.f:5" in BYTES.decode(renderer.conversation([*calling, *told]).input_ids)
 
 
+@pytest.mark.parametrize("given", ["call_5f3a", "functions.overall:0", "functions.all", "functions.all:x"])
+def test_an_id_that_only_happens_to_hold_a_tools_name_is_not_one_that_the_target_would_say(given: str) -> None:
+    calling = {**call("all", {}, 0), "id": given}
+    asked: list[Message] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [calling]},
+    ]
+    text = BYTES.decode(Renderer(BYTES, KIMI, 1 << 16).conversation(asked).input_ids)
+    assert "functions.all:0" in text
+    assert given not in text.replace("functions.all:0", "")
+
+
 @pytest.mark.parametrize("template", [KIMI, QWEN25])
 def test_a_probes_prompt_is_rendered_from_the_messages_and_tools_that_it_sends(template: str) -> None:
     asked = Conversation(strange(conversation(TWO)), b"", TOOLS)

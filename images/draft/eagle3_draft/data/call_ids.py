@@ -4,6 +4,7 @@ The target writes such an id itself: ``functions.<name>:<number>``, counted thro
 (``call_5f3a``) is nothing that it would ever say, nor would it know from it what was called.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from eagle3_draft.data.conversations import Message
 
 def named(messages: Sequence[Message]) -> list[Message]:
     """With ids that name what is called, unless all of them do; results keep to their calls, by id or else by place."""
-    if all(call["function"]["name"] in (call["id"] or "") for message in messages for call in _calls(message)):
+    if all(_names(call["id"] or "", call["function"]["name"]) for message in messages for call in _calls(message)):
         return [*messages]
     made: list[Message] = []
     count, ids, unanswered = 0, dict[str, str](), list[str]()
@@ -31,6 +32,11 @@ def named(messages: Sequence[Message]) -> list[Message]:
         else:
             made.append(message)
     return made
+
+
+def _names(given: str, name: str) -> bool:
+    """Whether the target would write an id so for what is called."""
+    return re.fullmatch(rf"(.*\.)?{re.escape(name)}:\d+", given) is not None
 
 
 def _calls(message: Message) -> list[dict[str, Any]]:
