@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,8 @@ def test_no_step_waits_for_the_gpu(made: corpus.Corpus, precision: str) -> None:
     learning = learning_on(made, precision)
     plan, portions = portions_of(made, learning)
     # The reader's thread does wait, for its own copies
-    ready = list(prefetched(portions.make, plan.passes(0)[:1] * 6, GPU))
+    with prefetched(portions.make, plan.passes(0)[:1] * 6, GPU) as made_ahead:
+        ready = list(made_ahead)
     notes = torch.zeros(2, device=GPU)
     try:
         for number, portion in enumerate(ready):
@@ -220,7 +220,7 @@ def test_a_step_of_many_passes_needs_no_more_memory_than_one_of_a_few(tmp_path: 
         assert step.passes == passes
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        with closing(prefetched(portions.make, plan.passes(0)[:passes], GPU)) as ready:
+        with prefetched(portions.make, plan.passes(0)[:passes], GPU) as ready:
             learning.step(ready, passes, 1e-3, notes)
         torch.cuda.synchronize()
         peaks.append(torch.cuda.max_memory_allocated())

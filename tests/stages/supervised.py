@@ -24,6 +24,7 @@ def supervised(config: TrainConfig, folder: Path, *, index: int = 0) -> Iterator
         "EAGLE3_TERMINATION_LOG": str(folder / "termination-log"),
         "OMP_NUM_THREADS": "1",
         "JOB_COMPLETION_INDEX": str(index),
+        "TMPDIR": str(folder),  # as each pod has its own
     }
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(

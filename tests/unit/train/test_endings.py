@@ -1,7 +1,10 @@
 """Of several ranks that ended, the one that knows why is believed, and a kill may be tried again."""
 
 import errno
+import os
 import signal
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,11 @@ from unit.train.test_telemetry import config
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711\nand more")
 HANGS = StageError(ExitCode.ENGINE_CRASHED, Reason.STORAGE_UNAVAILABLE, "the volume hangs")
 NAN = StageError(ExitCode.NON_FINITE, Reason.NON_FINITE, "step 3: loss nan")
+
+
+@pytest.fixture(autouse=True)
+def _a_pod_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("pod")))
 
 
 def ended(folder: Path, errors: dict[int, BaseException], *, hosts: int = 0) -> tuple[TrainConfig, StageError]:
@@ -95,6 +103,24 @@ def test_a_rank_that_failed_of_a_full_volume_says_so_though_nothing_can_be_writt
     assert (told.code, told.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
     endings.forget(of)
     assert "rank 0, 1, 2 of the training died" in endings.of_failure(of, range(3), first=0, code=1).message
+
+
+def test_a_rank_that_failed_of_a_volume_that_hangs_says_so_and_ends_though_nothing_can_be_written_or_read_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = threading.Event()
+
+    def write_where_the_server_is_there(path: Path, data: bytes) -> None:
+        if path.is_relative_to(tmp_path):
+            away.wait(10)
+        write_atomic(path, data)
+
+    monkeypatch.setattr(endings, "write_atomic", write_where_the_server_is_there)
+    monkeypatch.setattr(endings, "VOLUME_SECONDS", 0.1)
+    os.mkfifo(tmp_path / ".outcome-2.json")  # whoever opens it waits: nobody is at its other end
+    _, told = ended(tmp_path, {0: LOST, 1: HANGS})
+    away.set()
+    assert (told.code, told.reason) == (ExitCode.ENGINE_CRASHED, Reason.STORAGE_UNAVAILABLE)
 
 
 def test_what_ranks_said_before_is_forgotten_when_they_begin_again(tmp_path: Path) -> None:

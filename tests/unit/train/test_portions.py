@@ -1,7 +1,6 @@
 """A rank's portions of a step hold what the loss counts in all of it, and no more features than a few passes have."""
 
 import weakref
-from contextlib import closing
 
 import pytest
 import torch
@@ -89,7 +88,7 @@ def test_a_step_holds_the_features_of_a_few_passes_however_many_it_has(made: cor
         return portion
 
     step, learning = plan.steps[0], new_learning()
-    with closing(prefetched(make, plan.passes(0)[: step.passes], CPU)) as ready:
+    with prefetched(make, plan.passes(0)[: step.passes], CPU) as ready:
         learning.step(ready, step.passes, 1e-3, torch.zeros(2))
     assert len(alive) == step.passes > 4 * AHEAD
     assert max(alive) <= AHEAD + 2

@@ -1,7 +1,6 @@
 """The reader makes portions ahead, in order, and its errors come where their portions would have."""
 
 import threading
-from contextlib import closing
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ def portion_of(number: int) -> Portion:
 
 
 def test_portions_come_in_order() -> None:
-    with closing(prefetched(portion_of, range(7), CPU)) as portions:
+    with prefetched(portion_of, range(7), CPU) as portions:
         assert [(int(one.counts[0]), int(one.batch.input_ids[0])) for one in portions] == [(n, n) for n in range(7)]
 
 
@@ -36,7 +35,7 @@ def test_it_is_a_few_portions_ahead_and_no_more() -> None:
             enough.set()
         return portion_of(number)
 
-    with closing(prefetched(make, range(50), CPU)) as portions:
+    with prefetched(make, range(50), CPU) as portions:
         next(portions)
         assert enough.wait(60)
         assert max(made) == AHEAD
@@ -49,9 +48,45 @@ def test_an_error_is_raised_where_its_portion_would_have_come() -> None:
         return portion_of(number)
 
     seen: list[int] = []
-    with closing(prefetched(make, range(9), CPU)) as portions, pytest.raises(ValueError, match="shard 3"):
+    with prefetched(make, range(9), CPU) as portions, pytest.raises(ValueError, match="shard 3"):
         seen.extend(int(portion.counts[0]) for portion in portions)
     assert seen == [0, 1, 2]
+
+
+def test_an_error_beside_the_reader_is_told_though_a_volume_that_hangs_does_not_let_it_end() -> None:
+    hangs, comes_back, made = threading.Event(), threading.Event(), []
+
+    def make(number: int) -> Portion:
+        if number > 0:
+            hangs.set()
+            comes_back.wait(10)
+        made.append(number)
+        return portion_of(number)
+
+    with pytest.raises(OSError, match="hangs"), prefetched(make, range(9), CPU) as portions:
+        next(portions)
+        assert hangs.wait(60)
+        raise OSError("the volume hangs")
+    assert made == [0]
+    comes_back.set()
+
+
+def test_nothing_is_made_any_more_once_the_portions_were_enough() -> None:
+    begun, made = threading.Event(), []
+
+    def make(number: int) -> Portion:
+        if number > 0:
+            begun.set()
+        portion = portion_of(number)
+        made.append(number)
+        return portion
+
+    with prefetched(make, range(9), CPU) as portions:
+        next(portions)
+        assert begun.wait(60)
+    enough = list(made)
+    assert not any(thread.name.startswith("reader") for thread in threading.enumerate())
+    assert made == enough
 
 
 def test_what_the_next_portion_is_made_of_is_fetched_while_one_is_made() -> None:
@@ -61,6 +96,6 @@ def test_what_the_next_portion_is_made_of_is_fetched_while_one_is_made() -> None
         told.append(f"make {number}")
         return portion_of(number)
 
-    with closing(prefetched(make, range(3), CPU, lambda number: told.append(f"expect {number}"))) as portions:
+    with prefetched(make, range(3), CPU, lambda number: told.append(f"expect {number}")) as portions:
         list(portions)
     assert told == ["expect 1", "make 0", "expect 2", "make 1", "make 2"]

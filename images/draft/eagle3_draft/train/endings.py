@@ -4,15 +4,19 @@ A rank that fails leaves its outcome in a file, because the elastic launcher han
 leaves nothing, and all others then fail too, of its silence. The launcher names the lowest rank that it finds ended, whichever
 was the first: what they said is therefore put together here.
 
-The file lies beside the artifact, where the launchers of all pods find it. Where that volume takes nothing, which may be what
-the rank failed of, it lies in the pod: its own launcher at least says what it was.
+The file lies in the pod, for its own launcher, and beside the artifact, where those of the other pods find it. That volume may take
+nothing, or hang, which may be what the rank failed of: then each pod says at least what its own ranks met.
 """
 
 import hashlib
 import signal
 import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -23,6 +27,11 @@ from eagle3_draft.child import Outcome
 from eagle3_draft.files import write_atomic
 from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupted
+
+T = TypeVar("T")
+
+#: The volume of the artifact is waited for so long: SIGTERM's grace may be running.
+VOLUME_SECONDS = 10.0
 
 #: What gloo, which raises no error of its own kind, says of a rank that is gone.
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
@@ -39,17 +48,17 @@ _DEATHS = {
 def leave(config: TrainConfig, rank: int, error: BaseException) -> ExitCode:
     """Leave the outcome of a rank that failed; returns its exit code."""
     outcome = child.failure(StageName.TRAIN, config.key, _left_alone(error) or error)
-    for file in _files(config, rank):
-        with suppress(OSError):
-            write_atomic(file, outcome.model_dump_json(by_alias=True).encode())
-            break
+    said = outcome.model_dump_json(by_alias=True).encode()
+    with suppress(OSError):
+        write_atomic(_in_pod(config, rank), said)
+    _unless_it_hangs(lambda: write_atomic(_on_volume(config, rank), said))
     return outcome.code
 
 
 def forget(config: TrainConfig) -> None:
     """Remove what the ranks of an earlier try left."""
     for rank in _ranks(config):
-        for said in _files(config, rank):
+        for said in (_in_pod(config, rank), _on_volume(config, rank)):
             said.unlink(missing_ok=True)
 
 
@@ -103,16 +112,39 @@ def _left_alone(error: BaseException) -> StageError | None:
 
 def _said(config: TrainConfig) -> dict[int, StageError]:
     """The outcome that each rank left, by rank, ascending."""
+    own = _read({rank: _in_pod(config, rank) for rank in _ranks(config)})
+    rest = {rank: _on_volume(config, rank) for rank in _ranks(config) if rank not in own}
+    return dict(sorted((own | (_unless_it_hangs(lambda: _read(rest)) or {})).items()))
+
+
+def _read(files: Mapping[int, Path]) -> dict[int, StageError]:
+    """The outcomes in those of the files that are there."""
     found = {}
-    for rank in _ranks(config):
-        for file in _files(config, rank):
-            with suppress(FileNotFoundError):
-                outcome = Outcome.model_validate_json(file.read_bytes())
-                report = outcome.report
-                found[rank] = StageError(
-                    outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message, retry=report.retry
-                )
+    for rank, file in files.items():
+        with suppress(FileNotFoundError):
+            outcome = Outcome.model_validate_json(file.read_bytes())
+            report = outcome.report
+            found[rank] = StageError(
+                outcome.code, report.reason or Reason.INTERNAL_ERROR, report.message, retry=report.retry
+            )
     return found
+
+
+def _unless_it_hangs(action: Callable[[], T]) -> T | None:
+    """What it returns; None where the volume does not let it, or not in time. Nothing waits for it then, nor does the process's end."""
+    done: Future[T] = Future()
+
+    def act() -> None:
+        try:
+            done.set_result(action())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=act, name="outcome", daemon=True).start()
+    try:
+        return done.result(VOLUME_SECONDS)
+    except OSError:  # TimeoutError is one
+        return None
 
 
 def _ranks(config: TrainConfig) -> range:
@@ -120,10 +152,12 @@ def _ranks(config: TrainConfig) -> range:
     return range(config.processes * max(1, len(config.hosts)))
 
 
-def _files(config: TrainConfig, rank: int) -> tuple[Path, Path]:
-    """Where a rank's outcome lies: on the volume of the artifact, else in the pod."""
+def _in_pod(config: TrainConfig, rank: int) -> Path:
+    """A rank's outcome, for its own launcher."""
     training = hashlib.sha256(config.folder.encode()).hexdigest()[:16]
-    return (
-        Path(config.folder) / f".outcome-{rank}.json",
-        Path(tempfile.gettempdir()) / f"eagle3-{training}-outcome-{rank}.json",
-    )
+    return Path(tempfile.gettempdir()) / f"eagle3-{training}-outcome-{rank}.json"
+
+
+def _on_volume(config: TrainConfig, rank: int) -> Path:
+    """A rank's outcome, for the launchers of all pods."""
+    return Path(config.folder) / f".outcome-{rank}.json"

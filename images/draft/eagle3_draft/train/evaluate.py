@@ -1,7 +1,6 @@
 """The measure of a draft on the held-out conversations."""
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -96,7 +95,7 @@ def evaluate(
         )
         return _Round(batch, [sample.loss_mask for sample in read])
 
-    with closing(prefetched(made, dealt, device, samples.expect)) as coming:
+    with prefetched(made, dealt, device, samples.expect) as coming:
         for number, mine in enumerate(dealt):
             before_batch(number / len(dealt))
             one = next(coming)

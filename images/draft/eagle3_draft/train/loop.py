@@ -5,7 +5,6 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -169,7 +168,7 @@ class Training:
         if self._is_over(state):
             return
         passes = self.plan.passes(state.step)
-        with closing(prefetched(self.portions.make, passes, self.device, self.portions.expect)) as made:
+        with prefetched(self.portions.make, passes, self.device, self.portions.expect) as made:
             portions = self._waited_for(made)
             for step in self.plan.steps[state.step :]:
                 self._step(state, step, islice(portions, step.passes))

@@ -1,8 +1,9 @@
 """Portions that are read, packed and on the GPU before they are asked for."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
@@ -26,18 +27,19 @@ P = TypeVar("P", bound=Movable)
 AHEAD = 2
 
 
+@contextmanager
 def prefetched(
     make: Callable[[T], P],
     items: Sequence[T],
     device: torch.device,
     expect: Callable[[T], None] = lambda item: None,
-) -> Generator[P, None, None]:
-    """The portion of each item on the device, in order; one thread makes those that come next.
+) -> Iterator[Iterator[P]]:
+    """The portion of each item on the device, in order; within the context one thread makes those that come next.
 
     Before it makes one it says which the following is: ``expect`` has that fetched in the background.
 
     On a GPU the copies have a stream of their own, beside the computation. An error in ``make`` is raised where its
-    portion would have come.
+    portion would have come. Without an error the context ends once nothing is made any more, with one at once.
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -50,20 +52,27 @@ def prefetched(
             stream.synchronize()
         return portion
 
-    pending: deque[Future[P]] = deque()
     # A thread's device is the first GPU, whichever the process has chosen
     chosen: dict[str, Any] = {} if stream is None else {"initializer": torch.cuda.set_device, "initargs": (device,)}
-    with ThreadPoolExecutor(1, "reader", **chosen) as reader:
-        try:
-            for number, item in enumerate(items, start=1):
-                pending.append(reader.submit(moved, item, items[number : number + 1]))
-                if len(pending) > AHEAD:
-                    yield _received(pending.popleft())
-            while pending:
-                yield _received(pending.popleft())
-        finally:
-            for future in pending:
-                future.cancel()
+    reader = ThreadPoolExecutor(1, "reader", **chosen)
+    try:
+        yield _in_order(reader, moved, items)
+    except BaseException:
+        # It may be that of a volume which hangs, as a read of it then does: nobody would hear of the error
+        reader.shutdown(wait=False, cancel_futures=True)
+        raise
+    reader.shutdown(cancel_futures=True)
+
+
+def _in_order(reader: ThreadPoolExecutor, moved: Callable[[T, Sequence[T]], P], items: Sequence[T]) -> Iterator[P]:
+    """The portions, so many made ahead; ``moved`` makes one of an item and those that it may expect next."""
+    pending: deque[Future[P]] = deque()
+    for number, item in enumerate(items, start=1):
+        pending.append(reader.submit(moved, item, items[number : number + 1]))
+        if len(pending) > AHEAD:
+            yield _received(pending.popleft())
+    while pending:
+        yield _received(pending.popleft())
 
 
 def _received(future: Future[P]) -> P:
