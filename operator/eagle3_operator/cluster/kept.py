@@ -49,3 +49,8 @@ class Kept:
             if found is not None:
                 self._kept[namespace, name] = (now + self._seconds, found)
         return found
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Ask for an object anew at the next look: it is about to change."""
+        with self._lock:
+            self._kept.pop((namespace, name), None)

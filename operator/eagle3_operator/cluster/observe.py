@@ -128,6 +128,10 @@ class Observer:
         except MetricsUnavailableError as error:
             return Metrics(serving.number, problem=str(error))
 
+    def forget(self, namespace: str, claim: str) -> None:
+        """Look at a claim anew the next time: it is about to be changed, which wakes the object at once."""
+        self._claims.forget(namespace, claim)
+
     def _ask(
         self, metadata: Metadata, serving: RevisionStatus, policy: Watch, prometheus: str, now: datetime
     ) -> Metrics | None:

@@ -142,6 +142,8 @@ class Reconciler:
             except Exception as error:
                 self._stall(key, seen, now, Reason.INTERNAL_ERROR, _defect(error, seen))
                 raise
+            for own in decision.own:
+                self._observer.forget(key.namespace, own.claim)
             refusal = act(self._client, decision, namespace=key.namespace, owner=owner, seen=metadata, tried=tried)
             if refusal is None:
                 break

@@ -8,11 +8,13 @@ import pytest
 from kubernetes.client import Configuration
 
 from eagle3_api import KIND
-from eagle3_operator.cluster.client import ApiError, Client
+from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.cluster.client import ApiError, Client, ConflictError
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.queue import Key
 from eagle3_operator.cluster.reconcile import Decide, Reconciler
-from eagle3_operator.decision import Decision
+from eagle3_operator.decision import Decision, Own
+from eagle3_operator.manifests import names
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import Settings
 from unit.samples import SPEC
@@ -142,3 +144,34 @@ def test_a_defect_whose_words_differ_each_time_is_written_and_told_of_once_for_e
     client.object["metadata"]["generation"] += 1
     assert "0x2" in told()
     assert len(client.events) == 2
+
+
+class ClientWithOneClaim(ClientWithOneObject):
+    """Each change gives the claim another version, and one of another version than it has is refused."""
+
+    changes = 0
+
+    def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
+        if kind != "PersistentVolumeClaim" or name != "drafts":
+            return super().get(kind, namespace, name, cached=cached)
+        metadata = {"name": name, "uid": "5", "resourceVersion": str(self.changes)}
+        return {"metadata": metadata | {"labels": {names.MANAGED_BY_LABEL: names.FIELD_MANAGER}}, "spec": {}}
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Json, *, subresource: str | None = None) -> Json:
+        if patch["metadata"]["resourceVersion"] != str(self.changes):
+            raise ConflictError("a request", 409, "Conflict", "the object has been modified")
+        self.changes += 1
+        return patch
+
+
+def test_a_claim_whose_owners_were_changed_is_looked_at_anew_and_changed_again() -> None:
+    """The write of the status wakes the object at once, long before what is kept of a claim is too old."""
+    client = ClientWithOneClaim(SPEC, {"observedGeneration": 3})
+
+    def owns(*_: Any) -> Decision:
+        return Decision(Eagle3DraftStatus(observed_generation=3), own=(Own("drafts", ()),))
+
+    operator = reconciler(client, Metrics(), decide=owns)
+    for _ in range(2):
+        asyncio.run(operator.reconcile(KEY))
+    assert client.changes == 2
