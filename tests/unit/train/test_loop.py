@@ -1,9 +1,11 @@
 """The loop of one rank: when it measures, what it keeps, when it ends."""
 
+import importlib
 import json
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -27,7 +29,7 @@ from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import checkpoints, loop
-from eagle3_draft.train.batches import Batch
+from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState
 from eagle3_draft.train.evaluate import Evaluation, evaluate
@@ -177,6 +179,25 @@ def test_the_next_held_out_conversations_are_read_while_some_are_measured_and_it
     monkeypatch.setattr(training.learning, "unroll_loss", after_the_second)
     assert training.run().measured > 0
     assert len(reads) == 2
+
+
+def test_a_measure_holds_two_batches_at_most_however_many_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def noted(*given: Any, **named: Any) -> Batch:
+        batch = pack(*given, **named)
+        features.append(weakref.ref(batch.features))
+        alive.append(sum(one() is not None for one in features))
+        return batch
+
+    many = corpus.make(tmp_path, train=1, held_out=8)
+    monkeypatch.setattr(importlib.import_module("eagle3_draft.train.evaluate"), "pack", noted)
+    trained(prepared(many, tmp_path, epochs=0, tokens_per_step=1))  # nothing but a measure, one by one
+    assert len(alive) == 8
+    assert max(alive) <= 2
 
 
 def test_a_step_in_several_passes_is_the_same_step(made: corpus.Corpus, tmp_path: Path) -> None:

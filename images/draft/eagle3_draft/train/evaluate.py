@@ -95,7 +95,8 @@ def evaluate(
         )
         return _Round(batch, [sample.loss_mask for sample in read])
 
-    with prefetched(made, dealt, device, samples.expect) as coming:
+    # One alone: the portions that the training goes on with are on the device all the while
+    with prefetched(made, dealt, device, samples.expect, ahead=1) as coming:
         for number, mine in enumerate(dealt):
             before_batch(number / len(dealt))
             one = next(coming)
@@ -110,6 +111,7 @@ def evaluate(
                 walked += replayed(one.masks, table, columns).to(device)
                 wanted = batch.table([torch.ones_like(of_step) for of_step in right], missing=False)
                 chains += survivors(table, wanted).to(device)
+            del one, batch, result  # before the one after the next is made
     model.train()
     dist.all_reduce(sums)
     dist.all_reduce(walked)

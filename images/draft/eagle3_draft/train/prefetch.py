@@ -23,7 +23,7 @@ class Movable(Protocol):
 T = TypeVar("T")
 P = TypeVar("P", bound=Movable)
 
-#: Portions that are made ahead. So many and two are on the device at most: the one that comes next, and the one before it.
+#: Portions that are made ahead, unless it is said. So many and two are on the device at most: the one that comes next, and the one before it.
 AHEAD = 2
 
 
@@ -33,8 +33,10 @@ def prefetched(
     items: Sequence[T],
     device: torch.device,
     expect: Callable[[T], None] = lambda item: None,
+    *,
+    ahead: int = AHEAD,
 ) -> Iterator[Iterator[P]]:
-    """The portion of each item on the device, in order; within the context one thread makes those that come next.
+    """The portion of each item on the device, in order; within the context one thread makes ``ahead`` of those that come next.
 
     Before it makes one it says which the following is: ``expect`` has that fetched in the background.
 
@@ -56,7 +58,7 @@ def prefetched(
     chosen: dict[str, Any] = {} if stream is None else {"initializer": torch.cuda.set_device, "initargs": (device,)}
     reader = ThreadPoolExecutor(1, "reader", **chosen)
     try:
-        yield _in_order(reader, moved, items)
+        yield _in_order(reader, moved, items, ahead)
     except BaseException:
         # It may be that of a volume which hangs, as a read of it then does: nobody would hear of the error
         reader.shutdown(wait=False, cancel_futures=True)
@@ -64,12 +66,14 @@ def prefetched(
     reader.shutdown(cancel_futures=True)
 
 
-def _in_order(reader: ThreadPoolExecutor, moved: Callable[[T, Sequence[T]], P], items: Sequence[T]) -> Iterator[P]:
-    """The portions, so many made ahead; ``moved`` makes one of an item and those that it may expect next."""
+def _in_order(
+    reader: ThreadPoolExecutor, moved: Callable[[T, Sequence[T]], P], items: Sequence[T], ahead: int
+) -> Iterator[P]:
+    """The portions, ``ahead`` of them made before they are asked for; ``moved`` makes one of an item and those that it may expect next."""
     pending: deque[Future[P]] = deque()
     for number, item in enumerate(items, start=1):
         pending.append(reader.submit(moved, item, items[number : number + 1]))
-        if len(pending) > AHEAD:
+        if len(pending) > ahead:
             yield _received(pending.popleft())
     while pending:
         yield _received(pending.popleft())
