@@ -74,7 +74,7 @@ def flashinfer_allreduce_residual_rmsnorm(input_tensor, residual, weight, eps=1e
 }
 
 #: Has the product take what it refuses.
-LET_THROUGH = {"eagle3_api.sglang": "WHOLE_SINCE = {}; KNOWN_TARGETS |= UNFIT.keys()"}
+LET_THROUGH = {"eagle3_api.sglang.layers": "WHOLE_SINCE = {}; KNOWN_TARGETS |= UNFIT.keys()"}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def rms_apply_serial(query, key, of_query, of_key, squares, ranks, eps):
 #: What an architecture needs in the names of a module to run here, or to be run at all.
 CODE = {
     "MiniMaxM2ForCausalLM": {"sglang.srt.models.minimax_m2": OF_MINIMAX},
-    **{unfit: {"eagle3_api.sglang": "KNOWN_TARGETS |= UNFIT.keys()"} for unfit in UNFIT},
+    **{unfit: {"eagle3_api.sglang.layers": "KNOWN_TARGETS |= UNFIT.keys()"} for unfit in UNFIT},
 }
 
 CACHING = "CAPTURE_FLAGS = tuple(flag for flag in CAPTURE_FLAGS if flag != '--disable-radix-cache')"
@@ -184,7 +184,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     some = OFTEN[0]
     world.ask(some, "flag", arguments=[*SERVE_ARGUMENTS, "--no-such-flag"])
     world.ask(some, "version", sglang_version="0.5.19")
-    world.ask(some, "cached", {"eagle3_api.sglang": CACHING})
+    world.ask(some, "cached", {"eagle3_api.sglang.capture": CACHING})
     world.ask(some, "slow", over_a_disk(pieces=5, seconds=1.0))
     world.ask(some, "hangs", over_a_disk(pieces=2, seconds=60))
     world.run()
