@@ -149,18 +149,18 @@ def test_a_defect_whose_words_differ_each_time_is_written_and_told_of_once_for_e
 class ClientWithOneClaim(ClientWithOneObject):
     """Each change gives the claim another version, and one of another version than it has is refused."""
 
-    changes = 0
+    written = 0
 
     def get(self, kind: str, namespace: str, name: str, *, cached: bool = False) -> Json | None:
         if kind != "PersistentVolumeClaim" or name != "drafts":
             return super().get(kind, namespace, name, cached=cached)
-        metadata = {"name": name, "uid": "5", "resourceVersion": str(self.changes)}
+        metadata = {"name": name, "uid": "5", "resourceVersion": str(self.written)}
         return {"metadata": metadata | {"labels": {names.MANAGED_BY_LABEL: names.FIELD_MANAGER}}, "spec": {}}
 
     def merge(self, kind: str, namespace: str, name: str, patch: Json, *, subresource: str | None = None) -> Json:
-        if patch["metadata"]["resourceVersion"] != str(self.changes):
+        if patch["metadata"]["resourceVersion"] != str(self.written):
             raise ConflictError("a request", 409, "Conflict", "the object has been modified")
-        self.changes += 1
+        self.written += 1
         return patch
 
 
@@ -174,4 +174,4 @@ def test_a_claim_whose_owners_were_changed_is_looked_at_anew_and_changed_again()
     operator = reconciler(client, Metrics(), decide=owns)
     for _ in range(2):
         asyncio.run(operator.reconcile(KEY))
-    assert client.changes == 2
+    assert client.written == 2
