@@ -249,10 +249,20 @@ class Observer:
         read = tuple(pod["metadata"]["uid"] for pod in running)
         if known := self._readings.get(read, now):
             return known
-        logs = [self._log(pod, PROGRESS_LINES, until) for pod in running]
-        said = [progress for log, _ in logs if (progress := Progress.last(log))]
-        problem = next((problem for _, problem in logs if problem), "")
-        reading = Reading(parse.together(said, job.succeeded, job.completions), problem)
+        # Those that gave none come last: they may use up the time, at each look, before another is asked
+        unread = self._readings.unread(read)
+        logs, problems = [], []
+        for pod in sorted(running, key=lambda pod: pod["metadata"]["uid"] in unread):
+            asked, (log, problem) = self._clock() < until, self._log(pod, PROGRESS_LINES, until)
+            logs.append(log)
+            if problem:
+                problems.append(problem)
+            if asked:
+                uid = frozenset({pod["metadata"]["uid"]})
+                unread = unread | uid if problem else unread - uid
+        said = [progress for log in logs if (progress := Progress.last(log))]
+        together = parse.together(said, job.succeeded, job.completions)
+        reading = Reading(together, next(iter(problems), ""), unread)
         self._readings.keep(read, now, reading)
         return reading
 

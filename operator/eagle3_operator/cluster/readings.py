@@ -11,6 +11,9 @@ from datetime import datetime, timedelta
 
 from eagle3_api.jobs import Progress
 
+#: For how long it is known whose logs did not come.
+_REMEMBERED = timedelta(hours=1)
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -19,10 +22,12 @@ class Reading:
     Attributes:
         progress: what they said together; None where they have said nothing yet.
         problem: why one could not be read, if so.
+        unread: the UIDs of the pods that were asked for their logs last and gave none.
     """
 
     progress: Progress | None
     problem: str = ""
+    unread: frozenset[str] = frozenset()
 
 
 class Readings:
@@ -41,10 +46,16 @@ class Readings:
     def get(self, pods: tuple[str, ...], now: datetime) -> Reading | None:
         """What was read of these pods (their UIDs) a moment ago; None where it is to be read anew."""
         with self._lock:
-            while self._kept and now - next(iter(self._kept.values()))[0] >= self._lasts:
+            while self._kept and now - next(iter(self._kept.values()))[0] >= max(self._lasts, _REMEMBERED):
                 self._kept.popitem(last=False)
             known = self._kept.get(pods)
-            return known[1] if known else None
+            return known[1] if known and now - known[0] < self._lasts else None
+
+    def unread(self, pods: tuple[str, ...]) -> frozenset[str]:
+        """Which of these pods gave no log when they were asked last."""
+        with self._lock:
+            known = self._kept.get(pods)
+            return known[1].unread if known else frozenset()
 
     def keep(self, pods: tuple[str, ...], now: datetime, reading: Reading) -> None:
         """Remember what was read just now."""

@@ -26,6 +26,8 @@ _LAST_WORDS = 300
 #: Progress that is less than a percent is told so often.
 _PROGRESS_SECONDS = 60.0
 
+#: Said of a Job whose progress is not known whole. In the same words each time, whichever pod it is.
+_UNREAD = "the log of one of its pods cannot be read, as the operator's log says: its progress is not known whole, nor whether it stalls"
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 
@@ -259,7 +261,8 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     if _stalled(link, job, shown, view):
         return _end_stalled(status, job)
     shown = _worth_telling(status.progress, shown, view.now)
-    return Step(_say(status, StageState.RUNNING, None, _tries(job), job).model_copy(update={"progress": shown}))
+    said = _tries(job) or (_UNREAD if job.progress_problem else "")
+    return Step(_say(status, StageState.RUNNING, None, said, job).model_copy(update={"progress": shown}))
 
 
 def _worth_telling(before: StageProgress | None, progress: StageProgress | None, now: datetime) -> StageProgress | None:

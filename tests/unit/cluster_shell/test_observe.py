@@ -364,3 +364,29 @@ def test_logs_that_do_not_come_are_not_all_waited_for() -> None:
     seen = observer.observe(obj, Eagle3DraftStatus(), NOW).observation.jobs["kimi-extract-k2"]
     assert sum(asked.startswith("log of") for asked in client.asked) == 2
     assert (seen.progress, seen.progress_problem) == (None, str(client.words))
+
+
+def test_pods_whose_logs_do_not_come_are_asked_last_the_next_time() -> None:
+    """The nodes of the first three cannot be reached: the others would never be heard of."""
+    made = job(StageName.EXTRACT, "k2")
+    made["spec"] = {"completions": 16, "parallelism": 16}
+    clock, away = [0.0], {f"kimi-extract-k2-{shard:02}" for shard in range(3)}
+
+    class ClientOfWhichSomeAreAway(ClientThatNotesWhatItIsAsked):
+        def log(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+            if pod in away:
+                clock[0] += 5.0
+                raise ApiError("GET log", 0, "Unreachable", "timed out")
+            return super().log(namespace, pod, container, lines=lines, previous=previous)
+
+    client = ClientOfWhichSomeAreAway([made])
+    client.pods = [running(made, f"kimi-extract-k2-{shard:02}") for shard in range(16)]
+    client.words = Progress(done=0.5, time=NOW.timestamp(), message="reading").dump()
+    observer = Observer(client, {}, poll_seconds=10, clock=lambda: clock[0])
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": SPEC})
+    said = []
+    for look in range(4):
+        now = NOW + timedelta(seconds=20 * look)
+        progress = observer.observe(obj, Eagle3DraftStatus(), now).observation.jobs["kimi-extract-k2"].progress
+        said.append(progress.message if progress else None)
+    assert said == [None, *["13 of 16 pods at work; reading"] * 3]

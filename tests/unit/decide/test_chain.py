@@ -778,6 +778,7 @@ def test_a_log_that_cannot_be_read_is_no_stalled_job() -> None:
     world.later(3600).settle()
     assert world.jobs("extract") != []
     assert len(world.created) == 2
+    assert "the log of one of its pods cannot be read" in world.condition("FeaturesReady").message
 
 
 def test_a_claim_that_is_bound_with_another_size_is_not_inspected_again() -> None:
