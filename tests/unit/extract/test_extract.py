@@ -36,14 +36,16 @@ from eagle3_api.jobs import (
     StageName,
 )
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
+from eagle3_draft import artifacts, progress
 from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.tokenizer_files import template_digest, tokenizer_digest
 from eagle3_draft.extract import parts, run, whole
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.extract.handover import folder_on_disk
+from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.space import require_part
+from eagle3_draft.extract.texts import AsTheyStand
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.files import write_atomic
@@ -347,6 +349,23 @@ def test_sigterm_ends_it_between_conversations_and_the_next_run_goes_on(world: W
     assert 30 <= rest.calls < 60
     assert result.conversations == 60
     assert tensors_of(world) == tensors_of(whole)
+
+
+def test_a_pod_looks_before_each_conversation_that_it_renders_whether_it_is_to_end(world: World) -> None:
+    """One with many calls takes seconds to render, and dozens of them longer than a pod is given to end."""
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(len(looks))
+        if len(looks) == 3:
+            raise InterruptedError
+
+    inputs = Inputs.open(world.config())
+    (part,) = parts.cut(len(inputs.conversations))
+    texts = AsTheyStand(inputs, [part], look, progress.Progress(1, "conversations"))
+    with pytest.raises(InterruptedError):
+        texts.of(part)
+    texts.close()
 
 
 def test_a_killed_extraction_leaves_no_artifact_and_goes_on(world: World) -> None:

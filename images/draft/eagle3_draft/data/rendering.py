@@ -6,7 +6,7 @@ must begin the whole. A conversation in which the two cannot be told apart is dr
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,8 @@ class Renderer:
             raise found
         return found
 
-    def conversations(self, every: Sequence[Conversation]) -> "list[Rendered | UnusableError]":
-        """As ``conversation``, each. The tokenizer takes them together, on as many cores as there are."""
+    def conversations(self, every: Iterable[Conversation]) -> "list[Rendered | UnusableError]":
+        """As ``conversation``, each as it comes. The tokenizer takes them together, on as many cores as there are."""
         found = [self._answers(one) for one in every]
         tokens = iter(self._encode_with_offsets([one[0] for one in found if not isinstance(one, UnusableError)]))
         return [one if isinstance(one, UnusableError) else self._rendered(*one, *next(tokens)) for one in found]

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from eagle3_draft.data.conversations import UnusableError
+from eagle3_draft.data.conversations import Conversation, UnusableError
 from eagle3_draft.data.dialogue import Dialogue
 from eagle3_draft.data.rendering import Rendered
 from eagle3_draft.extract.answers import Count, PartAnswers
@@ -24,7 +24,7 @@ OPEN_DIALOGUES = 512
 #: Parts that are begun before the one whose answers are waited for is over. They are held in memory.
 PARTS_AHEAD = 2
 
-#: Conversations that are rendered together, between two looks at whether the pod is to end.
+#: Conversations that the tokenizer takes together.
 RENDERED_TOGETHER = 64
 
 #: Between two looks at whether the pod is to end, while no dialogue is finished.
@@ -140,11 +140,15 @@ class AsTheyStand:
 
     def _rendered(self, part: Part) -> Iterator[tuple[int, Rendered | UnusableError]]:
         for begin in range(0, len(part.conversations), RENDERED_TOGETHER):
+            some = part.conversations[begin : begin + RENDERED_TOGETHER]
+            yield from zip(some, self._inputs.renderer.conversations(self._each(part, some)), strict=True)
+
+    def _each(self, part: Part, some: Sequence[int]) -> Iterator[Conversation]:
+        """Of these conversations, with a look around before each: one with many turns may take seconds to render."""
+        for index in some:
             self.attend()
             self._progress.advance(0, f"rendering part {part.number + 1} of {part.count}")
-            some = part.conversations[begin : begin + RENDERED_TOGETHER]
-            texts = self._inputs.renderer.conversations([self._inputs.conversations[index] for index in some])
-            yield from zip(some, texts, strict=True)
+            yield self._inputs.conversations[index]
 
     def _add(self, usable: Usable, index: int, text: Rendered | UnusableError) -> None:
         if isinstance(text, UnusableError):
