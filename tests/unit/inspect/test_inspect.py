@@ -626,7 +626,7 @@ def test_a_draft_to_go_on_from_brings_its_layers_and_its_vocabulary_and_data_is_
                 }
             },
             Reason.UNSUPPORTED_DRAFT,
-            "data.maxLength is 64; set it to 63 at most",
+            "data.maxLength is 64. Set data.maxLength to 63 at most",
         ),
         (
             {"rope_parameters": {"rope_type": "deepseek_yarn", "factor": 4.0, "rope_theta": 1e4}},

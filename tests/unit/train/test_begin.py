@@ -150,6 +150,8 @@ def test_one_of_longrope_is_not_gone_on_from_with_longer_texts_than_it_turns_in_
     with pytest.raises(StageError, match=f"turns texts of up to {longest - 1} tokens in one way") as refused:
         prepared(longest - 1)
     assert (refused.value.code, refused.value.reason) == (ExitCode.REFUSED, Reason.UNSUPPORTED_DRAFT)
+    found = f"The longest conversation has {longest} tokens. Set data.maxLength to {longest - 1} at most"
+    assert found in refused.value.message  # and no number as maxLength's that nobody set
 
 
 def test_a_draft_that_was_changed_since_it_was_inspected_is_refused(

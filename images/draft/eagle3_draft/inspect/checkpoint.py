@@ -55,13 +55,14 @@ def check_checkpoint(form: Form, served: Served, field: str = "draft.checkpoint"
     return findings
 
 
-def check_trainable(form: Form, field: str, longest: int) -> None:
+def check_trainable(form: Form, field: str, longest: int, said: str) -> None:
     """Refuse what can be served as it is, and cannot be trained further.
 
     Args:
         form: of a draft that passed the rules.
         field: of the object, which names it.
         longest: tokens of the longest conversation that it may be trained on.
+        said: so, in words: whether it was set or found.
 
     Raises:
         StageError: UnsupportedDraft.
@@ -72,8 +73,8 @@ def check_trainable(form: Form, field: str, longest: int) -> None:
             ExitCode.REFUSED,
             Reason.UNSUPPORTED_DRAFT,
             f"{field}: {form.path}: its rotary embedding is of type longrope, of which SGLang turns texts of up to {known:,} tokens "
-            f"in one way, and longer ones by what is served beside them: there is nothing to train them to. data.maxLength is {longest:,}; set "
-            f"it to {known} at most",
+            f"in one way, and longer ones by what is served beside them: there is nothing to train them to. {said}. Set "
+            f"data.maxLength to {known} at most",
         )
     if why is None:
         return

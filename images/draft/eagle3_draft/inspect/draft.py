@@ -67,7 +67,8 @@ def _brought(
     layers = _required(config.auxiliary_layers or resolve_layers(form, Served(version, target.of_draft)), target)
     findings = check_checkpoint(form, Served(version, target.of_draft, tuple(layers), context_length), name)
     if config.init_from is not None:
-        check_trainable(form, name, config.data.max_length if config.data is not None else 0)
+        longest = config.data.max_length if config.data is not None else 0
+        check_trainable(form, name, longest, f"data.maxLength is {longest:,}")
     ids = target.capture_ids(layers, version)
     digest = checkpoint_digest(folder, name)
     return DraftFacts(

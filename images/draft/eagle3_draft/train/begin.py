@@ -61,7 +61,8 @@ def prepare(config: TrainConfig, features: Features, target: Target) -> None:
         )
     if config.init_from is not None:  # somebody else's trainer may have left what Inspect has not seen
         longest = max(int(samples.lengths.max()) for samples in (features.train, features.held_out) if len(samples))
-        check_trainable(read_checkpoint(Path(config.init_from), FIELD), FIELD, longest)
+        said = f"The longest conversation has {longest:,} tokens"
+        check_trainable(read_checkpoint(Path(config.init_from), FIELD), FIELD, longest, said)
     beginning = begin(config, usage, target)
     check_sizes(config, beginning.config)
     beginning.vocabulary.save(folder / VOCABULARY)
