@@ -25,7 +25,7 @@ Period = Annotated[
     ),
 ]
 #: A period of the watch. The end of each is a look, a status write and a question about counters that must have moved.
-Window = Annotated[
+WindowLength = Annotated[
     str,
     StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
     Says(

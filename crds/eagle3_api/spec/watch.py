@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from eagle3_api.base import Model
-from eagle3_api.spec.duration import Duration, Window
+from eagle3_api.spec.duration import Duration, WindowLength
 from eagle3_api.spec.schema import rule, rules, section
 from eagle3_api.spec.strings import Name
 
@@ -32,7 +32,9 @@ class Watch(Model):
         None,
         description="Where the counters are asked for. Without it the operator reads them from the serving pods themselves.",
     )
-    window: Window = Field("5m", description="Length of one window, ten seconds at least; windows do not overlap.")
+    window: WindowLength = Field(
+        "5m", description="Length of one window, ten seconds at least; windows do not overlap."
+    )
     min_tokens: int = Field(
         1000, ge=1, le=1_000_000_000, description="Generated tokens that a window needs to be judged."
     )
