@@ -1,10 +1,12 @@
 """The weights that were measured best outlive whatever the checkpoint that speaks of them does."""
 
 import os
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from eagle3_api.artifacts import WEIGHTS
@@ -58,6 +60,19 @@ def test_what_is_not_trained_goes_along_as_it_is(tmp_path: Path) -> None:
     assert set(weights) == {"weight", "bias", "embed_tokens.weight"}
     assert torch.equal(weights["embed_tokens.weight"], table)
     assert weights["embed_tokens.weight"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("rank", "held"), [(0, True), (1, False)])
+def test_the_rank_that_writes_what_is_not_trained_holds_it_and_no_other(
+    rank: int, held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_rank", lambda: rank)
+    table = torch.randn(7, 3)
+    kept = weakref.ref(table)
+    best = BestWeights(tmp_path, {"embed_tokens.weight": table})
+    del table
+    assert (kept() is not None) == held
+    del best
 
 
 def test_weights_that_are_gone_or_cut_short_are_not_there(tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ class BestWeights:
 
     Args:
         folder: of the artifact.
-        untrained: tensors of the draft, by name, that are none of the model's and the artifact has as they are.
+        untrained: tensors of the draft, by name, that are none of the model's and the artifact has as they are. Rank 0 alone, which writes,
+            holds them.
     """
 
     def __init__(self, folder: Path, untrained: Mapping[str, Tensor] | None = None) -> None:
         self._folder = folder
-        self._untrained = untrained or {}
+        self._untrained = untrained if untrained is not None and dist.get_rank() == 0 else {}
 
     def keep(self, model: nn.Module, step: int, proposals: Tensor) -> None:
         """Keep the weights of this step, float32, and its proposals on the held-out sample.
