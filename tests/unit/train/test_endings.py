@@ -108,18 +108,20 @@ def test_a_rank_that_failed_of_a_full_volume_says_so_though_nothing_can_be_writt
 def test_a_rank_that_failed_of_a_volume_that_hangs_says_so_and_ends_though_nothing_can_be_written_or_read_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = threading.Event()
+    comes_back, written = threading.Event(), []
 
     def write_where_the_server_is_there(path: Path, data: bytes) -> None:
         if path.is_relative_to(tmp_path):
-            away.wait(10)
+            comes_back.wait(5)
+            written.append(path)
         write_atomic(path, data)
 
     monkeypatch.setattr(endings, "write_atomic", write_where_the_server_is_there)
     monkeypatch.setattr(endings, "VOLUME_SECONDS", 0.1)
     os.mkfifo(tmp_path / ".outcome-2.json")  # whoever opens it waits: nobody is at its other end
     _, told = ended(tmp_path, {0: LOST, 1: HANGS})
-    away.set()
+    assert not written
+    comes_back.set()
     assert (told.code, told.reason) == (ExitCode.ENGINE_CRASHED, Reason.STORAGE_UNAVAILABLE)
 
 
