@@ -27,7 +27,7 @@ def collect(conversations: Iterable[Conversation], renderer: Renderer, max_lengt
     are the same: several answers to one question are held out together.
     """
     found: list[Prompt] = []
-    seen: set[tuple[int, ...]] = set()
+    taken: list[Prompt] = []
     for conversation in conversations:
         if len(found) == LIMIT:
             break
@@ -35,16 +35,18 @@ def collect(conversations: Iterable[Conversation], renderer: Renderer, max_lengt
         if not turns:
             continue
         messages = renderer.named(conversation).messages[: turns[-1] + 1]
+        asked: Prompt = {"messages": messages} | ({"tools": conversation.tools} if conversation.tools else {})
+        if asked in taken:
+            continue
         try:
             ids = renderer.prompt(messages, conversation.tools)
         except UnusableError:
             continue
-        if len(ids) <= max_length and tuple(ids) not in seen:
-            seen.add(tuple(ids))
-            tools = {"tools": conversation.tools} if conversation.tools else {}
+        if len(ids) <= max_length:
             said = renderer.day_said(conversation.tools)
             day = {"day": said} if said else {}
-            found.append({"messages": messages, **tools, "input_ids": ids, **day})
+            taken.append(asked)
+            found.append({**asked, "input_ids": ids, **day})
     return found
 
 
