@@ -650,8 +650,10 @@ def test_a_volume_that_fills_up_ends_the_extraction_by_name_and_the_next_run_goe
     filler = volume / "somebody-else"
 
     def fill(states: States) -> States:
-        third = volume / "features" / "part-00002-of-00003"
-        wait_for("a shard of the third part", 20, lambda: list(third.glob(".*.safetensors.json")))  # threads write them
+        *former, third = (volume / "features" / f"part-0000{number}-of-00003" for number in range(3))
+        # Threads write them, and publish a part beside the next one
+        wait_for("two parts", 20, lambda: all((part / MANIFEST).exists() for part in former))
+        wait_for("a shard of the third", 20, lambda: list(third.glob(".*.safetensors.json")))
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
