@@ -30,7 +30,7 @@ SUITES := lint test-unit test-stages test-cluster test-sglang test-e2e
 .PHONY: help setup prepare programs sglang-cpu test $(SUITES) test-long test-gpu test-object-store demo format crd cluster-up cluster-install cluster-down clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 ## ---------------------------------------------------------------------------------------------------- set-up
 

@@ -13,7 +13,7 @@ _HEADS, _KV_HEADS, _HEAD_DIM = 64, 8, 128
 
 @dataclass(frozen=True)
 class DraftSize:
-    """Sizes of a draft's decoder layer, under the names of a ``config.json``.
+    """Sizes of a draft's decoder layer, under the names of the draft image's ``DraftConfig``.
 
     Attributes:
         hidden_size: of its states, and of the target's.

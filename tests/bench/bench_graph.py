@@ -30,7 +30,6 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from bench.bench_training import DOCUMENT, SHAPES, UNROLL, Inputs
-from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import CROSS_ENTROPY, Teacher, step_weights
@@ -60,21 +59,16 @@ class Work:
 
     def loss(self) -> Tensor:
         """As ``Learning.unroll_loss`` has it."""
-
-        def criterion(states: list[Tensor], factor: Factor) -> Tensor:
-            labels = self.teacher.labels(self.batch.teaching)
-            return unroll_loss(
-                states,
-                factor,
-                batch=self.batch,
-                labels=labels,
-                teacher=self.teacher,
-                weights=self.weights,
-                loss=CROSS_ENTROPY,
-            ).loss
-
+        criterion = partial(
+            unroll_loss,
+            batch=self.batch,
+            labels=self.teacher.labels(self.batch.teaching),
+            teacher=self.teacher,
+            weights=self.weights,
+            loss=CROSS_ENTROPY,
+        )
         embeds = F.embedding(self.batch.input_ids, self.embedding)
-        return self.model.loss(self.batch.states(self.dtype), embeds, self.batch.rows, criterion)
+        return self.model.loss(self.batch.states(self.dtype), embeds, self.batch.rows, criterion).loss
 
     def gradients(self) -> list[Tensor]:
         """A copy of what the last backward left."""

@@ -22,7 +22,7 @@ def certify(folder: Path) -> Certificate:
     """One for this machine, which is its own authority: ``tls.crt`` and ``tls.key`` in a folder that is there."""
     made = Certificate(folder / "tls.crt", folder / "tls.key")
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", made.key)
-    names = ("-subj", "/CN=controller", "-addext", "subjectAltName=IP:127.0.0.1")
+    names = ("-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1")
     run("openssl", "req", "-x509", *new_key, "-days", "2", *names, "-out", made.file)
     return made
 

@@ -302,7 +302,7 @@ class Bucket:
                 f"{self._field}: this image cannot speak to an object store. Build the operator's draft image with "
                 'EXTRAS="--extra s3"; it brings what is needed into the other images',
             ) from None
-        settings: Any = _addressed(self._config, self._name) | {
+        store: Any = _addressed(self._config, self._name) | {
             "region": self._config.region,
             # Several at once are a request of Amazon's that not everybody knows, and none that is tried again
             "disable_bulk_delete": True,
@@ -323,7 +323,7 @@ class Bucket:
                 "base": 2,
             },
         }
-        sending = {"config": settings, "client_options": client, "retry_config": retries}
+        sending = {"config": store, "client_options": client, "retry_config": retries}
         asking = sending | {"client_options": client | {"read_timeout": timedelta(seconds=patience.silence)}}
         try:
             return S3Store(self._name, **asking), S3Store(self._name, **sending)

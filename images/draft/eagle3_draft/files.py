@@ -124,7 +124,7 @@ def sync(path: Path) -> None:
 
 
 def set_mode(path: Path, mode: int) -> None:
-    # Only where it differs: the folder may belong to another user's earlier pod
+    """Give a file or folder a mode, only where it has another: it may belong to another user's earlier pod."""
     if stat.S_IMODE(path.stat().st_mode) & 0o777 != mode:
         path.chmod(mode)
 

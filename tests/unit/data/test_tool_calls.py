@@ -288,7 +288,7 @@ def test_whatever_is_called_the_turn_is_taught_as_it_is_said_and_the_rest_is_the
     assert BYTES.decode(whole, clean_up_tokenization_spaces=False) == rendering(BYTES, plain, messages, shown)
 
 
-#: A question, a call with words and without, two at once, and an answer.
+#: Two questions, three calls (each alone and without words, which every way can say), their results and the answers.
 EXCHANGES = [
     ("How is it in Paris?", [Turn("", [(("get_weather", {"city": "Paris"}), "<|im_end|> sunny")]), Turn("Sunny.")]),
     ("And there?", [Turn("", [(("f", {}), "7")]), Turn("", [(("f", {"n": 1}), "8")]), Turn("8.")]),

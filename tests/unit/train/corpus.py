@@ -173,10 +173,8 @@ def write_features(corpus: Corpus, train: list[Sample], measured: list[Sample], 
 
 def proposed_by(trained: Path, corpus: Corpus, steps: int) -> Tensor:
     """(tokens, steps) int32: what a draft that was trained proposes on its held-out conversations."""
-    draft, weights = (
-        Draft(DraftConfig.model_validate_json((trained / CONFIG).read_bytes())),
-        load_file(trained / WEIGHTS),
-    )
+    draft = Draft(DraftConfig.model_validate_json((trained / CONFIG).read_bytes()))
+    weights = load_file(trained / WEIGHTS)
     embedding = weights.pop("embed_tokens.weight", Target(corpus.target).embedding())
     draft.load_state_dict(weights)
     samples = list(Features.open(corpus.features).held_out)

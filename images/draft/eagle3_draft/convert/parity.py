@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -123,8 +124,9 @@ def read_converted(folder: Path, layers: Sequence[int]) -> tuple[FastDraft, Tens
 def embedding_of(folder: Path, target: Target) -> Tensor:
     """The table that a server embeds with for a converted draft, (vocabulary, hidden): the draft's own where it has one, and the
     target's where conversion left it out."""
-    tensors = load_file(folder / WEIGHTS)
-    return tensors[EMBEDDING] if EMBEDDING in tensors else target.embedding()
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        own: Tensor | None = file.get_tensor(EMBEDDING) if EMBEDDING in file.keys() else None  # noqa: SIM118
+    return target.embedding() if own is None else own
 
 
 def _as_sglang_reads(tensors: Mapping[str, T]) -> Iterator[tuple[str, T]]:

@@ -87,6 +87,11 @@ DATASET = Reading("data.dataset")
 DATASET_QUESTIONS = Reading("data.dataset", answers=False)
 
 
+def uses_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
+    """Whether tools are offered in a conversation, or called."""
+    return bool(tools) or any(message["role"] == "tool" or "tool_calls" in message for message in messages)
+
+
 @dataclass(frozen=True)
 class Conversation:
     """One conversation: its messages, their digest, and the tools that the assistant may call in it."""
@@ -98,9 +103,7 @@ class Conversation:
     @property
     def uses_tools(self) -> bool:
         """Whether tools are offered in it, or called."""
-        return bool(self.tools) or any(
-            message["role"] == "tool" or "tool_calls" in message for message in self.messages
-        )
+        return uses_tools(self.messages, self.tools)
 
     @property
     def opening(self) -> "Conversation":
@@ -112,7 +115,7 @@ class Conversation:
 @dataclass(frozen=True, slots=True)
 class _Line:
     digest: bytes
-    opening: bytes
+    asked: bytes
     offset: int
     tokens: int
     questions: int
@@ -203,7 +206,7 @@ class Conversations(Sequence[Conversation]):
     @cached_property
     def openings(self) -> openings.Openings:
         """What they open with."""
-        return openings.Openings([line.opening for line in self._lines])
+        return openings.Openings([line.asked for line in self._lines])
 
     def expected_tokens(self, max_length: int, answer_tokens: int = 0) -> int:
         """An estimate of their tokens that is rather too high, without a tokenizer.
@@ -270,9 +273,9 @@ def _lines(path: Path, source: Path, reading: Reading) -> Iterator[tuple[int, in
 
 def _line(conversation: Conversation, offset: int) -> _Line:
     messages, digest = conversation.messages, conversation.digest
-    opening = openings.digests(messages) or digest[: openings.DIGEST_BYTES]
+    asked = openings.digests(messages) or digest[: openings.DIGEST_BYTES]
     questions = sum(message["role"] == "user" for message in messages)
-    return _Line(digest, opening, offset, _tokens(conversation), questions)
+    return _Line(digest, asked, offset, _tokens(conversation), questions)
 
 
 def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Conversation:

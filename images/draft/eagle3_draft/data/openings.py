@@ -87,4 +87,4 @@ class Openings:
 
 
 def _commonest(found: Sequence[bytes]) -> tuple[bytes, int]:
-    return max(Counter(found).items(), key=lambda one: one[1], default=(b"", 0))
+    return next(iter(Counter(found).most_common(1)), (b"", 0))

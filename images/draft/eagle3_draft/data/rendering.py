@@ -1,6 +1,6 @@
 """Rendering conversations to tokens, and marking the assistant's among them.
 
-A token is the assistant's if the model would have to produce it: where in the text that is says ``texts``, and which tokens
+A token is the assistant's if the model would have to produce it: where in the text that is says ``spans``, and which tokens
 lie there the tokenizer, if it knows which characters a token came from. Otherwise the text up to there is tokenized alone, and
 must begin the whole. A conversation in which the two cannot be told apart is dropped and counted.
 """

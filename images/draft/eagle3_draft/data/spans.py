@@ -114,7 +114,7 @@ class _Talk:
         """What the template writes before an answer's words, what ends its turn, and what is after that."""
         other = self._worded(position)
         before, after = self._around(other)
-        _, ending = self._around(other[: position + 1])
+        ending = after if position + 1 == len(other) else self._around(other[: position + 1])[1]
         if after.startswith(ending):
             end = self.template.special.search(ending)
             stop = end.end() if end else len(ending)
@@ -132,7 +132,8 @@ class _Talk:
         pieces = self.text(other).split(STAND_IN)
         if len(pieces) != 1 + _calls([other[position]]):
             raise UnusableError(CALLS_LEFT_OUT)
-        after, ending = pieces[-1], self.text(other[: position + 1]).split(STAND_IN)[-1]
+        after = pieces[-1]
+        ending = after if position + 1 == len(other) else self.text(other[: position + 1]).split(STAND_IN)[-1]
         if not after.startswith(ending):
             raise UnusableError(HISTORY_REWRITTEN)
         special = [*self.template.special.finditer(ending)]

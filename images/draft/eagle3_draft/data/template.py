@@ -9,7 +9,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.conversations import Message, UnusableError
+from eagle3_draft.data.conversations import Message, UnusableError, uses_tools
 from eagle3_draft.data.tokenizer_files import ASKS_FOR_TODAY, TODAY, template_day
 from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
@@ -93,13 +93,13 @@ class Template:
             return self._applied(messages, tools, answer_follows=answer_follows, jinja=jinja)
         except _REFUSALS as error:
             if not tools:
-                raise self._refused(messages, tools) from error
+                raise _refused(messages, tools) from error
         # Some want functions alone
         functions = [tool["function"] for tool in tools]
         try:
             return self._applied(messages, functions, answer_follows=answer_follows, jinja=jinja)
         except _REFUSALS as error:
-            raise self._refused(messages, tools) from error
+            raise _refused(messages, tools) from error
 
     def require_tools(self, tools: Sequence[Tool]) -> None:
         """Refuse tools of which the template says nothing: the target would not know what it may call.
@@ -137,10 +137,6 @@ class Template:
         except UnusableError:
             return False
 
-    def _refused(self, messages: Sequence[Message], tools: Sequence[Tool]) -> UnusableError:
-        with_tools = tools or any(message["role"] == "tool" or "tool_calls" in message for message in messages)
-        return UnusableError(CALLS_REFUSED if with_tools else TEMPLATE_REFUSED)
-
     def _applied(
         self,
         messages: Sequence[Message],
@@ -176,3 +172,7 @@ def _with_marks(template: str) -> str:
         return f"{{%{left} if true %}}{ENDS if end else BEGINS}{{% endif {right}%}}"
 
     return _GENERATION.sub(written, template)
+
+
+def _refused(messages: Sequence[Message], tools: Sequence[Tool]) -> UnusableError:
+    return UnusableError(CALLS_REFUSED if uses_tools(messages, tools) else TEMPLATE_REFUSED)

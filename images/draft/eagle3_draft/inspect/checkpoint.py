@@ -68,21 +68,17 @@ def check_trainable(form: Form, field: str, longest: int, said: str) -> None:
         StageError: UnsupportedDraft.
     """
     why, known = sglangs_alone(form.rope), turned_alike(form.rope, form.max_position_embeddings)
-    if why is None and known is not None and known < longest:
-        raise StageError(
-            ExitCode.REFUSED,
-            Reason.UNSUPPORTED_DRAFT,
-            f"{field}: {form.path}: its rotary embedding is of type longrope, of which SGLang turns texts of up to {known:,} tokens "
+    if why is not None:
+        told = f"{why}. Adopt it as it is (draft.checkpoint), or train without {field}"
+    elif known is not None and known < longest:
+        told = (
+            f"its rotary embedding is of type longrope, of which SGLang turns texts of up to {known:,} tokens "
             f"in one way, and longer ones by what is served beside them: there is nothing to train them to. {said}. Set "
-            f"data.maxLength to {known} at most",
+            f"data.maxLength to {known} at most"
         )
-    if why is None:
+    else:
         return
-    raise StageError(
-        ExitCode.REFUSED,
-        Reason.UNSUPPORTED_DRAFT,
-        f"{field}: {form.path}: {why}. Adopt it as it is (draft.checkpoint), or train without {field}",
-    )
+    raise StageError(ExitCode.REFUSED, Reason.UNSUPPORTED_DRAFT, f"{field}: {form.path}: {told}")
 
 
 def refuse(findings: list[Finding], where: str) -> None:

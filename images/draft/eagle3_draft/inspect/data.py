@@ -73,17 +73,18 @@ def read_data(config: DataConfig, target: Path, engine: Sequence[str] = (), *, l
     answering = config.regenerate
     field = "data.chatTemplate" if override else "target.model"
     answers = learned and found.reading.answers
+    renderer = TextRenderer(TokenizerByFiles(target), template)
     return DataFacts(
         config,
         len(found),
         held_out,
         found.sha256,
         template_digest(template),
-        TextRenderer(TokenizerByFiles(target), template).day,
+        renderer.day,
         config.expected_tokens or found.expected_tokens(config.max_length, answering.max_tokens if answering else 0),
         end_tokens(target) if answering else None,
         sampling_defaults(target, answering.temperature) if answering and IGNORES_DEFAULTS not in engine else None,
-        [*try_template(template, target, found, field=field, answers=answers), *found.openings.notes(config.holdout)],
+        [*try_template(renderer, target, found, field=field, answers=answers), *found.openings.notes(config.holdout)],
     )
 
 

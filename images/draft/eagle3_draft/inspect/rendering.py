@@ -36,14 +36,16 @@ _TOLD_FROM = 10
 _OF_ITS_CLASS = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "")
 
 
-def try_template(jinja: str, target: Path, conversations: Conversations, *, field: str, answers: bool) -> list[str]:
+def try_template(
+    renderer: TextRenderer, target: Path, conversations: Conversations, *, field: str, answers: bool
+) -> list[str]:
     """Render some conversations, as Extract will render all.
 
     Only what is sure refuses them: a template that cannot do with tools may do with what has none, and what code of the target's
     own prepares for it is not known here.
 
     Args:
-        jinja: text of the chat template.
+        renderer: with the chat template.
         target: folder of the target, with its tokenizer's files.
         conversations: of the data, at least one.
         field: of the object, which says where the template is.
@@ -53,10 +55,8 @@ def try_template(jinja: str, target: Path, conversations: Conversations, *, fiel
         That a part of them cannot be used, if so.
 
     Raises:
-        StageError: the template is no Jinja, or none of them can be rendered so that it shows which words are the assistant's
-            (TemplateMissing); none of them has an answer (NoUsableData).
+        StageError: none of them can be rendered so that it shows which words are the assistant's (TemplateMissing); none of them has an answer (NoUsableData).
     """
-    renderer = TextRenderer(TokenizerByFiles(target), jinja)
     some = conversations[:TRIED]
     obstacles: Counter[str] = Counter()
     words: dict[str, str] = {}

@@ -261,7 +261,7 @@ def _mismatch(rendered: Rendered, learnt: list[int]) -> str:
         )
     if rendered.ids is None or rendered.ids == learnt:
         return ""
-    first = next(place for place, (one, other) in enumerate(zip(rendered.ids, learnt, strict=True)) if one != other)
+    first = _alike(rendered.ids, learnt)
     return (
         f"token {first} of a held-out conversation is {rendered.ids[first]} by the server's own chat template and "
         f"{learnt[first]} as it was rendered for training"

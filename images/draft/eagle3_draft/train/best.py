@@ -30,7 +30,7 @@ class BestWeights:
 
     def __init__(self, folder: Path, untrained: Mapping[str, Tensor] | None = None) -> None:
         self._folder = folder
-        self._untrained = untrained if untrained is not None and dist.get_rank() == 0 else {}
+        self._untrained = dict(untrained or {}) if dist.get_rank() == 0 else {}
 
     def keep(self, model: nn.Module, step: int, proposals: Tensor) -> None:
         """Keep the weights of this step, float32, and its proposals on the held-out sample.
@@ -41,7 +41,7 @@ class BestWeights:
         if dist.get_rank() == 0:
             _write(self._proposals_of(step), {"proposals": proposals})
             learnt = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
-            _write(self._of(step), learnt | dict(self._untrained))
+            _write(self._of(step), learnt | self._untrained)
             sync_folder(self._folder)
             for old in self._kept()[: -(KEPT + 1)]:
                 self._of(old).unlink()

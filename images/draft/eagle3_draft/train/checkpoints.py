@@ -66,6 +66,11 @@ _SUMS = "SHA256SUMS"
 _NAME = re.compile(r"\.step-(\d+)")
 
 
+def rank_timeout(patience: float) -> timedelta:
+    """How long ranks wait for each other: longer than ``patience``, seconds by which all of them give up together."""
+    return timedelta(seconds=2 * patience + SLOW)
+
+
 @dataclass
 class TrainingState:
     """Where a training stands, between two steps."""
@@ -107,7 +112,7 @@ class Checkpoints:
         self._optimizer = optimizer
         self._patience = patience
         # Whoever waits here for a rank that writes gives up as all do, not by a time of its own
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * patience + SLOW))
+        self._group = dist.new_group(backend="gloo", timeout=rank_timeout(patience))
         self._newest: int | None = None  # step of the newest checkpoint, as far as this process made or loaded it
         self._publisher = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None

@@ -123,7 +123,7 @@ class Training:
         self.checkpoints = Checkpoints(
             scratch, self.learning.model, self.learning.optimizer, patience=config.stall_timeout
         )
-        self.best = BestWeights(folder, {} if own is None else {EMBEDDING: own})
+        self.best = BestWeights(folder, None if own is None else {EMBEDDING: own})
         # Each pod's log tells how far the training is, by which the operator knows that the pod is alive
         speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
         self.telemetry = (

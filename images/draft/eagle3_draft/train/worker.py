@@ -2,7 +2,6 @@
 
 import os
 import sys
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft.termination import Termination
 from eagle3_draft.train import endings
-from eagle3_draft.train.checkpoints import SLOW
+from eagle3_draft.train.checkpoints import rank_timeout
 from eagle3_draft.train.loop import Training
 from eagle3_draft.train.publish import publish
 
@@ -56,7 +55,7 @@ def be_deterministic() -> None:
 def _join_group(config: TrainConfig) -> torch.device:
     """Join the ranks' process group; returns this rank's device."""
     # The operator ends a training that tells no progress for stallTimeout, and says so: no rank gives up before
-    patience = timedelta(seconds=2 * config.stall_timeout + SLOW)
+    patience = rank_timeout(config.stall_timeout)
     if not torch.cuda.is_available():
         dist.init_process_group("gloo", timeout=patience)
         return torch.device("cpu")
