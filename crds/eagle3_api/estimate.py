@@ -118,9 +118,9 @@ KNOWN_TARGETS = {
     "DeepSeek-V3": Shape(7168, 61, Size(37e9, 0.69e12), _DEEPSEEK),
     "DeepSeek-R1": Shape(7168, 61, Size(37e9, 0.69e12), _DEEPSEEK),
     "Llama-3.1-8B-Instruct": Shape(4096, 32, Size(8.0e9, 16.1e9), DraftSize(4096, 14336, heads=32)),
-    "Llama-3.3-70B-Instruct": Shape(8192, 80, Size(70.6e9, 141e9), DraftSize(8192, 28672)),
+    "Llama-3.3-70B-Instruct": Shape(8192, 80, Size(70.6e9, 141e9), DraftSize(8192, 28672, heads=64)),
     "Qwen3-8B": Shape(4096, 36, Size(8.2e9, 16.4e9), DraftSize(4096, 12288, heads=32)),
-    "Qwen3-32B": Shape(5120, 64, Size(32.8e9, 65.5e9), DraftSize(5120, 25600)),
+    "Qwen3-32B": Shape(5120, 64, Size(32.8e9, 65.5e9), DraftSize(5120, 25600, heads=64)),
 }
 
 

@@ -1,8 +1,7 @@
 """What one reconcile does, as plain values: ``decide`` makes them, ``cluster.act`` carries them out.
 
 The order is fixed: deletions, applications, scalings, suspensions, owners, Jobs, the budget of disruptions, then one status write,
-then Events. Everything is
-idempotent, so a reconcile that dies anywhere is simply run again.
+then Events. Everything is idempotent, so a reconcile that dies anywhere is simply run again.
 """
 
 from dataclasses import dataclass, field

@@ -2,7 +2,7 @@
 
 Layers. Everywhere in this product a layer is *the index of the decoder layer whose output is taken, 0-based; -1 is the
 embedding's output*; what SGLang calls it elsewhere only ``layers`` knows. ``drafts`` and ``flags`` have what serving takes,
-``capture`` what extraction does. All names are here too.
+``capture`` what extraction does. The names that others use are here too.
 """
 
 from eagle3_api.sglang.capture import (

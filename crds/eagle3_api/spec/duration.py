@@ -6,6 +6,9 @@ from pydantic import StringConstraints
 
 from eagle3_api.spec.schema import Says
 
+#: What is read, also of stored objects; what new ones are held to, ``Says`` has.
+_NOT_ZERO = StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16)
+
 #: ``0s`` is one of them.
 Duration = Annotated[
     str,
@@ -18,7 +21,7 @@ Duration = Annotated[
 #: A duration that is not zero.
 Period = Annotated[
     str,
-    StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
+    _NOT_ZERO,
     Says(
         "a length of time that is not zero is written in hours, minutes and seconds, of five digits at most: 90s, 10m, 1h30m",
         pattern=r"^([1-9][0-9]{0,4}h)?([1-9][0-9]{0,4}m)?([1-9][0-9]{0,4}s)?$",
@@ -27,7 +30,7 @@ Period = Annotated[
 #: A period of the watch. The end of each is a look, a status write and a question about counters that must have moved.
 WindowLength = Annotated[
     str,
-    StringConstraints(pattern=r"^([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?$", min_length=2, max_length=16),
+    _NOT_ZERO,
     Says(
         "a window of ten seconds at least is written in hours, minutes and seconds, of five digits at most: 30s, 10m, 1h30m",
         pattern=r"^([1-9][0-9]{0,4}h([1-9][0-9]{0,4}m)?([1-9][0-9]{0,4}s)?|[1-9][0-9]{0,4}m([1-9][0-9]{0,4}s)?|[1-9][0-9]{1,4}s)$",

@@ -149,13 +149,14 @@ class Placement(Model):
     priority_class_name: Name | None = Field(None, description="A PriorityClass of the cluster.")
     runtime_class_name: Name | None = Field(None, description="A RuntimeClass of the cluster (nvidia, on some).")
     run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
-        None, description="User that the containers run as. Default 65532."
+        None, description="User that the containers run as. Default what the chart's pods.user says: 65532."
     )
     run_as_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
-        None, description="Group that the containers run as. Default 65532."
+        None, description="Group that the containers run as. Default what the chart's pods.user says: 65532."
     )
     fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
-        None, description="Group that owns the volumes, where their driver can do that. Default 65532."
+        None,
+        description="Group that owns the volumes, where their driver can do that. Default what the chart's pods.user says: 65532.",
     )
     supplemental_groups: list[Annotated[int, Field(ge=1, le=2147483647)]] | None = Field(
         None, max_length=16, description="Further groups, for volumes whose files belong to one."

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from eagle3_api import KIND
-from eagle3_api.conditions import EventReason, Reason
+from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
 from eagle3_operator.cluster import events, status
@@ -172,7 +172,7 @@ class Reconciler:
 
 def _summary(made: Json) -> str:
     """One line about an object's new status: its phase, and what Ready says."""
-    ready: Json = next((condition for condition in made.get("conditions") or () if condition["type"] == "Ready"), {})
+    ready = status.condition(made, Type.READY)
     return f"{made['phase']}: {ready.get('reason', '')} {ready.get('message', '')}".strip()
 
 

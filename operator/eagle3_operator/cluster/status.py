@@ -29,9 +29,14 @@ def write(client: Client, seen: Json, status: Json) -> bool:
     return True
 
 
+def condition(status: Json, type_: Type) -> Json:
+    """What a status says of one condition; empty where it says nothing."""
+    return next((one for one in status.get("conditions") or () if one["type"] == type_), {})
+
+
 def available(status: Json) -> bool | None:
     """Whether what serves has a ready pod; None where it is to have none: nothing serves, or it is scaled to nothing."""
-    said: Json = next((c for c in status.get("conditions") or () if c["type"] == Type.SERVER_AVAILABLE), {})
+    said = condition(status, Type.SERVER_AVAILABLE)
     if said.get("status") not in ("True", "False") or said["reason"] in (Reason.SCALED_TO_ZERO, Reason.MAKING_ROOM):
         return None
     return bool(status.get("replicas"))
@@ -39,14 +44,9 @@ def available(status: Json) -> bool | None:
 
 def told_stalled(seen: Json, reason: Reason) -> str:
     """What the status that was seen tells of this generation's being stalled for a reason; nothing if it does not."""
-    conditions: list[Json] = (seen.get("status") or {}).get("conditions") or []
-    wanted = (Type.STALLED, "True", reason, seen["metadata"].get("generation", 1))
-    told = (
-        str(c["message"])
-        for c in conditions
-        if (c["type"], c["status"], c["reason"], c.get("observedGeneration")) == wanted
-    )
-    return next(told, "")
+    said = condition(seen.get("status") or {}, Type.STALLED)
+    told = said.get("status"), said.get("reason"), said.get("observedGeneration")
+    return str(said["message"]) if told == ("True", reason, seen["metadata"].get("generation", 1)) else ""
 
 
 def stalled(seen: Json, reason: Reason, message: str, now: datetime) -> Json:

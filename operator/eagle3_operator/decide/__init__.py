@@ -16,6 +16,8 @@ A reader begins with ``whole``, which calls, in this order:
   ``promotion`` what a move of the Service changes, ``retirement`` which can go;
 - ``conditions``, ``summary``, ``events``: what to say of it all; ``waking``: when to look again.
 
+What they all look at, and collect what is to be done in, is in ``view``.
+
 Nothing here knows a client or a clock, and nothing is remembered but the object's own status.
 """
 

@@ -28,6 +28,7 @@ _PROGRESS_SECONDS = 60.0
 
 #: Said of a Job whose progress is not known whole. In the same words each time, whichever pod it is.
 _UNREAD = "the log of one of its pods cannot be read, as the operator's log says: its progress is not known whole, nor whether it stalls"
+
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 

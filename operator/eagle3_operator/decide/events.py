@@ -131,13 +131,15 @@ def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str
         size, tokens = readable_bytes(facts.feature_bytes), readable_count(facts.expected_tokens or 0)
         each, pods = _count(spec.extract.gpus, "GPU"), spec.extract.shards
         gpus = each if pods == 1 else f"{pods} pods of {each}"
-        return f": {gpus}, about {size} at {spec.extract.dtype}{_hours(facts, spec)} (estimated from {tokens} tokens)"
+        return (
+            f": {gpus}, about {size} at {spec.extract.dtype}{_how_long(facts, spec)} (estimated from {tokens} tokens)"
+        )
     if stage.name is StageName.TRAIN:
         return f": {_count(spec.train.gpus, 'GPU')}, {_count(spec.train.epochs, 'epoch')}"
     return ""
 
 
-def _hours(facts: Facts, spec: Eagle3DraftSpec) -> str:
+def _how_long(facts: Facts, spec: Eagle3DraftSpec) -> str:
     """How long an extraction takes on GPUs of a kind that is named, because nobody says which ones the nodes have."""
     extract = spec.extract
     if facts.active_parameters is None or facts.expected_tokens is None or extract.gpus == 0:

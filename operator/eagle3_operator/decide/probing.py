@@ -11,6 +11,7 @@ from eagle3_operator.decide.chain import advance
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.starts import Failure
 from eagle3_operator.decide.view import Step, View
 from eagle3_operator.decide.waiting import Waiting, advised, held_up
 from eagle3_operator.decision import Delete
@@ -145,12 +146,8 @@ def _refused(revision: Revision, probe: StageStatus, view: View) -> Waiting | No
 def _given_up(revision: Revision, trouble: Waiting, where: str) -> RevisionStatus:
     """As a start that failed for good: the pod finds no other end by itself, and meanwhile a server or the Service waits for it."""
     reason, text = trouble
-    failed = {
-        "start_failures": revision.serve.start_retries + 1,
-        "start_problem": f"its probe could not be started{where}: {text}",
-        "reason": reason,
-    }
-    return revision.status.model_copy(update=failed)
+    failed = Failure(revision.serve.start_retries + 1, reason, f"its probe could not be started{where}: {text}")
+    return revision.status.model_copy(update=failed.changes)
 
 
 def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View, wanted: Wanted) -> RevisionStatus:

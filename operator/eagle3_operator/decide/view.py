@@ -28,7 +28,7 @@ class Step:
 
 @dataclass
 class Actions:
-    """What they want done, collected."""
+    """What the parts of a decision want done, collected."""
 
     apply: list[Manifest] = field(default_factory=list)
     delete: list[Delete] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Actions:
 
 @dataclass(frozen=True)
 class View:
-    """What they look at: the object, its children, the settings and the time."""
+    """What the parts of a decision look at: the object, its children, the settings and the time."""
 
     obj: Eagle3Draft
     seen: Observation

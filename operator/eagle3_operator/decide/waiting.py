@@ -90,10 +90,17 @@ def held_up(pods: Iterable[Pod], now: datetime) -> Waiting | None:
     return Reason.UNSCHEDULABLE, no_node(pod)
 
 
+def time_left(pod: Pod, now: datetime) -> float | None:
+    """Seconds until a pod that has a node is told of as not started there, below 0 since; None of one that does not wait for that."""
+    if not pod.on_its_way or pod.placed_at is None:
+        return None
+    return BEFORE_THE_CONTAINER - (now - pod.placed_at).total_seconds()
+
+
 def _lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
     """A pod that has had its node for so long, and whose container was not started there: the kubelet says why in Events only."""
     for pod in pods:
-        if pod.on_its_way and pod.placed_at and (now - pod.placed_at).total_seconds() > BEFORE_THE_CONTAINER:
+        if pod.placed_at and (left := time_left(pod, now)) is not None and left < 0:
             said = (
                 f"pod {pod.name} has had node {pod.node} since {times.text(pod.placed_at)}, and was not started there"
             )

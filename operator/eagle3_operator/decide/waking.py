@@ -12,10 +12,10 @@ from eagle3_operator.decide.retention import awaited_claim
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.decide.view import View
+from eagle3_operator.decide.waiting import time_left
 from eagle3_operator.judge import counters
 from eagle3_operator.judge.windows import begins
 from eagle3_operator.manifests import names
-from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 
 #: How soon metrics that could not be read are asked for again, and a claim that is missing is looked for.
 RETRY_SECONDS = 30.0
@@ -34,9 +34,10 @@ def wake_after(
         moments.append(view.settings.surge_patience_seconds)  # nobody tells of pods that cannot be made
     pods = [pod for job in view.seen.jobs.values() if not job.finished for pod in job.pods]
     pods += [pod for deployment in view.seen.deployments.values() for pod in deployment.pods]
-    on_their_way = (pod.placed_at for pod in pods if pod.on_its_way)
-    late = [BEFORE_THE_CONTAINER - (view.now - placed).total_seconds() for placed in on_their_way if placed is not None]
-    moments += [left + 1.0 for left in late if left >= 0]  # of a pod that is not started nobody tells either
+    lefts = (time_left(pod, view.now) for pod in pods)
+    moments += [
+        left + 1.0 for left in lefts if left is not None and left >= 0
+    ]  # of a pod that is not started nobody tells either
     # A JobSet goes after all that it made, and nobody tells of it; nor of claims.
     moments += [_going(job.deleted_at, view) for job in view.seen.jobs.values() if job.terminating and not job.pods]
     if any((stage.reason, stage.message) == awaited_claim(view) for stage in chain.values()):
