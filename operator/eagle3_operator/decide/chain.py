@@ -27,7 +27,7 @@ _LAST_WORDS = 300
 _PROGRESS_SECONDS = 60.0
 
 #: Said of a Job whose progress is not known whole. In the same words each time, whichever pod it is.
-_UNREAD = "the log of one of its pods cannot be read, as the operator's log says: its progress is not known whole, nor whether it stalls"
+_UNREAD = "the log of one of its pods cannot be read, as the operator's log says: its progress is not known whole, nor whether that pod stalls"
 
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
@@ -344,7 +344,8 @@ def _stalled(link: Link, job: Job, progress: StageProgress | None, view: View) -
     if jobs.runs_target(spec, link.stage):
         timeouts[link.stage] = spec.extract.stall_timeout
     running = [pod.started_at for pod in job.pods if pod.started_at is not None and pod.phase == "Running"]
-    if link.stage not in timeouts or not running or job.progress_problem:
+    # Where a log is missing, those that came tell of themselves; none of them, of nothing
+    if link.stage not in timeouts or not running or (job.progress_problem and progress is None):
         return False
     silent = min(
         (view.now - max(running)).total_seconds(), times.age(progress.heard, view.now) if progress else math.inf

@@ -16,7 +16,7 @@ from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.decide.view import View
-from eagle3_operator.decide.waiting import Waiting, advised
+from eagle3_operator.decide.waiting import PLACE_SECONDS, Waiting, advised, overdue
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names
 
@@ -306,9 +306,30 @@ def stalled(at: Situation) -> Said:
         and (whole.reason, whole.message) == (health.reason, health.message)
     ):
         return Said("True", whole.reason, whole.message)
-    if whole.status == "False" and whole.reason in _FOR_A_PERSON:
+    if whole.status == "False" and (whole.reason in _FOR_A_PERSON or _waits_in_vain(at, whole)):
         return Said("True", whole.reason, whole.message)
     return Said("False", Reason.SETTLED if whole.status == "True" else whole.reason)
+
+
+#: What keeps a pod, and may go by itself; but not for ever.
+_OF_PODS = (
+    Reason.UNSCHEDULABLE,
+    Reason.POD_NOT_STARTED,
+    Reason.IMAGE_PULL,
+    Reason.INVALID_CONFIGURATION,
+    Reason.HELD_BY_SIDECAR,
+)
+
+
+def _waits_in_vain(at: Situation, whole: Said) -> bool:
+    """Whether the pod that all waits for, a Job's or the candidate's, has waited for too long. It is left: it may come yet."""
+    candidate, now = at.rollout.candidate if at.rollout else None, at.view.now
+    jobs = [job for job in at.view.seen.jobs.values() if not (job.finished or job.suspended)]
+    none_made = (now - (job.started_at or job.created_at) for job in jobs if not job.pods)
+    pods = [pod for job in jobs for pod in job.pods]
+    pods += candidate.deployment.pods if candidate is not None and candidate.deployment is not None else ()
+    late = any(overdue(pod, now) for pod in pods) or any(age.total_seconds() > PLACE_SECONDS for age in none_made)
+    return late and whole.reason in _OF_PODS
 
 
 def reconciling(at: Situation) -> Said:

@@ -26,6 +26,10 @@ _ADVICE = {
     "at all: placement.labels and placement.annotations can tell the mesh",
 }
 
+#: What a pod waits for comes within so long, or hardly any more without a person: the end of others' work, for a place; its start on
+#: the node, or its end there.
+PLACE_SECONDS, _NODE_SECONDS = 86_400.0, 7200.0
+
 #: What follows in the scheduler's words speaks of pods that would have to go for this one. It tells nothing about why this one has no place.
 _AFTERTHOUGHT = re.compile(r"[.,]? *(no new claims to deallocate,? *)?preemption:.*|(?<=\.) not found\.?$", re.DOTALL)
 
@@ -95,6 +99,19 @@ def time_left(pod: Pod, now: datetime) -> float | None:
     if not pod.on_its_way or pod.placed_at is None:
         return None
     return BEFORE_THE_CONTAINER - (now - pod.placed_at).total_seconds()
+
+
+def overdue(pod: Pod, now: datetime) -> bool:
+    """Whether a pod has waited for so long that a person should look: for a place, on its node to be started, or there to end."""
+    if pod.terminating:
+        return False
+    if pod.held_by is not None or pod.on_its_way:
+        since, allowed = pod.finished_at if pod.held_by is not None else pod.placed_at, _NODE_SECONDS
+    elif pod.unschedulable is not None and not pod.started:
+        since, allowed = pod.unschedulable_since or pod.created_at, PLACE_SECONDS
+    else:
+        return False
+    return since is not None and (now - since).total_seconds() > allowed
 
 
 def _lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:

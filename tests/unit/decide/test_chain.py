@@ -475,7 +475,10 @@ def test_a_pod_that_is_not_started_on_its_node_for_half_an_hour_is_told_of() -> 
     )
     assert "kubectl get events" in said
     told = world.status
-    assert world.later(7200).settle().status == told, "its words do not change with the time"
+    assert world.later(5000).settle().status == told, "its words do not change with the time"
+    assert world.later(500).settle().reason("Stalled") == ("True", Reason.POD_NOT_STARTED), "two hours are for a person"
+    assert world.told.phase == "Stalled", "which the alert of the chart goes by"
+    assert len(world.created) == 2, "it is left: it may come yet"
     world._put_job(replace(world.job("extract"), pods=(replace(pod, phase="Running", started_at=world.now),)))
     assert world.settle().reason() == ("False", Reason.EXTRACTING)
 
@@ -779,6 +782,54 @@ def test_a_log_that_cannot_be_read_is_no_stalled_job() -> None:
     assert world.jobs("extract") != []
     assert len(world.created) == 2
     assert "the log of one of its pods cannot be read" in world.condition("FeaturesReady").message
+
+
+def test_a_pod_without_a_place_for_a_day_stalls_its_object_and_goes_on_once_it_has_one() -> None:
+    """The GPUs may be others' for the night; one that asks for what no node has waits for ever, and nobody was told to look."""
+    world = World().settle().finish("inspect")
+    why = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    pod = Pod("kimi-extract-0", world.now, unschedulable=why, unschedulable_since=world.now)
+    world._put_job(replace(world.job("extract"), pods=(pod,)))
+    world.later(86_400).settle()
+    assert (world.reason("Stalled")[0], world.reason()) == ("False", ("False", Reason.UNSCHEDULABLE))
+    assert world.later(1).settle().reason("Stalled") == ("True", Reason.UNSCHEDULABLE)
+    assert (world.reason("Reconciling")[0], world.told.phase) == ("False", "Stalled")
+    world._put_job(replace(world.job("extract"), pods=(replace(pod, unschedulable=None, unschedulable_since=None),)))
+    assert (world.settle().reason("Stalled")[0], world.told.phase) == ("False", "Extracting")
+
+
+def test_a_job_of_which_no_pod_is_let_be_made_for_a_day_stalls_its_object() -> None:
+    world = World().settle().finish("inspect")
+    world._put_job(replace(world.job("extract"), pods=()))
+    assert world.later(86_400).settle().reason("Stalled")[0] == "False"
+    assert world.later(1).settle().reason("Stalled") == ("True", Reason.UNSCHEDULABLE)
+
+
+def test_an_image_that_does_not_come_for_two_hours_stalls_the_object() -> None:
+    world = World().settle()
+    pulling = Pod("p", world.now, node="gpu-1", placed_at=world.now, waiting_reason="ImagePullBackOff")
+    world._put_job(replace(world.job("inspect"), pods=(pulling,)))
+    assert world.later(7200).settle().reason("Stalled")[0] == "False"
+    assert world.later(1).settle().reason("Stalled") == ("True", Reason.IMAGE_PULL)
+
+
+def test_a_first_server_that_finds_no_node_for_a_day_stalls_the_object() -> None:
+    world = trained(World(room=0))
+    assert world.later(86_000).settle().reason("Stalled")[0] == "False"
+    assert world.later(1000).settle().reason("Stalled") == ("True", Reason.UNSCHEDULABLE)
+
+
+def test_a_job_stalls_by_the_logs_that_come_though_one_is_missing() -> None:
+    """A node whose kubelet does not answer hid for days that all others had stopped."""
+    world = World().settle().finish("inspect")
+    job = world.job("extract")
+    pods = tuple(Pod(name, world.now, "Running", started_at=world.now) for name in ("p", "q"))
+    said = Progress(done=0.5, message="", time=world.now.timestamp())
+    world._put_job(replace(job, pods=pods, progress=said, progress_problem="the kubelet does not answer"))
+    world.settle().later(1799).settle()
+    assert world.created.count(job.name) == 1
+    world.later(2).settle()
+    assert world.created.count(job.name) == 2
 
 
 def test_a_claim_that_is_bound_with_another_size_is_not_inspected_again() -> None:
