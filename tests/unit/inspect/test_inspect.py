@@ -118,6 +118,7 @@ class World:
                 "target": str(self.target),
                 "data": DataConfig(conversations=str(self.data), max_length=64, holdout=0.1),
                 "sglang_version": "0.5.21",
+                "context_length": 64,
                 **changes,
             }
         )
@@ -212,7 +213,7 @@ def test_a_configuration_tells_the_size_of_its_target_or_nothing_of_it(
 
 
 def test_the_facts_of_a_target_and_its_data(world: World) -> None:
-    facts = world.inspect()
+    facts = world.inspect(context_length=None)
     assert (facts.architecture, facts.num_layers, facts.hidden_size) == ("LlamaForCausalLM", 32, 64)
     assert (facts.vocabulary_size, facts.target_dtype, facts.context_length) == (1000, "bfloat16", 4096)
     assert facts.weight_bytes == (world.target / "model.safetensors").stat().st_size
@@ -225,14 +226,22 @@ def test_the_facts_of_a_target_and_its_data(world: World) -> None:
     assert facts.bytes_per_token == 4 * 64 * 2 + 13
     assert facts.feature_bytes == 100 * 64 * (4 * 64 * 2 + 13)
     assert facts.checkpoint_digest is None
-    assert facts.warnings == []
+
+
+def test_a_server_that_takes_longer_conversations_than_its_draft_is_trained_on_is_warned_of(world: World) -> None:
+    """A draft that is brought along is warned of; the own one went on to the target's 131,072 positions without a word."""
+    (said,) = world.inspect(context_length=None).warnings
+    assert said.startswith("servers take 4,096 tokens of a conversation, and the draft is trained on the first 64 ")
+    assert world.inspect(context_length=64).warnings == []
+    assert world.inspect(context_length=4096, checkpoint=str(world.checkpoint)).warnings == [], "nothing is trained"
+    assert world.inspect(context_length=4096, init_from=str(world.checkpoint)).warnings == [said]
 
 
 def test_the_facts_fit_a_termination_message(world: World) -> None:
     world.configure({**LLAMA, "auto_map": {}})
     (world.target / "tokenizer.json").rename(world.target / "tokenizer.model")
     facts = world.inspect(context_length=8192)
-    assert len(facts.warnings) == 3
+    assert len(facts.warnings) == 4
     Report(stage=StageName.INSPECT, key="k" * 64, ok=True, result=facts.to_json()).dump()
 
 
@@ -397,7 +406,7 @@ def test_latent_attention_is_for_targets_that_have_it(world: World) -> None:
 
 def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
     world.configure({name: value for name, value in LLAMA.items() if name != "max_position_embeddings"})
-    world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "serve.contextLength")
+    world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "serve.contextLength", context_length=None)
     assert world.inspect(context_length=512).context_length == 512
 
 
@@ -575,7 +584,8 @@ def test_a_checkpoint_that_would_serve_at_accept_length_one_is_refused(
     world: World, config: Mapping[str, Any], tensors: Mapping[str, Any], reason: Reason
 ) -> None:
     world.draft({**DRAFT, **config}, **tensors)
-    world.refused(ExitCode.REFUSED, reason, "draft.checkpoint", checkpoint=str(world.checkpoint), data=None)
+    adopting = {"checkpoint": str(world.checkpoint), "data": None, "context_length": None}
+    world.refused(ExitCode.REFUSED, reason, "draft.checkpoint", **adopting)
 
 
 def test_an_adopted_draft_brings_its_own_layers(world: World) -> None:
@@ -595,7 +605,7 @@ def test_an_adopted_draft_brings_its_own_layers(world: World) -> None:
 def test_what_conversion_mends_is_adopted_with_a_warning_where_there_is_a_doubt(world: World) -> None:
     doubtful = {"tie_word_embeddings": True, "max_position_embeddings": 512, "eagle_config": None}
     world.draft({**DRAFT, **doubtful, "architectures": ["Eagle3LlamaForCausalLM"]})
-    facts = world.inspect(checkpoint=str(world.checkpoint), data=None)
+    facts = world.inspect(checkpoint=str(world.checkpoint), data=None, context_length=4096)
     assert facts.auxiliary_layers == [1, 15, 28]
     assert ["becomes the served context 4096" in warning for warning in facts.warnings] == [False, True]
     assert "does not say which layers" in facts.warnings[0]

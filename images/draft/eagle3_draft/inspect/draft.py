@@ -26,7 +26,7 @@ class DraftFacts:
         attention: its kind.
         checkpoint_digest: of a draft that is adopted.
         init_digest: of a draft from whose weights the training begins.
-        warnings: of a draft that the object brings along.
+        warnings: of a draft that the object brings along, or of how far one that is trained will have seen.
     """
 
     layers: list[int]
@@ -56,7 +56,8 @@ def read_draft(config: InspectConfig, target: TargetFacts, version: Version, con
     layers = _required(config.auxiliary_layers or default_layers(target.num_layers), target)
     attention = _attention(config, target)
     vocabulary_size = _vocabulary(config, target)
-    return DraftFacts(layers, target.capture_ids(layers, version), vocabulary_size, attention)
+    warnings = _beyond_training(config, context_length)
+    return DraftFacts(layers, target.capture_ids(layers, version), vocabulary_size, attention, warnings=warnings)
 
 
 def _brought(
@@ -78,8 +79,20 @@ def _brought(
         "Latent" if form.latent is not None else "Heads",
         checkpoint_digest=digest if config.checkpoint is not None else None,
         init_digest=digest if config.init_from is not None else None,
-        warnings=report.warnings(findings),
+        warnings=[*report.warnings(findings), *_beyond_training(config, context_length)],
     )
+
+
+def _beyond_training(config: InspectConfig, context_length: int) -> list[str]:
+    """That servers take longer conversations than a draft is trained on here."""
+    if config.checkpoint is not None or config.data is None or config.data.max_length >= context_length:
+        return []
+    said = (
+        f"servers take {context_length:,} tokens of a conversation, and the draft is trained on the first {config.data.max_length:,} "
+        "(data.maxLength): beyond what it was trained on, a draft is accepted less. Raise data.maxLength to what your requests have, "
+        "or set serve.contextLength"
+    )
+    return [said]
 
 
 def _required(layers: Sequence[int] | None, target: TargetFacts) -> list[int]:
