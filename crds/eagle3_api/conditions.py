@@ -52,6 +52,7 @@ class Reason(Word):
     QUEUED = "Queued"
     POD_NOT_STARTED = "PodNotStarted"
     HELD_BY_SIDECAR = "HeldBySidecar"
+    SERVER_EDITED = "ServerEdited"
     REFUSED = "Refused"
 
     # Good
@@ -168,6 +169,7 @@ class EventReason(StrEnum):
     MAKING_ROOM = "MakingRoom"
     ROOM_ENDED = "RoomEnded"
     SCALE_OVERRULED = "ScaleOverruled"
+    SERVER_EDITED = "ServerEdited"
     RETRY_UNKNOWN = "RetryUnknown"
 
     # Of what stands in the way

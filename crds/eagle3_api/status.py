@@ -160,6 +160,10 @@ class RevisionStatus(Model):
         False,
         description="It was left because it served and had no ready pod any more: it is not tried again by itself.",
     )
+    replicas: int | None = Field(None, description="Pods that it is to have, as of the last look.")
+    mended_at: str | None = Field(
+        None, description="When its Deployment's pod template was last put back, which somebody else had changed."
+    )
     displaces: bool = Field(
         False, description="Its pods found no GPU beside the serving revision: it starts in the place of that one."
     )

@@ -1,6 +1,6 @@
 """What one reconcile does, as plain values: ``decide`` makes them, ``cluster.act`` carries them out.
 
-The order is fixed: deletions, applications, scalings, suspensions, owners, Jobs, the budget of disruptions, then one status write,
+The order is fixed: deletions, applications, mendings, scalings, suspensions, owners, Jobs, the budget of disruptions, then one status write,
 then Events. Everything is idempotent, so a reconcile that dies anywhere is simply run again.
 """
 
@@ -19,6 +19,19 @@ class Delete:
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True)
+class Mend:
+    """Put back the pod template of a revision's Deployment, which somebody else has changed."""
+
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        """Of the Deployment."""
+        name: str = self.manifest["metadata"]["name"]
+        return name
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,7 @@ class Decision:
     status: Eagle3DraftStatus
     delete: tuple[Delete, ...] = ()
     apply: tuple[Manifest, ...] = ()
+    mend: tuple[Mend, ...] = ()
     scale: tuple[Scale, ...] = ()
     suspend: tuple[Suspend, ...] = ()
     own: tuple[Own, ...] = ()

@@ -122,6 +122,9 @@ class Deployment:
     replicas: int
     #: Who has last said how many, if that is known.
     scaled_by: str | None = None
+    #: Who else has written into its pod template since it was made, and what: the paths of these fields.
+    edited_by: str | None = None
+    edited: tuple[str, ...] = ()
     ready_replicas: int = 0
     #: Pods that still exist, ready or not, terminating or not.
     pods: tuple[Pod, ...] = ()

@@ -269,3 +269,54 @@ def test_an_autoscaler_of_a_revision_is_overruled_and_told_of_at_each_try(site: 
     site.cluster.request("DELETE", f"/apis/autoscaling/v2/namespaces/{site.namespace}/horizontalpodautoscalers/kimi-r1")
     site.until("one pod again", lambda: site.get("deployments", "kimi-r1")["spec"]["replicas"] == 1)
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+
+
+def test_who_scales_a_revision_that_does_not_serve_is_overruled_and_told_of(site: Site) -> None:
+    site.create("kimi", SERVING)
+    site.until_ready("kimi")
+    site.until("r0 to retire", lambda: site.object("kimi")["status"]["revisions"][0]["replicas"] == 0)
+    site.cluster.kubectl("scale", "deployment", "kimi-r0", "--replicas=2", "-n", site.namespace)
+
+    def told() -> str | None:
+        return next((one["message"] for one in site.events("kimi") if one["reason"] == "ScaleOverruled"), None)
+
+    said = site.until("the event", told)
+    assert "has scaled Deployment kimi-r0 to 2; it is 0 again, as r0 does not serve" in said
+    assert site.get("deployments", "kimi-r0")["spec"]["replicas"] == 0
+
+
+def test_a_server_that_somebody_edits_is_put_back_whole_and_told_of_and_one_that_is_restarted_is_left(
+    site: Site,
+) -> None:
+    """An image, a flag or a variable that nobody has measured served on, under the verdict of what was proven."""
+    site.create("kimi", SERVING)
+    site.until_ready("kimi")
+    made, ours = site.get("deployments", "kimi-r1"), ("-n", site.namespace)
+    site.cluster.kubectl("set", "image", "deployment/kimi-r1", "server=sglang.example/sglang:v0.5.22", *ours)
+
+    def told(times: int) -> list[Json]:
+        events = [one for one in site.events("kimi") if one["reason"] == "ServerEdited"]
+        return events if sum(one["count"] for one in events) == times else []
+
+    (event,) = site.until("the edit to be told", lambda: told(1))
+    said = "kubectl-set has changed Deployment kimi-r1 (spec.containers[server].image): what runs is not what was proven. It is put back"
+    assert (event["type"], event["message"][: len(said)]) == ("Warning", said)
+    assert site.get("deployments", "kimi-r1")["spec"] == made["spec"]
+    assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+
+    site.cluster.kubectl("rollout", "restart", "deployment/kimi-r1", *ours)
+    restarted = site.get("deployments", "kimi-r1")
+    assert restarted["spec"] != made["spec"]
+    site.until(
+        "its pod anew", lambda: len([pod for pod in site.all("pods") if "deletionTimestamp" not in pod["metadata"]])
+    )
+    assert site.until_ready("kimi")["status"]["servingRevision"] == 1
+
+    site.cluster.kubectl("set", "env", "deployment/kimi-r1", "SGLANG_DEBUG=1", *ours)
+    said = site.until_says("kimi", "ServerAvailable", "ServerEdited")["message"]
+    assert "spec.containers[server].env" in said
+    assert "is not again within the hour" in said
+    again = site.get("deployments", "kimi-r1")["spec"]["template"]["metadata"]["annotations"]
+    assert again["kubectl.kubernetes.io/restartedAt"], "a restart is nobody's edit"
+    site.cluster.kubectl("set", "env", "deployment/kimi-r1", "SGLANG_DEBUG-", *ours)
+    assert site.until_ready("kimi")["status"]["servingRevision"] == 1

@@ -1,6 +1,6 @@
 """A ``Decision`` carried out, and never on what is not ours.
 
-Deletions, applications, scalings, suspensions and owners, then Jobs, and the budget of disruptions last, which nothing else
+Deletions, applications, mendings, scalings, suspensions and owners, then Jobs, and the budget of disruptions last, which nothing else
 waits for.
 
 Ours is what names our object as its controller, by UID; a claim that must outlive the object names nobody and is known by
@@ -95,9 +95,12 @@ def _deeds(client: Client, decision: Decision, namespace: str, owner: str, seen:
     for manifest in decision.apply:
         if manifest["kind"] not in _CREATED | {_BUDGET}:
             yield _deed("applied", manifest, partial(_apply, client, manifest, owner, seen))
-    for scale in decision.scale:
-        scaling = partial(client.scale, namespace, scale.name, scale.replicas)
-        yield touching("scaled", "Deployment", scale.name, scaling)
+    servers = [("mended", one.name, partial(client.mend, one.manifest)) for one in decision.mend]
+    servers += [
+        ("scaled", one.name, partial(client.scale, namespace, one.name, one.replicas)) for one in decision.scale
+    ]
+    for verb, name, do in servers:
+        yield touching(verb, "Deployment", name, do)
     for one in decision.suspend:
         verb = "suspended" if one.suspend else "resumed"
         yield touching(verb, one.kind, one.name, partial(client.suspend, one.kind, namespace, one.name, one.suspend))

@@ -253,6 +253,14 @@ class Client:
         """Set a Deployment's replicas through its scale subresource."""
         self.merge("Deployment", namespace, deployment, {"spec": {"replicas": replicas}}, subresource="scale")
 
+    def mend(self, manifest: Json) -> None:
+        """Make the pod template of a Deployment what the manifest says and nothing else, as the owner of all its fields."""
+        metadata = manifest["metadata"]
+        path = _path("Deployment", metadata["namespace"], metadata["name"])
+        replaced = [{"op": "replace", "path": "/spec/template", "value": manifest["spec"]["template"]}]
+        self._json(_Request("PATCH", path, _MANAGED, replaced, content="application/json-patch+json"))
+        self.apply(manifest)  # also of what somebody else had changed and changed back
+
     def suspend(self, kind: str, namespace: str, name: str, suspend: bool) -> None:
         """Suspend or resume a Job or a JobSet."""
         self.merge(kind, namespace, name, {"spec": {"suspend": suspend}})
@@ -311,7 +319,7 @@ class _Request:
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
-    body: Json | None = None
+    body: Json | list[Json] | None = None
     content: str = "application/json"
     accept: str = "application/json"
     timeout: tuple[float, float] = TIMEOUT

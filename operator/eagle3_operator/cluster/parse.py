@@ -21,6 +21,10 @@ Json = Mapping[str, Any]
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
+#: By this ``kubectl rollout restart`` has pods made anew, which changes nothing of what they run.
+_RESTARTED = "metadata.annotations.kubectl.kubernetes.io/restartedAt"
+
+
 def controller_uid(metadata: Json) -> str | None:
     """UID of the object that controls this one."""
     found: str | None = _controller(metadata).get("uid")
@@ -250,6 +254,35 @@ def _wrote(metadata: Json, field: str) -> str | None:
     return latest.get("manager") if latest is not None else None
 
 
+def _edits(metadata: Json) -> dict[str, set[str]]:
+    """Who else than the operator has written what of a Deployment's pod template, the last one first.
+
+    What an admission adds to a request is written by whoever made that. What both have written is as the operator has it.
+    """
+    written: dict[str, set[str]] = {}
+    entries = metadata.get("managedFields") or ()
+    for entry in sorted(entries, key=lambda entry: entry.get("time", ""), reverse=True):
+        template = ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {}
+        written.setdefault(entry["manager"], set()).update(_leaves(template))
+    ours = written.pop(names.FIELD_MANAGER, set()) | {_RESTARTED}
+    return {who: paths - ours for who, paths in written.items() if paths - ours}
+
+
+def _leaves(fields: Json, path: str = "") -> Iterable[str]:
+    """The fields of a ``fieldsV1``, such as ``spec.containers[server].image``."""
+    for key, value in fields.items():
+        kind, _, name = key.partition(":")
+        if key == ".":  # that a list or a map is there at all
+            continue
+        if kind == "k":
+            name = f"[{'/'.join(map(str, json.loads(name).values()))}]"
+        elif kind == "v":
+            name = f"[{name}]"
+        elif path:
+            name = f".{name}"
+        yield from _leaves(value, path + name) if value.keys() - {"."} else (path + name,)
+
+
 def _report(pods: Iterable[Pod]) -> Report | None:
     """The newest report that the pods left behind; one of the whole Job before one of a pod's share.
 
@@ -303,7 +336,7 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
     number = revision_number(metadata.get("labels"))
     if number is None:
         return None
-    annotations = metadata.get("annotations") or {}
+    annotations, edits = metadata.get("annotations") or {}, _edits(metadata)
     conditions = _conditions(status)
     failure = conditions.get("ReplicaFailure", {})
     refused = failure.get("status") == "True"
@@ -315,6 +348,8 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
         created_at=times.parse(metadata["creationTimestamp"]),
         replicas=deployment["spec"].get("replicas", 1),
         scaled_by=_wrote(metadata, "replicas"),
+        edited_by=next(iter(edits), None),
+        edited=tuple(sorted(path for paths in edits.values() for path in paths)),
         # What the Deployment counts may be from before one of them began to end
         ready_replicas=min(status.get("readyReplicas", 0), sum(pod.ready and not pod.terminating for pod in made)),
         pods=made,

@@ -68,6 +68,21 @@ def enough(former: Revision | None, count: int) -> int:
     return max(1, min(count, former.ready if former is not None else 0))
 
 
+def made(revision: Revision, count: int, view: View, facts: Facts) -> Manifest:
+    """The Deployment of a revision that can be made."""
+    return servers.deployment(
+        view.obj,
+        view.settings,
+        facts,
+        number=revision.number,
+        key=revision.status.key,
+        replicas=count,
+        draft=revision.status.artifact,
+        record=record(revision.status),
+        one_node=view.seen.one_node_claims,
+    )
+
+
 def bring(revision: Revision, count: int, view: View, facts: Facts) -> tuple[list[Manifest], list[Scale]]:
     """What gives a revision so many pods: its Deployment and Service where they are missing, or a scaling.
 
@@ -75,18 +90,7 @@ def bring(revision: Revision, count: int, view: View, facts: Facts) -> tuple[lis
     """
     name, number, deployment = view.obj.metadata.name, revision.number, revision.deployment
     if deployment is None:
-        made = servers.deployment(
-            view.obj,
-            view.settings,
-            facts,
-            number=number,
-            key=revision.status.key,
-            replicas=count,
-            draft=revision.status.artifact,
-            record=record(revision.status),
-            one_node=view.seen.one_node_claims,
-        )
-        return [made, servers.service(view.obj, number=number)], []
+        return [made(revision, count, view, facts), servers.service(view.obj, number=number)], []
     missing = names.revision_name(name, number) not in view.seen.services
     services = [servers.service(view.obj, number=number)] if missing else []
     return services, [Scale(deployment.name, count)] if deployment.replicas != count else []

@@ -194,6 +194,8 @@ def server_available(at: Situation) -> Said | None:
     if at.rollout is not None and at.rollout.room_for is not None:
         text = f"{at.serving.name} has no pods while the next draft is trained (serve.whileTraining: ScaleToZero)"
         return Said("False", Reason.MAKING_ROOM, text)
+    if at.rollout is not None and at.rollout.edited:
+        return Said("False", Reason.SERVER_EDITED, at.rollout.edited)
     text = f"{at.serving.name}: {ready} of {wanted} pods ready"
     if ready >= wanted:
         return Said("True", Reason.AVAILABLE, text)

@@ -19,7 +19,7 @@ from eagle3_api.jobs import (
     TrainResult,
 )
 from eagle3_api.rates import Size, extraction_seconds
-from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec, Metadata
+from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
 from eagle3_operator.decide import commands, times
 from eagle3_operator.decision import Event, Scale
@@ -53,41 +53,38 @@ def overruled(
     deployments: Iterable[Deployment],
     before: Eagle3DraftStatus,
     after: Eagle3DraftStatus,
-    obj: Eagle3Draft,
+    metadata: Metadata,
 ) -> list[Event]:
-    """That somebody else has said how many pods what serves has, where that is taken back.
+    """That somebody else has said how many pods a revision has, where that is taken back.
 
-    Nothing where the object itself wants another number than at the former look, which whoever wrote that one may have agreed
-    with: it was edited, it serves another revision, or its servers go or come back for a training.
+    Nothing where it is to have another number than at the former look, which whoever wrote that one may have agreed with.
 
     Args:
         scaled: what is done now.
         deployments: as they are.
         before, after: the statuses.
-        obj: the object.
+        metadata: of the object.
     """
-    wished = before.observed_generation, before.serving_revision, before.room_for
-    if obj.spec.serve is None or wished != (obj.metadata.generation, after.serving_revision, after.room_for):
-        return []
-    wanted = obj.spec.serve.replicas
-    restored = {one.name for one in scaled if one.replicas == wanted}
+    wished = {revision.number: revision.replicas for revision in before.revisions}
+    numbers = {one.name: one.replicas for one in scaled}
     return [
-        Event("Warning", EventReason.SCALE_OVERRULED, _overruling(deployment, wanted, obj.metadata))
+        Event("Warning", EventReason.SCALE_OVERRULED, _overruling(deployment, wanted, after, metadata))
         for deployment in deployments
-        if deployment.revision == after.serving_revision
-        and deployment.name in restored
-        and deployment.scaled_by not in (None, names.FIELD_MANAGER)
+        if (wanted := numbers.get(deployment.name)) is not None
+        and wanted == wished.get(deployment.revision)
+        and deployment.scaled_by != names.FIELD_MANAGER  # of what had no pods the API server keeps no name
     ]
 
 
-def _overruling(deployment: Deployment, wanted: int, metadata: Metadata) -> str:
-    who = deployment.scaled_by or ""
+def _overruling(deployment: Deployment, wanted: int, after: Eagle3DraftStatus, metadata: Metadata) -> str:
+    who = deployment.scaled_by or "somebody"
     called = f"{who} (a HorizontalPodAutoscaler)" if who == _CONTROLLERS else who
-    return (
-        f"{called} has scaled Deployment {deployment.name} to {deployment.replicas}; it is {wanted} again, as this object says. "
-        f"Scale that: {commands.scale(metadata, deployment.replicas)}, or an autoscaler whose scaleTargetRef is Eagle3Draft "
-        f"{metadata.name}"
-    )
+    what = f"{called} has scaled Deployment {deployment.name} to {deployment.replicas}"
+    scalable = f"an autoscaler whose scaleTargetRef is Eagle3Draft {metadata.name}"
+    if deployment.revision != after.serving_revision:
+        return f"{what}; it is {wanted} again, as r{deployment.revision} does not serve. Scale the object, or have {scalable}"
+    command = commands.scale(metadata, deployment.replicas)
+    return f"{what}; it is {wanted} again, as this object says. Scale that: {command}, or {scalable}"
 
 
 def _refusals(before: Eagle3DraftStatus, refused: Iterable[str]) -> list[Event]:

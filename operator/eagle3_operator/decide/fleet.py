@@ -77,13 +77,15 @@ class Fleet:
         return max(matching, key=lambda r: r.number, default=None)
 
     def can_run(self, revision: Revision) -> bool:
-        """It has its Deployment, or today's spec makes the very one that it had, as its key says.
+        """It has its Deployment, or that can be made again.
 
         A Deployment that is gone and was made from another spec cannot be made again: what came up in its name would not be
         what was proven.
         """
-        if revision.deployment is not None:
-            return True
+        return revision.deployment is not None or self.can_be_made(revision)
+
+    def can_be_made(self, revision: Revision) -> bool:
+        """Today's spec makes the very Deployment that it had, as its key says."""
         return revision.status.key == revision_key(self.spec, self.facts, revision.status.draft)
 
     def disproven(self, revision: Revision) -> bool:

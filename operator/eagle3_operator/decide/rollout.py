@@ -14,11 +14,11 @@ Answered anew at every reconcile from what is known, in the steps of ``_STEPS``:
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from eagle3_api.conditions import Reason
+from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.decide import asking, capacity, place, retirement, starts, times
+from eagle3_operator.decide import asking, capacity, edits, place, retirement, starts, times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
 from eagle3_operator.decide.fleet import Fleet
@@ -28,7 +28,7 @@ from eagle3_operator.decide.room import Room
 from eagle3_operator.decide.trying import choose, driven, started
 from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decide.watching import heard
-from eagle3_operator.decision import Delete, Event, Scale
+from eagle3_operator.decision import Delete, Event, Mend, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
 
@@ -54,6 +54,8 @@ class Outcome:
     approved: str | None
     events: list[Event]
     requeue_after: float | None
+    #: That what serves is not what was proven, because somebody has edited its servers.
+    edited: str
 
 
 @dataclass
@@ -78,7 +80,10 @@ class Rollout:
     reason: Reason | None = None
     message: str = ""
     events: list[Event] = field(default_factory=list)
+    mend: list[Mend] = field(default_factory=list)
     scale: list[Scale] = field(default_factory=list)
+    #: What is said of an edit of what serves.
+    edited: str = ""
     wake: list[float] = field(default_factory=list)
     #: When the watch last moved the Service back.
     rolled_back: str | None = None
@@ -130,6 +135,7 @@ class Rollout:
             approved=self.approved,
             events=self.events,
             requeue_after=min(self.wake, default=None),
+            edited=self.edited,
         )
 
     def _change(self, number: int, **changes: object) -> Revision:
@@ -223,6 +229,7 @@ class Rollout:
             revision = self.fleet[number]
             if self._refused(revision):
                 continue
+            self._change(number, replicas=count)
             gone = revision.deployment is None
             if gone and number in self.view.seen.deployments:  # its name is free again once it has ended
                 self.wake.append(self.view.settings.poll_seconds)
@@ -236,6 +243,30 @@ class Rollout:
             apply, scale = capacity.bring(self.fleet[number], count, self.view, self.facts)
             self.actions.apply += apply
             self.scale += scale
+
+    def mend_servers(self) -> None:
+        """Take back what others have changed of the servers, or tell why not."""
+        told = {condition.message for condition in self.before.conditions if condition.type == Type.SERVER_AVAILABLE}
+        for number, revision in self.fleet.revisions.items():
+            deployment = revision.deployment
+            if deployment is None or deployment.edited_by is None or not deployment.owned or self._refused(revision):
+                continue
+            serves = number == self.fleet.serving
+            can_be_made, mended_at = self.fleet.can_be_made(revision), revision.status.mended_at
+            verdict = edits.judged(deployment, mended_at, serves=serves, can_be_made=can_be_made, view=self.view)
+            if verdict.mends:
+                manifest = capacity.made(revision, deployment.replicas, self.view, self.facts)
+                self.mend.append(Mend(manifest))
+                self._change(number, mended_at=times.text(self.view.now))
+            elif verdict.deletes:
+                self.actions.delete.append(Delete("Deployment", deployment.name))
+                self.scale = [scale for scale in self.scale if scale.name != deployment.name]
+            if verdict.again is not None:
+                self.wake.append(verdict.again)
+            if serves:
+                self.edited = verdict.message
+            if verdict.mends or verdict.deletes or (serves and verdict.message not in told):
+                self.events.append(Event("Warning", EventReason.SERVER_EDITED, verdict.message))
 
     def promote(self) -> None:
         """Move the public Service, one patch, once the goal has enough ready pods."""
@@ -277,6 +308,7 @@ class Rollout:
             if number in self.view.seen.deployments:
                 self.actions.delete.append(Delete("Deployment", name))
                 self.scale = [scale for scale in self.scale if scale.name != name]
+                self.mend = [mend for mend in self.mend if mend.name != name]
             if name in self.view.seen.services:
                 self.actions.delete.append(Delete("Service", name))
         self.fleet = self.fleet.without(over)
@@ -429,6 +461,7 @@ _STEPS: tuple[Callable[[Rollout], None], ...] = (
     Rollout.choose_goal,
     Rollout.ask,
     Rollout.bring_pods,
+    Rollout.mend_servers,
     Rollout.promote,
     Rollout.guard,
     Rollout.retire,

@@ -52,19 +52,20 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
     if obj.spec.suspend:
         halt(view, actions)
     wanted = _wanted(obj, chain, facts) if not_allowed is None else None
-    outcome, scale = None, []
+    outcome, mend, scale = None, [], []
     if obj.spec.serve is not None and facts is not None:
         rollout = Rollout(view, facts, wanted, known, actions, room, inspecting=_inspecting(obj.spec, chain))
-        outcome, scale = rollout.run(), rollout.scale
+        outcome, mend, scale = rollout.run(), rollout.mend, rollout.scale
     at = Situation(view, chain, obstacle, wanted, outcome)
     status = _status(known, facts, attempts.known, at)
     told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
     told += [*retried.told, *(outcome.events if outcome else ())]
-    told += events.overruled(scale, seen.deployments.values(), before, status, obj)
+    told += events.overruled(scale, seen.deployments.values(), before, status, obj.metadata)
     return Decision(
         status=status,
         delete=tuple(actions.delete),
         apply=tuple(actions.apply),
+        mend=tuple(mend),
         scale=tuple(scale),
         suspend=tuple(actions.suspend),
         own=tuple(actions.own),

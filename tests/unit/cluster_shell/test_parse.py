@@ -409,6 +409,36 @@ def test_who_has_scaled_a_deployment_last_is_known() -> None:
     assert made.scaled_by == "kube-controller-manager"
 
 
+def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -> None:
+    """A rollout that kubectl restarts changes nothing of it; what was set as it was is no edit."""
+    edited = deployment(names.labels("kimi", revision=3))
+
+    def wrote(who: str, time: str, template: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {"manager": who, "time": time, "fieldsV1": {"f:spec": {"f:template": template}}, **more}
+
+    def server(**fields: Any) -> dict[str, Any]:
+        return {"f:spec": {"f:containers": {'k:{"name":"server"}': {".": {}, **fields}}}}
+
+    restarted: dict[str, Any] = {"f:metadata": {"f:annotations": {".": {}, "f:kubectl.kubernetes.io/restartedAt": {}}}}
+    environment: dict[str, Any] = {"f:env": {".": {}, 'k:{"name":"DEBUG"}': {".": {}, "f:name": {}, "f:value": {}}}}
+    ours = wrote("eagle3-operator", BORN, server(**{"f:image": {}}))
+    harmless = [ours, wrote("kubectl-rollout", LATER, restarted), wrote("argocd", LATER, server(**{"f:image": {}}))]
+    edited["metadata"]["managedFields"] = harmless
+    made = deployment_from(edited, [], owner=UID)
+    assert made is not None
+    assert (made.edited_by, made.edited) == (None, ())
+    edited["metadata"]["managedFields"] = [
+        *harmless,
+        wrote("kubectl-edit", LAST, server(**{"f:command": {}, **environment})),
+        {"manager": "kube-controller-manager", "subresource": "status", "time": LAST, "fieldsV1": {"f:status": {}}},
+    ]
+    made = deployment_from(edited, [], owner=UID)
+    assert made is not None
+    assert made.edited_by == "kubectl-edit"
+    container = "spec.containers[server]"
+    assert made.edited == (f"{container}.command", f"{container}.env[DEBUG].name", f"{container}.env[DEBUG].value")
+
+
 def test_a_pod_that_is_about_to_end_is_no_ready_one_of_its_deployment() -> None:
     labels = names.labels("kimi", revision=3)
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

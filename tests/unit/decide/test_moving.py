@@ -533,6 +533,67 @@ def test_who_scales_what_serves_is_overruled_and_told_what_to_scale_instead(who:
     assert world.status == before
 
 
+def test_who_scales_a_revision_that_does_not_serve_is_told_of_too() -> None:
+    """Of an autoscaler of r0 nobody heard: its pods came and went, on GPUs of others."""
+    world = serving_draft(World(room=9)).later(700).settle()
+    world._put(replace(world.seen.deployments[0], replicas=2, scaled_by=None))
+    (event,) = world.step().events
+    assert (event.type, event.reason, world.replicas[0]) == ("Warning", "ScaleOverruled", 0)
+    assert (
+        "somebody has scaled Deployment kimi-r0 to 2; it is 0 again, as r0 does not serve. Scale the object"
+        in event.message
+    )
+
+
+def edited(world: World, number: int) -> World:
+    deployment = world.seen.deployments[number]
+    world._put(replace(deployment, edited_by="kubectl-edit", edited=("spec.containers[server].command",)))
+    return world
+
+
+def test_a_server_that_somebody_edits_is_put_back_and_told_of() -> None:
+    """It served on with flags that nobody had measured, and its verdict spoke of others."""
+    world = edited(serving_draft().later(700).settle(), 1)
+    (event,) = world.step().events
+    assert (event.type, event.reason, world.mended) == ("Warning", "ServerEdited", ["kimi-r1"])
+    said = "kubectl-edit has changed Deployment kimi-r1 (spec.containers[server].command): what runs is not what was proven"
+    assert event.message.startswith(f"{said}. It is put back")
+    assert world.reason() == world.reason("ServerAvailable") == ("False", Reason.SERVER_EDITED)
+    assert world.settle().ready(1).reason() == ("True", Reason.SERVING)
+    assert world.mended == ["kimi-r1"]
+
+
+def test_what_is_edited_again_and_again_restarts_its_pods_once_an_hour() -> None:
+    world = edited(serving_draft().later(700).settle(), 1).settle().ready(1)
+    edited(world.later(60), 1)
+    (event,) = world.step().events
+    assert "It was put back at 2026" in event.message
+    assert world.settle().reason() == ("False", Reason.SERVER_EDITED)
+    assert world.last is not None
+    assert world.last.requeue_after is not None
+    assert (world.last.events, world.last.requeue_after <= 3541) == ((), True)
+    assert world.mended == ["kimi-r1"]
+    world.later(3541).settle()
+    assert world.mended == ["kimi-r1", "kimi-r1"]
+
+
+def test_an_edited_server_that_the_object_does_not_say_how_to_make_serves_on_and_another_goes() -> None:
+    world = serving_draft().later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 4}}).settle()
+    edited(edited(world, 1), 0).settle()
+    assert (world.mended, world.serving) == (["kimi-r0"], 1)
+    said = world.condition("ServerAvailable")
+    assert (said.status, said.reason) == ("False", Reason.SERVER_EDITED)
+    assert "It serves on so" in said.message
+    assert "kubectl delete deployment kimi-r1 -n llm" in said.message
+    assert [event.reason for event in world.events].count(EventReason.SERVER_EDITED) == 2
+
+    world = serving_draft().later(700).settle()
+    world.edit(serve={"arguments": ["--log-level", "debug"]}).settle()
+    edited(world, 0).settle()
+    assert (0 in world.seen.deployments, world.mended) == (False, [])
+
+
 @pytest.mark.parametrize(
     ("number", "change"),
     [

@@ -52,6 +52,8 @@ class World:
     served: list[int] = field(default_factory=list)
     #: Names of Jobs that were created, in order.
     created: list[str] = field(default_factory=list)
+    #: Names of Deployments whose templates were put back, in order.
+    mended: list[str] = field(default_factory=list)
     #: Names of Jobs that completed, in order.
     completed: list[str] = field(default_factory=list)
     #: How often the serving revision was scaled to nothing.
@@ -138,6 +140,12 @@ class World:
         for manifest in applied:
             self._apply(manifest)
         self.applied += applied
+        for mend in decision.mend:
+            number = int(mend.manifest["metadata"]["labels"][names.REVISION_LABEL][1:])
+            mended = replace(self.seen.deployments[number], edited_by=None, edited=(), pods=(), ready_replicas=0)
+            self._put(mended)
+            self._schedule(number)
+            self.mended.append(mend.name)
         for scale in decision.scale:
             if not self._refuses("Deployment", scale.name):
                 self._scale(scale.name, scale.replicas)
