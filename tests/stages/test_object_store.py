@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -414,13 +415,14 @@ def test_a_bucket_that_answers_nothing_is_told_of_within_two_minutes() -> None:
 
 
 def test_a_stage_that_is_ended_waits_for_no_bucket(plain: Server) -> None:
-    """What waits for somebody else is interrupted where it waits: a fetch."""
+    """What waits for somebody else is interrupted where it waits: a fetch. The signal wakes nobody who waits here, as it would not
+    if it came just before the wait began."""
     with stuck(plain.url, f"/{plain.bucket}") as way, ThreadPoolExecutor(1) as other, interrupting():
         bucket = Bucket(BucketConfig(url=f"s3://{plain.bucket}", endpoint=way.url), "draft.checkpoint")
 
         def end() -> float:
             assert way.reached.wait(20)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             return time.monotonic()
 
         ended = other.submit(end)
@@ -738,10 +740,21 @@ def test_a_store_that_wants_the_bucket_in_the_host_s_name_gets_it_there(
         assert at.inside(folder) == {folder / "k1": True}
 
 
+def test_each_bucket_is_let_in_by_the_keys_of_its_own_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What speaks to them likes to remember who spoke to the same address before."""
+    first = Bucket(server.at, FIELD)
+    first.write("x", b"1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(StageError, match="it does not let us at x"):
+        Bucket(server.at, FIELD).read("x")
+    assert first.read("x") == b"1"
+
+
+@pytest.mark.parametrize("missing", ["obstore.fsspec", "obstore.store"])
 def test_an_image_that_cannot_speak_to_a_store_says_how_it_would_learn_to(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(StageError, match="--extra s3") as raised:
         place(config(server), Path("/eagle3/features"))
     assert (raised.value.code, raised.value.reason) == (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)

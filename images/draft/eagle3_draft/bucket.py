@@ -1,27 +1,32 @@
 """A bucket of an S3-compatible object store.
 
-What speaks to it is obstore (the extra ``s3``), one wheel for every Python. How long it is waited for stands in ``Patience``; what its
-answers mean for a stage, in ``bucket_answers``.
+It is spoken to through fsspec's interface, by obstore (the extra ``s3``), one wheel for every Python. How long it is waited for
+stands in ``Patience``; what its answers mean for a stage, in ``bucket_answers``.
 """
 
 import asyncio
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BUCKET_AUTHORITY, BucketConfig, ExitCode
 from eagle3_draft.bucket_answers import is_absent, is_wordless, meaning, said
 from eagle3_draft.stage import StageError
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.fsspec import FsspecStore
+    from obstore.store import ObjectStore
+
+_T = TypeVar("_T")
 
 #: Files that are uploaded at a time, each in one request and from memory.
 UPLOADS = 4
@@ -39,7 +44,7 @@ MOST_PIECES = 10_000
 #: Of a file that is read block by block, each in a request of its own.
 BLOCK_BYTES = 8 * 1024 * 1024
 
-#: Between two looks at whether an upload is to go on.
+#: Between two looks at whether an upload, or a wait for an answer, is to go on.
 LOOK_SECONDS = 1.0
 
 
@@ -128,11 +133,11 @@ class Bucket:
         patience: Patience = Patience(),
     ) -> None:
         self.url = config.url.rstrip("/")
-        self._name, _, self._prefix = self.url.removeprefix("s3://").partition("/")
+        self._bucket, _, self._prefix = self.url.removeprefix("s3://").partition("/")
         self._config = config
         self._field = field
         self._settings = settings or Settings.beside(field)
-        self._store, self._sending = self._opened(patience)
+        self._files, self._store, self._sending = self._opened(patience)
 
     def read(self, path: str) -> bytes:
         """An object's bytes, all in memory.
@@ -140,22 +145,17 @@ class Bucket:
         Raises:
             FileNotFoundError: there is none.
         """
-
-        async def whole(key: str) -> bytes:
-            return bytes(await (await self._store.get_async(key)).bytes_async())
-
-        content: bytes = self._answer(path, whole)
-        return content
+        return self._answer(path, self._files._cat_file(self._name(path)))
 
     def read_at_most(self, path: str, most: int) -> bytes | None:
         """The same of an object of which nobody knows how long it is; None if it has more bytes than that."""
 
+        # Not by fsspec's cat_file, which tells no size before all is there
         async def short(key: str) -> bytes | None:
             found = await self._store.get_async(key)
             return bytes(await found.bytes_async()) if found.meta["size"] <= most else None
 
-        content: bytes | None = self._answer(path, short)
-        return content
+        return self._answer(path, short(self._key(path)))
 
     def size(self, path: str) -> int:
         """Bytes of an object.
@@ -167,15 +167,15 @@ class Bucket:
 
         async def known(key: str) -> int:
             try:
+                # Not by fsspec's info, which asks for a listing too where there is no object
                 found = await self._store.head_async(key)
             except BaseError as error:
                 if not is_wordless(str(error)):
                     raise
                 found = (await self._store.get_async(key)).meta
-            return int(found["size"])
+            return found["size"]
 
-        size: int = self._answer(path, known)
-        return size
+        return self._answer(path, known(self._key(path)))
 
     def blocks(self, path: str, size: int) -> Iterator[bytes]:
         """An object's bytes, block by block, of which each is waited for anew: the whole may take as long as it likes.
@@ -190,27 +190,35 @@ class Bucket:
             FileNotFoundError: there is none.
         """
         for start in range(0, size, BLOCK_BYTES):
-            length = min(BLOCK_BYTES, size - start)
-            yield bytes(self._answer(path, self._store.get_range_async, start=start, length=length))
+            end = min(start + BLOCK_BYTES, size)
+            yield self._answer(path, self._files._cat_file(self._name(path), start, end))
 
     def folders(self, path: str) -> list[str]:
         """Of a folder the names of those in it."""
-        found = self._answer(path, self._store.list_with_delimiter_async)
-        return [folder.rpartition("/")[2] for folder in found["common_prefixes"]]
+        try:
+            found = self._answer(path, self._files._ls(self._name(path), detail=True))
+        except FileNotFoundError:  # fsspec knows no empty folder
+            return []
+        return [one["name"].rpartition("/")[2] for one in found if one["type"] == "directory"]
 
     def objects(self, path: str) -> list[Object]:
         """All objects below a folder."""
+
+        # Not by fsspec's find, which lists folder by folder, and passes over those that it cannot list
+        async def listed(key: str) -> "Sequence[ObjectMeta]":
+            return await self._store.list(key).collect_async()
+
         prefix = self._key("")
-        found = self._answer(path, lambda key: self._store.list(key).collect_async())
+        found = self._answer(path, listed(self._key(path)))
         return [Object(one["path"].removeprefix(prefix), one["size"]) for one in found]
 
     def write(self, path: str, data: bytes) -> None:
         """Put a small object."""
-        self._answer(path, self._store.put_async, data)
+        self._answer(path, self._files._pipe_file(self._name(path), data))
 
     def remove(self, path: str) -> None:
         """Remove an object. One that is not there is no fault."""
-        self._answer(path, self._store.delete_async)
+        self._answer(path, self._files._rm_file(self._name(path)))
 
     def upload(self, files: Mapping[str, Path], attend: Callable[[int], None]) -> None:
         """Put files, each of which appears whole or not at all.
@@ -227,7 +235,7 @@ class Bucket:
                 while waiting and len(under_way) < UPLOADS:
                     path, file = waiting.popleft()
                     size = file.stat().st_size
-                    begun = asyncio.run_coroutine_threadsafe(self._put(path, file, size), _loop())
+                    begun = asyncio.run_coroutine_threadsafe(self._put(path, file, size), self._files.loop)
                     under_way[begun] = path, size
                 for one in wait(under_way, LOOK_SECONDS, FIRST_COMPLETED).done:
                     path, size = under_way.pop(one)
@@ -240,6 +248,7 @@ class Bucket:
                 one.cancel()
 
     async def _put(self, path: str, file: Path, size: int) -> None:
+        # Not by fsspec's put_file, which knows neither how many pieces there may be nor of what size
         await self._sending.put_async(
             self._key(path),
             file,
@@ -248,18 +257,21 @@ class Bucket:
             max_concurrency=PIECES,
         )
 
-    def _answer(self, path: str, ask: Callable[..., Any], *more: Any, **options: Any) -> Any:
-        """What obstore answers to a question about a path. What a signal raises meanwhile ends it."""
-
-        async def answer() -> Any:
-            return await ask(self._key(path), *more, **options)
-
-        answered = asyncio.run_coroutine_threadsafe(answer(), _loop())
+    def _answer(self, path: str, asked: Coroutine[Any, Any, _T]) -> _T:
+        """What is answered to a question about a path. What a signal raises meanwhile ends it too, which fsspec's own ``sync`` leaves."""
+        answered = asyncio.run_coroutine_threadsafe(asked, self._files.loop)
         try:
+            # By looks: a signal that comes just before the wait has begun is seen after it
+            while not wait([answered], LOOK_SECONDS).done:
+                pass
             with self._asking(path):
                 return answered.result()
         finally:
             answered.cancel()
+
+    def _name(self, path: str) -> str:
+        """Of an object, as fsspec wants it: the bucket's is in it."""
+        return f"{self._bucket}/{self._key(path)}"
 
     def _key(self, path: str) -> str:
         """Of an object, in the bucket."""
@@ -290,10 +302,11 @@ class Bucket:
                 means.code, means.reason, f"{self._field} {self.url}{where}: {told} ({said(text)})"
             ) from error
 
-    def _opened(self, patience: Patience) -> tuple[Any, Any]:
-        """The store, and the same for what takes long to send."""
+    def _opened(self, patience: Patience) -> "tuple[FsspecStore, ObjectStore, ObjectStore]":
+        """fsspec's file system, the store beneath it, and one for what takes long to send."""
         try:
             from obstore.exceptions import BaseError
+            from obstore.fsspec import FsspecStore
             from obstore.store import S3Store
         except ImportError:
             raise StageError(
@@ -302,7 +315,7 @@ class Bucket:
                 f"{self._field}: this image cannot speak to an object store. Build the operator's draft image with "
                 'EXTRAS="--extra s3"; it brings what is needed into the other images',
             ) from None
-        store: Any = _addressed(self._config, self._name) | {
+        store: Any = _addressed(self._config, self._bucket) | {
             "region": self._config.region,
             # Several at once are a request of Amazon's that not everybody knows, and none that is tried again
             "disable_bulk_delete": True,
@@ -325,8 +338,11 @@ class Bucket:
         }
         sending = {"config": store, "client_options": client, "retry_config": retries}
         asking = sending | {"client_options": client | {"read_timeout": timedelta(seconds=patience.silence)}}
+        # Else fsspec would remember it, and with it the credentials of the time. It lists nothing from memory: obstore puts nothing there
+        fresh: Any = {"skip_instance_cache": True}
         try:
-            return S3Store(self._name, **asking), S3Store(self._name, **sending)
+            files = FsspecStore("s3", **asking, **fresh)
+            return files, files._construct_store(self._bucket), S3Store(self._bucket, **sending)
         except (ValueError, BaseError) as error:
             wrong = (
                 f"{self._settings.authority} is no certificate: " if authority and isinstance(error, ValueError) else ""
@@ -336,14 +352,6 @@ class Bucket:
                 Reason.INVALID_CONFIGURATION,
                 f"{self._field}: {wrong}{said(str(error))}",
             ) from None
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """In a thread of its own: who waits for it can be interrupted by a signal, and who waits for obstore itself cannot."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="bucket", daemon=True).start()
-    return loop
 
 
 def piece_bytes(size: int) -> int:

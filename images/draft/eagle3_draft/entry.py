@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def copy_library(folder: Path) -> None:
     """Copy our packages to a folder that another container has on PYTHONPATH, and what speaks to object stores, if it is here.
 
-    That is one file for every Python.
+    That is one file for every Python, and fsspec, through which it speaks, is wherever torch is.
     """
     store = importlib.util.find_spec("obstore")
     found = [*eagle3_api.__path__, *eagle3_draft.__path__, *((store.submodule_search_locations or ()) if store else ())]
