@@ -24,11 +24,12 @@ def main() -> None:
     """Wire the parts together and run them."""
     parser = argparse.ArgumentParser(prog="eagle3_operator", description=__doc__)
     parser.add_argument("--settings", type=Path, default=SETTINGS_FILE, help="YAML; defaults where it does not exist")
-    parser.add_argument("--liveness", default="http://0.0.0.0:8080/healthz", help="where liveness probes are answered")
+    parser.add_argument("--liveness", help="where liveness probes are answered; default port 8080")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     arguments = parser.parse_args()
     logs.configure(arguments.log_level)
-    asyncio.run(run(Settings.load(arguments.settings), liveness=arguments.liveness))
+    settings = Settings.load(arguments.settings)
+    asyncio.run(run(settings, liveness=arguments.liveness or settings.liveness))
 
 
 async def run(settings: Settings, *, liveness: str) -> None:
@@ -50,7 +51,7 @@ async def run(settings: Settings, *, liveness: str) -> None:
         resync_seconds=settings.resync_seconds,
     )
     metrics.watch_queue(queue.backlog)
-    metrics.serve(settings.metrics_port)
+    metrics.serve(settings.metrics_port, settings.listen)
     await kopf.operator(
         clusterwide=settings.namespace is None,
         namespaces=[settings.namespace] if settings.namespace else [],

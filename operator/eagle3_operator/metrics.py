@@ -76,9 +76,9 @@ class Metrics:
         """Ask for the queue's length whenever somebody reads it."""
         self._queue.set_function(length)
 
-    def serve(self, port: int) -> WSGIServer:
-        """Answer GET /metrics on this port, in a thread of its own."""
-        server, _ = prometheus_client.start_http_server(port, registry=self.registry)
+    def serve(self, port: int, address: str) -> WSGIServer:
+        """Answer GET /metrics on this port of this address, in a thread of its own."""
+        server, _ = prometheus_client.start_http_server(port, address, registry=self.registry)
         return server
 
 

@@ -1,6 +1,7 @@
 """What the chart's values say: the operator's own configuration, read once at start-up."""
 
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import Field
@@ -9,6 +10,10 @@ from eagle3_api.base import Model
 
 #: The user that both images have: "nonroot" in distroless ones.
 NOBODY = 65532
+
+
+#: Of a pod, which others reach.
+EVERYWHERE: Literal["0.0.0.0"] = "0.0.0.0"  # noqa: S104
 
 
 class PrometheusServer(Model):
@@ -31,6 +36,10 @@ class Settings(Model):
         NOBODY,
         description="User, group and fsGroup of objects' pods that name none in their placement; None leaves them to the cluster.",
     )
+    listen: Literal["0.0.0.0", "::"] = Field(  # noqa: S104
+        EVERYWHERE,
+        description='Where servers and the operator listen; "::" where pods have addresses of IPv6 alone, or first.',
+    )
     prometheus: dict[str, PrometheusServer] = Field(default_factory=dict)
     allowed_service_accounts: list[str] = Field(
         default_factory=list, description="What objects may name in placement.serviceAccountName, in any namespace."
@@ -45,6 +54,12 @@ class Settings(Model):
     poll_seconds: float = Field(10.0, description="How often a running Job's progress is read.")
     workers: int = Field(8, description="Reconciles in flight, of different objects.")
     metrics_port: int = 9095
+
+    @property
+    def liveness(self) -> str:
+        """URL at which liveness probes are answered."""
+        host = f"[{self.listen}]" if ":" in self.listen else self.listen
+        return f"http://{host}:8080/healthz"
 
     @classmethod
     def load(cls, path: Path) -> "Settings":

@@ -119,6 +119,7 @@ def test_without_values_the_operator_reads_its_own_defaults() -> None:
 
 def test_a_cluster_may_choose_the_user_of_pods() -> None:
     assert settings(rendered("pods.user=null")).user is None
+    assert settings(rendered("listen=::")).listen == "::"
 
 
 def test_values_reach_the_operators_settings() -> None:

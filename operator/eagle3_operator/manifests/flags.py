@@ -14,6 +14,7 @@ from eagle3_api.jobs import Facts
 from eagle3_api.sglang import draft_attention_backend, flag_values
 from eagle3_api.spec import Eagle3DraftSpec, Serve, seconds
 from eagle3_operator.manifests.names import revision_label
+from eagle3_operator.settings import EVERYWHERE
 
 ALGORITHM = "EAGLE3"
 
@@ -68,7 +69,14 @@ def served_context(spec: Eagle3DraftSpec, facts: Facts) -> int:
 
 
 def server_flags(
-    spec: Eagle3DraftSpec, facts: Facts, *, namespace: str, name: str, number: int, draft: str | None
+    spec: Eagle3DraftSpec,
+    facts: Facts,
+    *,
+    namespace: str,
+    name: str,
+    number: int,
+    draft: str | None,
+    listen: str = EVERYWHERE,
 ) -> tuple[Flag, ...]:
     """Every flag of one revision's server, in order; the user's own ones come last.
 
@@ -79,9 +87,10 @@ def server_flags(
         name: of the object, under which the model is served.
         number: of the revision.
         draft: folder of the converted draft; None for the plain revision.
+        listen: address of the pod at which it answers.
     """
     return (
-        *_target(spec, facts, name),
+        *_target(spec, facts, name, listen),
         *_metrics(namespace, name, number),
         *_against_hangs(spec, facts),
         *(() if draft is None else _speculation(spec, facts, draft)),
@@ -121,11 +130,11 @@ def expected_server_info(
     }
 
 
-def _target(spec: Eagle3DraftSpec, facts: Facts, name: str) -> Iterator[Flag]:
+def _target(spec: Eagle3DraftSpec, facts: Facts, name: str, listen: str) -> Iterator[Flag]:
     serve = serving(spec)
     yield Flag(("--model-path", facts.target_folder(spec.target.model)), "target.model")
     yield Flag(("--served-model-name", name), "clients name the object, not a path that may change")
-    yield Flag(("--host", "0.0.0.0"), "SGLang listens to its own pod only otherwise")  # noqa: S104
+    yield Flag(("--host", listen), "SGLang listens to its own pod only otherwise")
     yield Flag(("--port", str(serve.port)), "serve.port")
     yield Flag(("--tp", str(spec.target.tensor_parallel_size)), "target.tensorParallelSize")
     if spec.target.trust_remote_code:

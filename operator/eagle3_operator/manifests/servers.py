@@ -68,7 +68,7 @@ def deployment(
     name, placement = obj.metadata.name, serve_placement(obj.spec)
     # On both, as Kueue itself would copy it: the pods wait for quota one by one, held back by a scheduling gate.
     labels = names.labels(name, revision=number, queue=obj.spec.queue_name)
-    program = _program(obj, facts, number, draft)
+    program = _program(obj, facts, number, draft, settings.listen)
     beside = names.together_labels(name) if program.mounts_any(one_node) else None
     annotations = {
         names.KEY_ANNOTATION: key,
@@ -147,10 +147,9 @@ def serve_grace(spec: Eagle3DraftSpec) -> int:
     return serve_placement(spec).termination_grace_period_seconds or GRACE
 
 
-def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None) -> Program:
-    flags = server_flags(
-        obj.spec, facts, namespace=obj.metadata.namespace, name=obj.metadata.name, number=number, draft=draft
-    )
+def _program(obj: Eagle3Draft, facts: Facts, number: int, draft: str | None, listen: str) -> Program:
+    namespace, name = obj.metadata.namespace, obj.metadata.name
+    flags = server_flags(obj.spec, facts, namespace=namespace, name=name, number=number, draft=draft, listen=listen)
     return Program(
         name=CONTAINER,
         image=obj.spec.image,

@@ -1,5 +1,7 @@
 import json
+from socket import AddressFamily
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests.claims import claim
 from eagle3_operator.manifests.names import ADAPTIVE_ANNOTATION
 from eagle3_operator.manifests.servers import deployment, disruption_budget, public_service, service
+from eagle3_operator.metrics import Metrics
 from unit.samples import DRAFT, FACTS, KIMI, SETTINGS, draft
 
 
@@ -47,6 +50,22 @@ def test_who_scrapes_a_server_is_its_users_to_say_and_how_it_adapts_is_not() -> 
     annotations = made(**spec)["spec"]["template"]["metadata"]["annotations"]
     assert (annotations["prometheus.io/scrape"], annotations["prometheus.io/port"]) == ("true", "15020")
     assert json.loads(annotations[ADAPTIVE_ANNOTATION])
+
+
+def test_servers_and_the_operator_listen_where_pods_have_addresses_of_ipv6_alone() -> None:
+    """They were bound to 0.0.0.0, which nobody reaches there: no server ever became ready, and the operator was restarted."""
+    settings = SETTINGS.model_copy(update={"listen": "::"})
+    server = deployment(draft(), settings, FACTS, number=0, key="k", replicas=1, draft=None, record={})
+    words = container(server)["command"]
+    assert words[words.index("--host") + 1] == "::"
+    assert urlsplit(settings.liveness).hostname == "::"
+    assert urlsplit(SETTINGS.liveness).hostname == "0.0.0.0"
+    answering = Metrics().serve(0, settings.listen)
+    try:
+        assert answering.address_family is AddressFamily.AF_INET6
+    finally:
+        answering.shutdown()
+        answering.server_close()
 
 
 def test_a_promotion_changes_the_selector_of_the_public_service_and_nothing_else() -> None:

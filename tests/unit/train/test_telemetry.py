@@ -65,8 +65,8 @@ def port() -> Iterator[int]:
     yield number
 
 
-def scraped(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+def scraped(port: int, host: str = "127.0.0.1") -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return {
         sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value
@@ -80,7 +80,9 @@ def test_prometheus_reads_the_last_step_and_the_last_evaluation(tmp_path: Path, 
     telemetry.step(STEP, "words")
     telemetry.evaluation(7, EVALUATION)
     found = scraped(port)
+    by_ipv6 = scraped(port, "[::1]") if socket.has_dualstack_ipv6() else found
     telemetry.close()
+    assert by_ipv6 == found, "as where pods have no other addresses"
     assert {name.removeprefix("eagle3_train_"): value for name, value in found.items()} == {
         "steps": 100,
         "step": 7,

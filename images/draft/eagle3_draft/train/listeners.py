@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,8 @@ class Prometheus:
         )
         self._all_steps = steps
         self._progress = self._progress_at(0, None, None)
-        self._server, _ = prometheus_client.start_http_server(port, registry=self.registry)
+        everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - of a pod, which others scrape
+        self._server, _ = prometheus_client.start_http_server(port, everywhere, registry=self.registry)
         self._metrics: WSGIApplication = prometheus_client.make_wsgi_app(self.registry)
         self._server.set_app(self._answer)
 
