@@ -3,6 +3,7 @@
 It runs in an environment with SGLang for CUDA and needs no model. Engines start side by side, and only those that are asked for.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -122,6 +123,8 @@ class Target:
         self.folder = folder
         self._model = new_target(architecture, folder, OF_A_GPU)
         self._model.set_experts_implementation("eager")
+        config = folder / "config.json"  # gpt-oss's attention has the type that stands there, whatever --dtype says
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "bfloat16"}))
 
     def states(self, samples: Sequence[Sample], dtype: torch.dtype) -> list[Tensor]:
         """Of each layer of ``EVERY``, of the last after the final norm and of the normaliser: (tokens, its width)."""

@@ -40,10 +40,13 @@ CAPTURE_KNOWN: Mapping[Version, frozenset[str]] = {
             "Qwen2_5_VLForConditionalGeneration",
             "Qwen3ForCausalLM",
             "Qwen3MoeForCausalLM",
+            "Qwen3NextForCausalLM",
             "Qwen3VLForConditionalGeneration",
             "DeepseekV2ForCausalLM",
             "DeepseekV3ForCausalLM",
+            "KimiK25ForConditionalGeneration",
             "MiniMaxM2ForCausalLM",
+            "ApertusForCausalLM",
         }
     ),
     Version(0, 5, 21): _RUN_ON_A_CPU,

@@ -167,7 +167,7 @@ def test_an_architecture_whose_convention_is_unknown_is_not_supported() -> None:
 def test_a_manifest_calls_compared_what_was_compared_in_that_release() -> None:
     assert capture_known("Qwen3MoeForCausalLM", Version(0, 5, 21)) == "compared"
     assert capture_known("Qwen3MoeForCausalLM", Version(0, 5, 17)) == "compared"
-    assert capture_known(KIMI, Version(0, 5, 17)) == "read"
+    assert capture_known(KIMI, Version(0, 5, 17)) == "compared"
     assert capture_known(KIMI, Version(0, 5, 21)) == "compared"
     assert capture_known("DeepseekV32ForCausalLM", Version(0, 5, 21)) == "read"
     assert capture_known(LLAMA, Version(0, 5, 22)) == "unknown"
