@@ -792,6 +792,7 @@ EVERY_VALUE: Manifest = {
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
     },
     "commonLabels": {"cost-center": "llm"},
+    "listen": "::",
     "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}],
     "podSecurityContext": {
         "runAsNonRoot": False,
