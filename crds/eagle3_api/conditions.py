@@ -162,6 +162,7 @@ class EventReason(StrEnum):
     # Of serving
     REVISION_STARTED = "RevisionStarted"
     REVISION_PROVEN = "RevisionProven"
+    SLOWER_AT_LOAD = "SlowerAtLoad"
     REVISION_REJECTED = "RevisionRejected"
     REVISION_STALLED = "RevisionStalled"
     PROMOTED = "Promoted"

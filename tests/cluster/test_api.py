@@ -508,6 +508,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         'spec.placement.volumes[1]: Duplicate value: {"name":"a"}',
     ),
+    "a load twice": ({"probe.loads": [8, 32, 8]}, "spec.probe.loads[2]: Duplicate value: 8"),
     "a variable of a hook twice": (
         {
             "publish": {

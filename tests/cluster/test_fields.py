@@ -62,7 +62,14 @@ serve:
   arguments: [--dtype, bfloat16]
   placement: {cpu: "8"}
 probe:
-  {minAcceptLength: 2, minSpeedup: 1.2, concurrency: 2, prompts: 16, maxTokens: 64, lossless: false, parityBand: 0.5}
+  minAcceptLength: 2
+  minSpeedup: 1.2
+  concurrency: 2
+  loads: [8, 32]
+  prompts: 16
+  maxTokens: 64
+  lossless: false
+  parityBand: 0.5
 watch:
   prometheus: {name: default}
   window: 1m
@@ -210,6 +217,7 @@ NUMBERS = {
     "serve.speculative.topK": (1, 16),
     "serve.speculative.numDraftTokens": (2, 256),
     "probe.concurrency": (1, 256),
+    "probe.loads.0": (1, 256),
     "probe.prompts": (1, 64),
     "probe.maxTokens": (8, 4096),
     "watch.minTokens": (1, 10**9),
@@ -556,6 +564,7 @@ MANY = {
     "train.trainer.command": (1, 64),
     "train.trainer.arguments": (0, 64),
     "serve.arguments": (0, 64),
+    "probe.loads": (0, 4),
     "publish.hook.command": (1, 64),
     "publish.hook.env": (0, 32),
     "publish.hook.volumes": (0, 16),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,13 @@ class Probed:
         self.target = target
         self.count = 0
 
-    def __call__(self, url: str, *, baseline: Path | None = None, **asked: Any) -> tuple[ProbeResult, Path]:
-        config = self.config(url, baseline, asked)
+    def __call__(
+        self, url: str, *, baseline: Path | None = None, loads: Sequence[int] = (), **asked: Any
+    ) -> tuple[ProbeResult, Path]:
+        config = self.config(url, baseline, loads, asked)
         return probe.run(config), Path(config.folder)
 
-    def config(self, url: str, baseline: Path | None, asked: dict[str, Any]) -> ProbeConfig:
+    def config(self, url: str, baseline: Path | None, loads: Sequence[int], asked: dict[str, Any]) -> ProbeConfig:
         self.count += 1
         return ProbeConfig.model_validate(
             {
@@ -106,6 +108,7 @@ class Probed:
                 "baseline": None if baseline is None else str(baseline),
                 "expected_arguments": {"model_path": str(self.target), "speculative_algorithm": None} | asked,
                 "concurrency": 1,
+                "loads": loads,
                 "count": 8,
                 "max_tokens": 48,
             }
@@ -119,9 +122,9 @@ def probed(folder: Path, prompts: Path, target: Path) -> Probed:
 
 @pytest.fixture(scope="module")
 def plain(probed: Probed, target: Path, folder: Path) -> Iterator[tuple[str, ProbeResult, Path]]:
-    """The server without speculation, and its probe."""
+    """The server without speculation, and its probe, at a further load too."""
     with sglang(target, folder / "plain.log") as url:
-        result, artifact = probed(url)
+        result, artifact = probed(url, loads=[4])
         yield url, result, artifact
 
 
@@ -212,7 +215,7 @@ def test_a_good_draft_is_accepted_with_the_plain_servers_answers(
     prompts: Path,
 ) -> None:
     _, baseline, artifact = plain
-    result, own = probed(good_server, baseline=artifact, **ASKED)
+    result, own = probed(good_server, baseline=artifact, loads=[4], **ASKED)
     assert result.accept_length is not None
     assert result.accept_length == pytest.approx(EXPECTED, rel=0.2)
     assert result.accept_length == pytest.approx(accept_length_of(original, target, prompts, own), rel=0.01)
@@ -224,6 +227,14 @@ def test_a_good_draft_is_accepted_with_the_plain_servers_answers(
     assert verdict.numbers["accept_length"] / verdict.numbers["break_even"] == pytest.approx(
         verdict.numbers["speedup"], rel=0.01
     )
+    (further,) = result.loads
+    assert further.baseline_tokens_per_second == baseline.loads[0].tokens_per_second > baseline.tokens_per_second
+    # The same answers, however many are written together
+    assert further.accept_length == pytest.approx(result.accept_length, rel=0.05)
+    assert further.accept_length is not None
+    assert further.break_even is not None
+    assert further.accept_length / further.break_even == pytest.approx(further.speedup, rel=0.01)
+    assert f"{further.speedup:.2f}x at 4" in verdict.message
 
 
 def test_a_draft_with_permuted_features_is_found_by_its_accept_length_alone(

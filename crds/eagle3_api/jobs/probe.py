@@ -6,6 +6,7 @@ from pydantic import Field
 
 from eagle3_api.base import Model
 from eagle3_api.jobs.contract import ObjectReference
+from eagle3_api.spec.probe import LOADS
 
 
 class ProbeConfig(Model):
@@ -26,26 +27,41 @@ class ProbeConfig(Model):
         description="What /server_info must say, by the server's own names."
     )
     concurrency: int
+    loads: list[int] = Field(default_factory=list, description="Further requests in flight to measure at, in order.")
     count: int = Field(description="Prompts to send.")
     max_tokens: int
 
 
-class ProbeResult(Model):
-    """What Probe measured: stored with the revision and judged by policy, as often as the policy changes."""
+class LoadResult(Model):
+    """What Probe measured at one load."""
 
-    speculative: bool
-    prompts_digest: str
-    concurrency: int
-    requests: int
-    tokens: int
-    seconds: float
+    concurrency: int = Field(description="Requests in flight.")
     tokens_per_second: float
-    verify_steps: int = 0
     accept_length: float | None = Field(None, description="(tokens - requests) / verify steps, over all requests.")
     break_even: float | None = Field(
         None, description="Accept length at which this server is as fast as the plain one."
     )
     baseline_tokens_per_second: float | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens/s over the plain server's; None where those are not known."""
+        plain = self.baseline_tokens_per_second
+        return self.tokens_per_second / plain if plain else None
+
+
+class ProbeResult(LoadResult):
+    """What Probe measured: stored with the revision and judged by policy, as often as the policy changes."""
+
+    speculative: bool
+    prompts_digest: str
+    requests: int
+    tokens: int
+    seconds: float
+    verify_steps: int = 0
+    loads: list[LoadResult] = Field(
+        default_factory=list, max_length=LOADS, description="At further loads, the smallest first."
+    )
     first_token_seconds: float = Field(description="Median.")
     inter_token_seconds: float = Field(description="Median.")
     compared: int = Field(0, description="Answers compared with the plain server's.")
@@ -68,3 +84,8 @@ class ProbeResult(Model):
         "", description="How the server's own chat template differs from the rendering that the draft learned from."
     )
     foreign_requests: int = Field(0, description="Requests that were not ours while measuring.")
+
+    @property
+    def at_loads(self) -> list[LoadResult]:
+        """At each load that was measured, the smallest first; it is one of them itself."""
+        return sorted([self, *self.loads], key=lambda measured: measured.concurrency)

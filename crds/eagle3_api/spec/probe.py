@@ -1,8 +1,13 @@
 """``probe``: the bar."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from eagle3_api.base import Model
+
+#: A probe measures at so many further loads, at most: its report has room for these.
+LOADS = 4
 
 
 class Probe(Model):
@@ -15,6 +20,13 @@ class Probe(Model):
     concurrency: int = Field(
         1, ge=1, le=256, description="Requests in flight while measuring: as many as a server answers together."
     )
+    loads: list[Annotated[int, Field(ge=1, le=256)]] = Field(
+        default_factory=list,
+        max_length=LOADS,
+        description="Further loads at which tokens/s and break-even are measured, as requests in flight: the watch judges a window "
+        "by those next to the load that it had. What a revision has to prove, it proves at concurrency.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
     prompts: int = Field(32, ge=1, le=64, description="Held-out prompts that are sent.")
     max_tokens: int = Field(128, ge=8, le=4096, description="Tokens of an answer, at most.")
     lossless: bool = Field(
@@ -26,3 +38,8 @@ class Probe(Model):
         le=1,
         description="How far the measured accept length may fall below the one expected from training, as a share of it.",
     )
+
+    @property
+    def further_loads(self) -> list[int]:
+        """The loads to measure at besides ``concurrency``, in order."""
+        return sorted({*self.loads} - {self.concurrency})

@@ -49,18 +49,20 @@ def _broken(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[tuple[
             if inner := properties.get(name) or others:
                 yield from _broken(inner, one, f"{path}.{name}".lstrip("."))
     elif isinstance(value, list):
-        yield from _twice(value, schema.get("x-kubernetes-list-map-keys") or (), path)
+        yield from _twice(value, schema, path)
         for number, one in enumerate(value):
             yield from _broken(schema["items"], one, f"{path}[{number}]")
 
 
-def _twice(items: Sequence[Json], keys: Sequence[str], path: str) -> Iterator[tuple[str, str]]:
-    """Items of a list that are told apart by some of their fields, and are not."""
-    known = []
-    for number, item in enumerate(items if keys else ()):
-        key = {name: item.get(name) for name in keys}
+def _twice(items: Sequence[Any], schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Items of a list that must differ, as a whole or by some of their fields, and do not."""
+    keys, known = schema.get("x-kubernetes-list-map-keys") or (), []
+    if not keys and schema.get("x-kubernetes-list-type") != "set":
+        return
+    for number, item in enumerate(items):
+        key = ", ".join(f"{name} {item.get(name)}" for name in keys) or str(item)
         if key in known:
-            yield f"{path}[{number}]", f"duplicate of {', '.join(f'{name} {value}' for name, value in key.items())}"
+            yield f"{path}[{number}]", f"duplicate of {key}"
         known.append(key)
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from eagle3_api import GROUP, PLURAL
 from eagle3_api.conditions import Reason, Type
-from eagle3_api.jobs import ProbeResult
+from eagle3_api.jobs import LoadResult, ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
 from eagle3_operator.cli.files import first_fault
@@ -71,6 +71,7 @@ def status_text(obj: Eagle3Draft, now: datetime) -> str:
         _stages(status.stages, now, {condition.message for condition in status.conditions}),
         _published(status.artifact),
         _revisions(status.revisions),
+        _loads(status.revisions),
         *(_traffic(revision) for revision in status.revisions if revision.number == status.serving_revision),
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
@@ -143,15 +144,36 @@ def _measured(revision: RevisionStatus) -> Iterator[str]:
     if probe is None:
         yield from [""] * 8
         return
-    plain = probe.baseline_tokens_per_second
     yield _number(probe.accept_length)
     yield _number(revision.expected_accept_length)
     yield _number(probe.break_even)
     yield f"{probe.tokens_per_second:.1f}"
-    yield f"{probe.tokens_per_second / plain:.2f}x" if plain else ""
+    yield _speedup(probe)
     yield f"{probe.first_token_seconds * 1000:.0f}ms"
     yield f"{probe.inter_token_seconds * 1000:.1f}ms"
     yield f"{probe.different} of {probe.compared}"
+
+
+def _loads(revisions: Iterable[RevisionStatus]) -> str:
+    """Each load, of what was measured at several."""
+    measured = [
+        (f"r{r.number}", at) for r in revisions if r.probe is not None and r.probe.loads for at in r.probe.at_loads
+    ]
+    rows = [
+        (
+            str(at.concurrency),
+            name,
+            *map(_number, (at.accept_length, at.break_even)),
+            f"{at.tokens_per_second:.1f}",
+            _speedup(at),
+        )
+        for name, at in measured
+    ]
+    return grid(("LOAD", "REVISION", "ACCEPT", "BREAK-EVEN", "TOK/S", "SPEEDUP"), rows) if rows else ""
+
+
+def _speedup(measured: LoadResult) -> str:
+    return "" if measured.speedup is None else f"{measured.speedup:.2f}x"
 
 
 def _traffic(revision: RevisionStatus) -> str:

@@ -1,6 +1,6 @@
 """The Events of transitions: what happened between two statuses, in a sentence each for ``kubectl describe``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from eagle3_api.artifacts import REPORT_PAGE
@@ -23,6 +23,7 @@ from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
 from eagle3_operator.decide import commands, times
 from eagle3_operator.decision import Event, Scale
+from eagle3_operator.judge.probe import cost_of_loads
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Deployment
 
@@ -255,19 +256,19 @@ _UNPROVEN = (
 
 def _revision_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Event]:
     former = {revision.number: revision for revision in before.revisions}
-    made = (_revision_event(former.get(revision.number), revision) for revision in after.revisions)
-    return [event for event in made if event is not None]
+    return [event for now in after.revisions for event in _of_revision(former.get(now.number), now)]
 
 
-def _revision_event(was: RevisionStatus | None, now: RevisionStatus) -> Event | None:
+def _of_revision(was: RevisionStatus | None, now: RevisionStatus) -> Iterator[Event]:
     state = was.state if was else None
     if state is now.state:
-        return None
+        return
     if now.state in _BAD_ENDS:
-        return Event("Warning", _BAD_ENDS[now.state], f"{now.reason}: {now.message}")
-    if state in _UNPROVEN and now.state in (RevisionState.PROVEN, RevisionState.SERVING) and now.probe is not None:
-        return Event("Normal", EventReason.REVISION_PROVEN, now.message)
-    if now.state is RevisionState.STARTING:
+        yield Event("Warning", _BAD_ENDS[now.state], f"{now.reason}: {now.message}")
+    elif state in _UNPROVEN and now.state in (RevisionState.PROVEN, RevisionState.SERVING) and now.probe is not None:
+        yield Event("Normal", EventReason.REVISION_PROVEN, now.message)
+        if costs := cost_of_loads(now.probe):
+            yield Event("Warning", EventReason.SLOWER_AT_LOAD, f"r{now.number}: {costs}")
+    elif now.state is RevisionState.STARTING:
         kind = "with the draft" if now.draft else "without speculation"
-        return Event("Normal", EventReason.REVISION_STARTED, f"r{now.number} is started, {kind}")
-    return None
+        yield Event("Normal", EventReason.REVISION_STARTED, f"r{now.number} is started, {kind}")

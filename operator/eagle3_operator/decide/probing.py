@@ -36,6 +36,7 @@ def probe_config(revision: Revision, plain: Revision | None, view: View, wanted:
         "number": revision.number,
         "prompts": wanted.draft.prompts_digest,
         "concurrency": spec.probe.concurrency,
+        "loads": spec.probe.further_loads or None,
         "count": spec.probe.prompts,
         "maxTokens": spec.probe.max_tokens,
         "baseline": baseline,
@@ -54,6 +55,7 @@ def probe_config(revision: Revision, plain: Revision | None, view: View, wanted:
         baseline=baseline,
         expected_arguments=_expected(revision.status, spec, facts),
         concurrency=spec.probe.concurrency,
+        loads=spec.probe.further_loads,
         count=spec.probe.prompts,
         max_tokens=spec.probe.max_tokens,
     )
@@ -73,9 +75,11 @@ def _expected(
 
 
 def fits(measured: ProbeResult, view: View, wanted: Wanted) -> bool:
-    """Whether a measurement can be compared with one made now: same prompts, same load."""
-    same_prompts = measured.prompts_digest == wanted.draft.prompts_digest
-    return same_prompts and measured.concurrency == view.obj.spec.probe.concurrency
+    """Whether a measurement says all that one made now would, with the same prompts. It may say more: of loads that are no longer asked for."""
+    asked = view.obj.spec.probe
+    if measured.prompts_digest != wanted.draft.prompts_digest or measured.concurrency != asked.concurrency:
+        return False
+    return {*asked.further_loads} <= {at.concurrency for at in measured.loads}
 
 
 def measure(
@@ -153,14 +157,19 @@ def _given_up(revision: Revision, trouble: Waiting, where: str) -> RevisionStatu
 def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View, wanted: Wanted) -> RevisionStatus:
     status, policy = revision.status, view.obj.spec.probe
     if not fits(result, view, wanted):
-        asked = f"concurrency {policy.concurrency} and prompts {wanted.draft.prompts_digest[:8]}"
-        text = f"it measured at concurrency {result.concurrency} with prompts {result.prompts_digest[:8]}; asked were {asked}"
+        asked = _at(policy.concurrency, policy.further_loads, wanted.draft.prompts_digest)
+        measured_at = _at(result.concurrency, [at.concurrency for at in result.loads], result.prompts_digest)
+        text = f"it measured at {measured_at}; asked were {asked}"
         return _not_measured(status, f"{revision.name}: {text}")
     verdict = judge_probe(result, policy, expected=status.expected_accept_length, name=revision.name)
     if verdict.passed or verdict.failed:
         measured = {"probe": result, "proof": None, "probe_folder": artifact, "probe_problem": ""}
         return status.model_copy(update=measured)
     return _not_measured(status, verdict.message)
+
+
+def _at(concurrency: int, loads: list[int], prompts: str) -> str:
+    return f"concurrency {', '.join(map(str, (concurrency, *loads)))} with prompts {prompts[:8]}"
 
 
 def _not_measured(status: RevisionStatus, message: str) -> RevisionStatus:

@@ -11,10 +11,10 @@ from functools import cached_property
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ProbeResult
-from eagle3_api.sglang import adaptive_tier
-from eagle3_api.spec import Eagle3DraftSpec, Probe, Serve
+from eagle3_api.spec import Eagle3DraftSpec, Serve
 from eagle3_api.status import RevisionState, RevisionStatus, Window
 from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.bar import Bar
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.judge.watch import judge_watch
 from eagle3_operator.observation import Deployment, Observation
@@ -116,42 +116,41 @@ class Revision:
         watch = self.spec.watched
         if self.plain or watch is None:
             return None
-        status, spec = self.status, self.spec
+        status = self.status
         verdict = judge_watch(
             self.comparable,
             watch,
-            self._bar_of_windows,
-            self.serves_by,
+            self._bar,
             early=status.early_accept_length,
             problem=status.watch_problem,
         )
-        if verdict.failed or status.watch_problem or not status.windows or self._comparable(status.windows[-1]):
+        if verdict.failed or status.watch_problem or not status.windows or self._bar.comparable(status.windows[-1]):
             return verdict
         newest = status.windows[-1]
         text = (
             f"{newest.running:.0f} requests together in {newest.start}/{newest.end}: the servers draft otherwise then than when "
-            f"they were probed, at concurrency {spec.probe.concurrency}; only windows of about that load are judged"
+            f"they were probed, at concurrency {' and '.join(map(str, self._bar.loads))}; only windows of about that load are judged"
         )
         return Verdict("Inconclusive", Reason.OTHER_LOAD, text)
 
-    @property
-    def _bar_of_windows(self) -> Probe:
-        """Today's bar; where its own measurement does not reach that, every window would fail: then only what costs time does."""
+    @cached_property
+    def _bar(self) -> Bar:
+        """Of its windows. Where its own measurement does not reach today's, each would fail: then only what costs time does."""
         policy = self.spec.probe
-        if not self._measured_below_the_bar:
-            return policy
-        return policy.model_copy(update={"min_speedup": min(policy.min_speedup, 1.0), "min_accept_length": 1.0})
+        if self._measured_below_the_bar:
+            lower = {"min_speedup": min(policy.min_speedup, 1.0), "min_accept_length": 1.0}
+            policy = policy.model_copy(update=lower)
+        return Bar(policy, self.serves_by, self.status.adaptive)
 
     @property
     def comparable(self) -> list[Window]:
         """The windows that can be judged."""
-        return [window for window in self.status.windows if self._comparable(window)]
+        return [window for window in self.status.windows if self._bar.comparable(window)]
 
-    def _comparable(self, window: Window) -> bool:
-        """Whether a window can be judged by the probe: servers that adapt their steps must have had about its load."""
-        if not self.status.adaptive or window.verify_calls <= 0:
-            return True
-        return adaptive_tier(window.running) == adaptive_tier(self.spec.probe.concurrency)
+    @property
+    def as_probed(self) -> list[Window]:
+        """Those of them whose accept lengths can be compared with each other."""
+        return [window for window in self.comparable if self._bar.as_probed(window)]
 
     @property
     def dropped(self) -> bool:

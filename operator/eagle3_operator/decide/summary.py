@@ -74,9 +74,8 @@ def _accept(revision: Revision) -> str:
 
 def _speedup(revision: Revision) -> str:
     measured = revision.measurement
-    if measured is None or not measured.baseline_tokens_per_second:
-        return ""
-    return f"{measured.tokens_per_second / measured.baseline_tokens_per_second:.2f}x"
+    speedup = measured.speedup if measured is not None else None
+    return f"{speedup:.2f}x" if speedup else ""
 
 
 def _baseline(at: Situation, shown: Revision | None) -> float | None:

@@ -18,8 +18,7 @@ def heard(fleet: Fleet, metrics: Metrics | None, watch: Watch) -> Fleet:
         return fleet
     windows = [*fleet[number].status.windows, metrics.window]
     fleet = fleet.changed(number, windows=windows)
-    comparable = fleet[number].comparable
-    fleet = fleet.changed(number, windows=kept(windows, comparable, watch))
+    fleet = fleet.changed(number, windows=kept(windows, fleet[number].comparable, watch))
     if fleet[number].status.early_accept_length is None:
-        fleet = fleet.changed(number, early_accept_length=early_accept_length(comparable, watch))
+        fleet = fleet.changed(number, early_accept_length=early_accept_length(fleet[number].as_probed, watch))
     return fleet

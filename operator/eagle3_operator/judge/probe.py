@@ -30,11 +30,6 @@ class _Case:
     expected: float | None
 
     @property
-    def speedup(self) -> float | None:
-        plain = self.result.baseline_tokens_per_second
-        return self.result.tokens_per_second / plain if plain else None
-
-    @property
     def below_expected(self) -> bool:
         """Accepted less than training promised, by more than ``probe.parityBand``."""
         measured = self.result.accept_length
@@ -83,7 +78,7 @@ def judge_probe(result: ProbeResult, policy: Probe, *, expected: float | None, n
     numbers = {
         "accept_length": result.accept_length,
         "tokens_per_second": result.tokens_per_second,
-        "speedup": case.speedup,
+        "speedup": result.speedup,
         "break_even": result.break_even,
     }
     return Verdict(
@@ -91,6 +86,26 @@ def judge_probe(result: ProbeResult, policy: Probe, *, expected: float | None, n
         reason=finding.reason,
         message=f"{name}: {finding.message}",
         numbers={key: value for key, value in numbers.items() if value is not None},
+    )
+
+
+def cost_of_loads(result: ProbeResult) -> str:
+    """What to warn of, as a sentence: further loads at which speculation costs time; empty where there are none.
+
+    Nothing is rejected for it: it may never be the load that is served, and if it is the watch sees it.
+    """
+    costly = [at for at in result.loads if at.speedup is not None and at.speedup < 1]
+    if not costly:
+        return ""
+    first, more = costly[0], [f" and {at.concurrency}" for at in costly[1:]]
+    onwards = costly == result.at_loads[-len(costly) :]
+    where = (
+        f"From concurrency {first.concurrency} on" if onwards else f"At concurrency {first.concurrency}{''.join(more)}"
+    )
+    break_even = "" if first.break_even is None else f", break-even is {first.break_even:.2f}"
+    return (
+        f"{where} speculation costs time instead of saving it ({first.speedup:.2f}x{break_even}), and under such a load the "
+        "watch leaves it: draft fewer steps, or let the server choose them (serve.speculative.mode: Auto)"
     )
 
 
@@ -143,10 +158,11 @@ def _is_the_baseline(case: _Case) -> _Finding | None:
     """A server without speculation has nothing to prove: what it does is what the others are compared with."""
     if case.result.speculative:
         return None
+    further = "".join(f", {at.tokens_per_second:.1f} at {at.concurrency}" for at in case.result.loads)
     return _Finding(
         "Pass",
         Reason.PROVEN,
-        f"{case.result.tokens_per_second:.1f} tok/s at concurrency {case.result.concurrency} without speculation",
+        f"{case.result.tokens_per_second:.1f} tok/s at concurrency {case.result.concurrency}{further} without speculation",
     )
 
 
@@ -202,7 +218,7 @@ def _answers_differ(case: _Case) -> _Finding | None:
 
 def _has_no_baseline(case: _Case) -> _Finding | None:
     """Nothing to compare the speed with: no proof that speculation is faster."""
-    if case.speedup is not None or case.policy.min_speedup == 0:
+    if case.result.speedup is not None or case.policy.min_speedup == 0:
         return None
     return _Finding("Error", Reason.PROBE_ERROR, "there is no measurement of the server without speculation")
 
@@ -212,7 +228,7 @@ _FEATURES_DIFFER = "Most likely the features in training differ from serving (ru
 
 def _is_slower(case: _Case) -> _Finding | None:
     """Speculation costs more than it gains, or gains less than was asked for."""
-    speedup, wanted = case.speedup, case.policy.min_speedup
+    speedup, wanted = case.result.speedup, case.policy.min_speedup
     if speedup is None or speedup >= wanted:
         return None
     break_even = case.result.break_even
@@ -257,16 +273,19 @@ def _is_proven(case: _Case) -> _Finding:
     """Accepted, faster and with the same answers."""
     result = case.result
     text = case.accept_length
-    if case.speedup is None:
+    if result.speedup is None:
         text += f", {result.tokens_per_second:.1f} tok/s at concurrency {result.concurrency}"
     else:
-        text += f", {case.speed} at concurrency {result.concurrency} ({case.speedup:.2f}x)"
+        text += f", {case.speed} at concurrency {result.concurrency} ({result.speedup:.2f}x)"
+        further = [f"{at.speedup:.2f}x at {at.concurrency}" for at in result.loads if at.speedup is not None]
+        text += f", {', '.join(further)}" if further else ""
     if result.compared and not result.different:
         ties = f" up to {result.ties} ties" if result.ties else ""
         text += f", greedy outputs identical on {result.compared} prompts{ties}"
     elif result.compared:
         text += f", greedy outputs differ on {result.different} of {result.compared} prompts"
-    return _Finding("Pass", Reason.PROVEN, text)
+    costs = cost_of_loads(result)
+    return _Finding("Pass", Reason.PROVEN, f"{text}. {costs}" if costs else text)
 
 
 #: The first that fires is the verdict; the last always does.

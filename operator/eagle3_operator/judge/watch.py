@@ -1,28 +1,24 @@
 """The watch's judgement: does the serving revision still deserve its traffic?
 
-Its last windows, read from Prometheus (``promql``) or from its pods (``counters``), against the policy become a verdict.
+Its last windows, read from Prometheus (``promql``) or from its pods (``counters``), against their ``bar`` become a verdict.
 """
 
 from collections.abc import Sequence
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ProbeResult
-from eagle3_api.spec import Probe, Watch
+from eagle3_api.spec import Watch
 from eagle3_api.status import WINDOWS_KEPT, Window
 from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.bar import Bar
 
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
 _NOTHING = 0.5
-
-#: So many times the requests of the probe are another load than the one at which break-even was measured.
-_MUCH_MORE = 2
 
 
 def judge_watch(
     windows: Sequence[Window],
     watch: Watch,
-    policy: Probe,
-    probe: ProbeResult | None,
+    bar: Bar,
     *,
     early: float | None = None,
     problem: str = "",
@@ -31,8 +27,7 @@ def judge_watch(
 
     A window is judged when it holds at least ``watch.minTokens`` verified tokens; others say nothing, and so take nothing back
     either: a roll-back that waits for its server goes on where traffic falls off meanwhile. A judged window fails when it has no verify calls,
-    when its accept length is below the break-even of the probe times ``probe.minSpeedup``, or when it is below
-    ``probe.minAcceptLength``. ``watch.failures.of`` failed windows are a Fail, fewer only a reason to look again.
+    when its accept length is below the bar of its load, or when it is below ``probe.minAcceptLength``. ``watch.failures.of`` failed windows are a Fail, fewer only a reason to look again.
 
     So many windows that pass, but whose accept length is below ``early`` by more than ``watch.driftBand``, are a Drift:
     faster than no draft, and no longer what it was.
@@ -40,21 +35,19 @@ def judge_watch(
     Args:
         windows: this revision's, the newest last.
         watch: how many must fail, and what traffic a window needs.
-        policy: the bar.
-        probe: the revision's own probe, for its break-even accept length; None judges by ``minAcceptLength`` alone.
+        bar: the revision's own.
         early: the accept length of the revision's first windows, once there were enough (``early_accept_length``).
         problem: why the newest window could not be read, if so. It never makes a Fail.
 
     Returns:
         A verdict with the numbers of the newest judged window.
     """
-    if probe is not None and not probe.speculative:
+    if bar.probe is not None and not bar.probe.speculative:
         return Verdict(
             "Inconclusive", Reason.SERVED_WITHOUT_SPECULATION, "the revision serves without a draft: nothing to watch"
         )
-    bar = probe.break_even * policy.min_speedup if probe is not None and probe.break_even is not None else 0.0
     judged = [made for made in windows if _is_judged(made, watch)][-watch.failures.within :]
-    faults = [fault for made in judged if (fault := _fault(made, policy, bar)) is not None]
+    faults = [fault for made in judged if (fault := _fault(made, bar)) is not None]
     numbers = _numbers(judged[-1], bar) if judged else {}
 
     if len(faults) >= watch.failures.of:
@@ -66,17 +59,17 @@ def judge_watch(
     recent = windows[-watch.failures.within :]
     if not any(_is_judged(made, watch) for made in recent):
         return _no_traffic(recent, watch)
-    if (fault := _fault(judged[-1], policy, bar)) is not None:
+    if (fault := _fault(judged[-1], bar)) is not None:
         reason, text = fault
         needed = f"{len(faults)} of {watch.failures.of} failed windows of {watch.failures.within} that it takes"
         return Verdict("Inconclusive", reason, f"{text}; {needed}", numbers)
     newest = judged[-1]
-    if early is not None and _drifts(judged, watch, early):
+    if early is not None and _drifts(judged, watch, early, bar):
         return Verdict("Drift", Reason.DRIFTING, _drift(newest, watch, early), numbers)
     return Verdict(
         "Pass",
         Reason.DRAFT_HEALTHY,
-        f"accept length {newest.accept_length or 0:.2f} over {newest.tokens:,.0f} tokens in {_span(newest)}{_load(newest, probe)}",
+        f"accept length {newest.accept_length or 0:.2f} over {newest.tokens:,.0f} tokens in {_span(newest)}{bar.too_mild(newest)}",
         numbers,
     )
 
@@ -113,8 +106,9 @@ def blind(verdict: Verdict, windows: Sequence[Window], watch: Watch) -> bool:
     return verdict.outcome == "Error" or idle
 
 
-def _drifts(judged: Sequence[Window], watch: Watch, early: float) -> bool:
-    low = [made for made in judged if (made.accept_length or 0) < early * (1 - watch.drift_band)]
+def _drifts(judged: Sequence[Window], watch: Watch, early: float, bar: Bar) -> bool:
+    alike = [made for made in judged if bar.as_probed(made)]
+    low = [made for made in alike if (made.accept_length or 0) < early * (1 - watch.drift_band)]
     return len(low) >= watch.failures.of and low[-1] is judged[-1]
 
 
@@ -138,31 +132,19 @@ def _verified_tokens(made: Window) -> float:
     return made.tokens - made.requests
 
 
-def _fault(made: Window, policy: Probe, bar: float) -> tuple[Reason, str] | None:
+def _fault(made: Window, bar: Bar) -> tuple[Reason, str] | None:
     """What is wrong with a judged window, in the order of the probe's checks."""
     where = f"in {_span(made)}"
     if made.accept_length is None:
         return Reason.SPECULATION_INACTIVE, f"{made.tokens:,.0f} tokens without one verify call {where}"
-    if made.accept_length < bar:
-        return Reason.SLOWER_THAN_BASELINE, (
-            f"accept length {made.accept_length:.2f} {where}, below {bar:.2f}: break-even times minSpeedup "
-            f"{policy.min_speedup:g}"
-        )
-    if made.accept_length < policy.min_accept_length:
+    if made.accept_length < (wanted := bar.of(made)):
+        text = f"accept length {made.accept_length:.2f} {where}, below {wanted:.2f}: {bar.words(made)}"
+        return Reason.SLOWER_THAN_BASELINE, f"{text}{bar.too_strict(made)}"
+    if made.accept_length < (least := bar.least_accept_length(made)):
         return Reason.LOW_ACCEPT_LENGTH, (
-            f"accept length {made.accept_length:.2f} {where}, below minAcceptLength {policy.min_accept_length:g}"
+            f"accept length {made.accept_length:.2f} {where}, below minAcceptLength {least:g}"
         )
     return None
-
-
-def _load(made: Window, probe: ProbeResult | None) -> str:
-    """What the bar of a window leaves open: break-even grows with the load, and was measured under one that was much smaller."""
-    if probe is None or probe.break_even is None or made.running <= _MUCH_MORE * probe.concurrency:
-        return ""
-    return (
-        f"; {made.running:.0f} requests together on a server, and break-even is known at concurrency {probe.concurrency}: "
-        "set probe.concurrency to the load that is served"
-    )
 
 
 def _no_traffic(recent: Sequence[Window], watch: Watch) -> Verdict:
@@ -187,12 +169,12 @@ def _unavailable(problem: str, windows: Sequence[Window], watch: Watch) -> str:
     return text
 
 
-def _numbers(made: Window, bar: float) -> dict[str, float]:
+def _numbers(made: Window, bar: Bar) -> dict[str, float]:
     numbers = {"tokens": made.tokens, "requests": made.requests, "verify_calls": made.verify_calls}
     if made.accept_length is not None:
         numbers["accept_length"] = made.accept_length
-    if bar:
-        numbers["bar"] = bar
+    if wanted := bar.of(made):
+        numbers["bar"] = wanted
     return numbers
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import Progress, PublishResult, Stored
+from eagle3_api.jobs import LoadResult, Progress, PublishResult, Stored
 from eagle3_operator.cli.status import status_text
 from unit.decide.world import START, World, serving_draft, serving_plain, trained
 from unit.samples import measured
@@ -57,6 +57,22 @@ def test_revisions_stand_with_their_measurements_side_by_side() -> None:
     assert "2.71" in draft
     assert "2.74" in draft
     assert "1.41x" in draft
+
+
+def test_what_was_measured_at_several_loads_stands_load_by_load() -> None:
+    assert "LOAD" not in paragraphs(serving_draft())
+    costly = LoadResult(concurrency=32, tokens_per_second=700, accept_length=2.7, break_even=3.5)
+    costly = costly.model_copy(update={"baseline_tokens_per_second": 900.0})
+    world = trained(World().edit(probe={"loads": [32]}))
+    world.ready(0).finish("probe", measured(loads=[LoadResult(concurrency=32, tokens_per_second=900)]))
+    world.ready(1).finish("probe", measured(accept=2.71, speed=126.9, loads=[costly]))
+    assert [line.split() for line in paragraphs(world)["LOAD"]] == [
+        ["LOAD", "REVISION", "ACCEPT", "BREAK-EVEN", "TOK/S", "SPEEDUP"],
+        ["1", "r0", "90.0"],
+        ["32", "r0", "900.0"],
+        ["1", "r1", "2.71", "1.94", "126.9", "1.41x"],
+        ["32", "r1", "2.70", "3.50", "700.0", "0.78x"],
+    ]
 
 
 def test_a_rejected_revision_and_who_serves_are_seen_at_once() -> None:

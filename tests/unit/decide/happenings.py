@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eagle3_api.conditions import Reason
+from eagle3_api.jobs import LoadResult
 from unit.decide.world import World
 from unit.samples import measured
 
@@ -39,7 +40,9 @@ class Happenings(RuleBasedStateMachine):
         number = self.world.job("probe").revision
         plain = next(r for r in self.world.told.revisions if r.number == number).draft is None
         result = measured() if plain else measured(accept=accept, speed=speed)
-        self.world.finish("probe", result.model_copy(update={"concurrency": self.world.obj.spec.probe.concurrency}))
+        asked = self.world.obj.spec.probe
+        further = [LoadResult(concurrency=load, tokens_per_second=speed) for load in asked.further_loads]
+        self.world.finish("probe", result.model_copy(update={"concurrency": asked.concurrency, "loads": further}))
 
     @rule(seconds=st.sampled_from([1, 130, 601, 3601]))
     def time_passes(self, seconds: int) -> None:

@@ -141,9 +141,9 @@ class AnyHistory(Happenings):
     def the_bar_is_moved(self, speedup: float) -> None:
         self.world.edit(probe={"minSpeedup": speedup}).settle()
 
-    @rule(concurrency=st.sampled_from([1, 8]))
-    def the_load_of_the_probe_is_edited(self, concurrency: int) -> None:
-        self.world.edit(probe={"concurrency": concurrency}).settle()
+    @rule(concurrency=st.sampled_from([1, 8]), loads=st.sampled_from([[], [8], [8, 32]]))
+    def the_loads_of_the_probe_are_edited(self, concurrency: int, loads: list[int]) -> None:
+        self.world.edit(probe={"concurrency": concurrency, "loads": loads}).settle()
 
     @rule(number=st.integers(0, 3))
     def a_deployment_is_deleted(self, number: int) -> None:

@@ -1,5 +1,7 @@
 """Keys are for ever: an upgrade must not run again what is finished, nor forget a revision's proof."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from eagle3_api.jobs import ExtractConfig, SamplingDefaults, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.stages import Attempts, after_inspection, inspect
-from unit.decide.world import World
+from unit.decide.world import World, trained
 from unit.samples import FACTS
 
 #: Golden. A change here re-runs everybody's stages: raise the stage's version on purpose, or leave the key alone.
@@ -40,6 +42,15 @@ def changed(**edits: object) -> set[str]:
 
 def test_the_keys_are_those_of_former_versions() -> None:
     assert keys(World()) == GOLDEN
+
+
+def test_the_key_of_a_probe_at_one_load_is_as_it_was_and_that_of_one_at_several_is_of_these() -> None:
+    def key(**asked: Any) -> str:
+        return trained(World().edit(probe=asked)).ready(0).job("probe").key
+
+    assert key() == key(loads=[1]) == "d31d90bf868e2bb6"
+    assert len({key(), key(loads=[8]), key(loads=[8, 32])}) == 3
+    assert key(loads=[8, 32]) == key(loads=[32, 8])
 
 
 def test_what_does_not_change_the_output_is_in_no_key_of_a_stage() -> None:

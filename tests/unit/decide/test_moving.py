@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import EventReason, Reason
-from eagle3_api.jobs import Facts, Report, StageName
+from eagle3_api.jobs import Facts, LoadResult, ProbeResult, Report, StageName
 from eagle3_operator.cluster.status import available
 from eagle3_operator.observation import Pod, Service
-from unit.decide.world import World, serving_draft, serving_plain, stamp
+from unit.decide.world import World, serving_draft, serving_plain, stamp, trained
 from unit.samples import FROM_A_HUB, measured
 
 # ------------------------------------------------------------------------------------------- a proven revision comes back
@@ -249,6 +249,41 @@ def test_a_load_that_is_edited_measures_the_draft_again_too() -> None:
     assert world.reason() == ("False", Reason.SERVER_STARTING)
     world.ready(2).finish("probe", measured(accept=2.71, speed=126.9, concurrency=8))
     assert (world.serving, world.reason()) == (2, ("True", Reason.SERVING))
+
+
+def at_loads(*loads: int, accept: float | None = None, speed: float = 90.0) -> ProbeResult:
+    """Measured at one request and at further loads, as fast at each."""
+    one = measured(accept=accept, speed=speed)
+    return one.model_copy(
+        update={
+            "loads": [
+                LoadResult(**one.model_dump(include={*LoadResult.model_fields}) | {"concurrency": n}) for n in loads
+            ]
+        }
+    )
+
+
+def test_a_load_that_is_added_is_measured_of_baseline_and_draft_and_one_that_is_taken_away_is_kept() -> None:
+    world = serving_draft().edit(probe={"loads": [32, 8]}).settle()
+    world.ready(0)
+    assert '"loads":[8,32]' in str(world.applied_job("probe")["spec"]["template"]["metadata"]["annotations"])
+    world.finish("probe", at_loads(8, 32))
+    assert (world.serving, world.replicas[2]) == (1, 1), "what serves is not measured itself"
+    world.ready(2).finish("probe", at_loads(8, 32, accept=2.71, speed=126.9))
+    assert (world.serving, world.reason()) == (2, ("True", Reason.SERVING))
+    jobs = len(world.jobs("probe"))
+    for loads in ([8], [], [32, 1]):
+        world.edit(probe={"loads": loads}).settle()
+        assert (world.serving, world.reason(), len(world.jobs("probe"))) == (2, ("True", Reason.SERVING), jobs)
+        assert [at.concurrency for at in (world.told.revisions[2].probe or measured()).loads] == [8, 32]
+
+
+def test_a_measurement_that_lacks_a_load_is_none() -> None:
+    world = trained(World().edit(probe={"loads": [8]})).ready(0).finish("probe", at_loads(16))
+    assert world.told.revisions[0].probe is None
+    assert "it measured at concurrency 1, 16 with prompts pppppppp; asked were concurrency 1, 8" in (
+        world.told.revisions[0].probe_problem
+    )
 
 
 def test_a_draft_that_is_too_slow_under_the_new_load_is_left_although_it_was_proven_under_the_former() -> None:

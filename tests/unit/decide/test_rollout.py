@@ -1,11 +1,12 @@
 """Roll-out, probe, promotion, rollback."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from eagle3_api.conditions import EventReason, Reason
-from eagle3_api.jobs import Report, StageName
+from eagle3_api.jobs import LoadResult, Report, StageName
 from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import START, World, serving_draft, serving_plain, stamp, trained
 from unit.samples import FACTS, converted, measured
@@ -630,6 +631,60 @@ def test_under_the_load_that_it_was_probed_with_a_bad_draft_is_rolled_back_as_ev
     world.window(verify=2900, running=3).window(running=40).window(verify=2900, running=3)
     assert world.serving == 0
     assert world.reason("RevisionProven")[0] == "False"
+
+
+def adapting_and_measured_at(load: int, *, break_even: float, **probe: Any) -> World:
+    """As ``adapting``, and measured at a load of another tier too."""
+    world = trained(World().edit(serve={"speculative": {"mode": "Auto"}}, probe={"loads": [load], **probe}))
+    plain = LoadResult(concurrency=load, tokens_per_second=900)
+    world.ready(0).finish("probe", measured(loads=[plain]))
+    at_load = plain.model_copy(update={"baseline_tokens_per_second": 900.0, "break_even": break_even})
+    return world.ready(1).finish("probe", measured(accept=2.71, speed=126.9, loads=[at_load]))
+
+
+def test_a_server_that_adapts_its_steps_is_judged_under_each_load_that_it_was_probed_with() -> None:
+    world = adapting_and_measured_at(32, break_even=1.6, minAcceptLength=2.5)
+    for verify in (1600, 1600, 1600):  # accept length 1.81, of a single step
+        world.window(verify=verify, running=40)
+    assert (world.serving, world.reason("DraftHealthy")) == (1, ("True", Reason.DRAFT_HEALTHY))
+    world.window(running=20)
+    assert world.reason("DraftHealthy") == ("Unknown", Reason.OTHER_LOAD)
+    assert "at concurrency 1 and 32; only windows of about that load" in world.condition("DraftHealthy").message
+    world.window(verify=2900, running=40).window(verify=2900, running=40)
+    assert world.serving == 0
+
+
+def test_drift_is_from_windows_in_which_as_many_steps_were_drafted() -> None:
+    world = adapting_and_measured_at(32, break_even=1.2)
+    for _ in range(3):
+        world.window(verify=1600, running=40)
+    assert world.told.revisions[1].early_accept_length is None
+    for running in (1, 1, 40, 40):
+        world.window(verify=1600 if running == 40 else 1000, running=running)
+    assert world.told.revisions[1].early_accept_length == pytest.approx(2.9)
+    assert world.reason("DraftHealthy") == ("True", Reason.DRAFT_HEALTHY)
+
+
+def test_a_load_at_which_a_draft_costs_time_is_warned_of_when_it_is_proven_and_left_when_it_is_served() -> None:
+    world = trained(World().edit(probe={"loads": [32]}))
+    plain = LoadResult(concurrency=32, tokens_per_second=900)
+    world.ready(0).finish("probe", measured(loads=[plain]))
+    costly = plain.model_copy(
+        update={"tokens_per_second": 700.0, "baseline_tokens_per_second": 900.0, "break_even": 3.5}
+    )
+    world.ready(1).finish("probe", measured(accept=2.71, speed=126.9, loads=[costly]))
+    assert (world.serving, world.reason("RevisionProven")) == (1, ("True", Reason.PROVEN))
+    assert "(1.41x), 0.78x at 32" in world.condition("RevisionProven").message
+    warning = "From concurrency 32 on speculation costs time instead of saving it (0.78x, break-even is 3.50)"
+    assert warning in world.condition("RevisionProven").message
+    told = [(event.type, event.message) for event in world.events if event.reason == EventReason.SLOWER_AT_LOAD]
+    assert [type_ for type_, _ in told] == ["Warning"]
+    assert told[0][1].startswith(f"r1: {warning}")
+    world.window(running=1).window(running=1)
+    assert world.serving == 1
+    world.window(running=32).window(running=32)
+    assert world.serving == 0
+    assert "below 3.50: the bar for 32 requests together on a server" in world.condition("RevisionProven").message
 
 
 def test_a_server_that_adapts_and_verifies_nothing_is_inactive_under_any_load() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ProbeResult
+from eagle3_api.jobs import LoadResult, ProbeResult
 from eagle3_api.spec import Probe
 from eagle3_operator.decision import Verdict
-from eagle3_operator.judge.probe import judge_probe
+from eagle3_operator.judge.probe import cost_of_loads, judge_probe
 
 BAR = Probe(min_accept_length=1.8, min_speedup=1.1)
 
@@ -111,6 +111,63 @@ def test_a_badly_trained_draft_that_keeps_its_promise_has_a_low_accept_length() 
 def test_an_adopted_draft_of_which_nothing_is_expected_is_judged_by_the_bar_alone() -> None:
     assert judge(measured(accept_length=1.85), expected=None).passed
     assert judge(measured(accept_length=1.75), expected=None).reason is Reason.LOW_ACCEPT_LENGTH
+
+
+def at(concurrency: int, speed: float, *, plain: float | None = 90.0, break_even: float | None = None) -> LoadResult:
+    """One further load."""
+    made = {"tokens_per_second": speed, "baseline_tokens_per_second": plain, "break_even": break_even}
+    return LoadResult.model_validate({"concurrency": concurrency, **made})
+
+
+ONWARDS = (
+    "From concurrency 8 on speculation costs time instead of saving it (0.90x, break-even is 3.01), and under such a load the "
+    "watch leaves it: draft fewer steps, or let the server choose them (serve.speculative.mode: Auto)"
+)
+
+
+@pytest.mark.parametrize(
+    ("loads", "speedups", "warning"),
+    [
+        ([at(8, 99.0), at(32, 90.0)], "1.10x at 8, 1.00x at 32", ""),
+        ([at(8, 81.0, break_even=3.01), at(32, 72.0)], "0.90x at 8, 0.80x at 32", ONWARDS),
+        ([at(8, 81.0), at(32, 99.0)], "0.90x at 8, 1.10x at 32", "At concurrency 8 speculation costs time"),
+        (
+            [at(2, 81.0), at(8, 99.0), at(32, 81.0)],
+            "0.90x at 2, 1.10x at 8, 0.90x at 32",
+            "At concurrency 2 and 32 speculation costs time",
+        ),
+        ([at(8, 81.0, plain=None)], None, ""),
+    ],
+)
+def test_further_loads_are_told_and_reject_nothing_where_speculation_costs_time(
+    loads: list[LoadResult], speedups: str | None, warning: str
+) -> None:
+    verdict = judge(measured(loads=loads))
+    assert (verdict.outcome, verdict.reason) == ("Pass", Reason.PROVEN)
+    told = "126.9 tok/s against 90.0 at concurrency 1 (1.41x), "
+    told += f"{speedups}, greedy outputs" if speedups is not None else "greedy outputs"
+    assert told in verdict.message
+    assert (
+        (f"identical on 64 prompts. {warning}" in verdict.message) if warning else verdict.message.endswith("prompts")
+    )
+    assert cost_of_loads(measured(loads=loads)).startswith(warning)
+
+
+def test_what_is_to_be_proven_is_proven_at_the_concurrency_however_fast_it_is_elsewhere() -> None:
+    assert judge(measured(**USELESS, loads=[at(8, 900.0)])).reason is Reason.SLOWER_THAN_BASELINE
+
+
+def test_of_a_server_that_gains_under_much_load_alone_that_is_not_called_from_there_on() -> None:
+    """What was proven, at 16 requests, gains."""
+    told = cost_of_loads(measured(concurrency=16, loads=[at(8, 81.0)]))
+    assert told.startswith("At concurrency 8 speculation costs time")
+
+
+def test_the_server_without_a_draft_says_its_speed_at_each_load() -> None:
+    plain = {"speculative": False, "verify_steps": 0, "accept_length": None, "break_even": None}
+    loads = [at(8, 4167.0, plain=None), at(32, 17101.0, plain=None)]
+    verdict = judge(measured(**plain, baseline_tokens_per_second=None, tokens_per_second=451.0, loads=loads), name="r0")
+    assert verdict.message == "r0: 451.0 tok/s at concurrency 1, 4167.0 at 8, 17101.0 at 32 without speculation"
 
 
 def test_the_server_without_a_draft_passes_when_it_answered() -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ProbeResult
+from eagle3_api.jobs import LoadResult, ProbeResult
 from eagle3_api.spec import Failures, Probe, PrometheusReference, Watch
 from eagle3_api.status import WINDOWS_KEPT, RevisionStatus, Window
 from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.bar import Bar
 from eagle3_operator.judge.promql import due, queries, window
 from eagle3_operator.judge.watch import blind, early_accept_length, judge_watch, kept
 from eagle3_operator.judge.windows import REQUESTS, TOKENS
@@ -69,7 +70,8 @@ def idle(at: int) -> Window:
 
 
 def judge(*windows: Window, watch: Watch = WATCH, **changes: Any) -> Verdict:
-    return judge_watch(windows, watch, changes.pop("policy", POLICY), changes.pop("probe", proven()), **changes)
+    bar = Bar(changes.pop("policy", POLICY), changes.pop("probe", proven()), changes.pop("adaptive", False))
+    return judge_watch(windows, watch, bar, **changes)
 
 
 # ------------------------------------------------------------------------------------------------------------ verdict
@@ -90,7 +92,7 @@ def test_a_pass_under_much_more_load_than_the_probes_says_so(
     """Of three requests together: break-even grows with the load, so that a pass by the one of a single request is no proof."""
     verdict = judge(good(5), good(10), probe=proven(concurrency=concurrency, break_even=break_even))
     assert verdict.passed
-    said = "3 requests together on a server, and break-even is known at concurrency 1: set probe.concurrency"
+    said = "3 requests together on a server, and break-even is known only up to 1: add the load that is served to probe.loads"
     assert (said in verdict.message) is told
 
 
@@ -102,6 +104,31 @@ def test_two_bad_windows_of_two_fail_and_one_does_not() -> None:
     assert (two.outcome, two.reason) == ("Fail", Reason.SLOWER_THAN_BASELINE)
     assert "accept length 1.00" in two.message
     assert "below 2.09: break-even times minSpeedup 1.1; 2 of the last 2 judged windows failed" in two.message
+
+
+def test_a_window_fails_by_the_break_even_of_its_load_and_says_by_which() -> None:
+    """Accept length 2.70 gains for the 3 requests of a window by the bar of one, and costs time by that of three."""
+    costly = LoadResult(concurrency=5, tokens_per_second=100, break_even=4.09)
+    assert judge(good(5), good(10)).passed
+    verdict = judge(good(5), good(10), probe=proven(loads=[costly]))
+    assert (verdict.outcome, verdict.reason) == ("Fail", Reason.SLOWER_THAN_BASELINE)
+    assert "below 3.09: the bar for 3 requests together on a server (2.09 at 1, 4.09 at 5); 2 of" in verdict.message
+    assert verdict.numbers["bar"] == pytest.approx(3.09)
+
+
+def test_a_window_that_fails_by_a_bar_of_much_greater_loads_only_says_so() -> None:
+    verdict = judge(bad(5), bad(10), probe=proven(concurrency=32))
+    assert verdict.failed
+    assert "; 3 requests together on a server, and break-even is known only from 32 on: add" in verdict.message
+
+
+def test_a_server_that_drafts_fewer_steps_now_is_not_taken_for_one_that_drifts() -> None:
+    """Its first windows were of other steps."""
+    at_many = LoadResult(concurrency=3, tokens_per_second=100, break_even=1.2)
+    probe = proven(concurrency=64, break_even=1.2, loads=[at_many])
+    changes: dict[str, Any] = {"policy": Probe(min_accept_length=1.5, min_speedup=1.0), "probe": probe, "early": 3.9}
+    assert judge(good(5), good(10), adaptive=True, **changes).passed
+    assert judge(good(5), good(10), **changes).reason is Reason.DRIFTING
 
 
 def test_the_first_bad_window_of_a_new_revision_moves_nothing() -> None:

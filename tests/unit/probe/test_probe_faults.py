@@ -6,13 +6,15 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, ProbeConfig, Report, StageName
+from eagle3_api.jobs import ExitCode, LoadResult, ProbeConfig, Report, StageName
+from eagle3_api.spec.probe import LOADS
 from eagle3_draft import artifacts, probe
 from eagle3_draft.probe.server import Server
 from eagle3_draft.stage import StageError
@@ -184,6 +186,10 @@ def test_the_stages_report_fits_a_termination_message_whatever_differs(server: F
     asked = {f"argument_{i}": "/models/" + "x" * 300 for i in range(20)}
     result = probe.run(config(server, prompts, expected_arguments=asked))
     assert len(result.argument_mismatches) == 8
+    most = {"tokens_per_second": 123456.78, "accept_length": 12.3456, "break_even": 12.3456}
+    loads = [LoadResult(concurrency=256, baseline_tokens_per_second=123456.78, **most) for _ in range(LOADS)]
+    template = "token 12345 of a held-out conversation is 123456 by the server's own chat template and 123456 as it was rendered for training"
+    result = result.model_copy(update={"loads": loads, "template_mismatch": template, **most})
     Report(stage=StageName.PROBE, key="k", ok=True, result=result.to_json()).dump()
 
 
@@ -206,6 +212,25 @@ def test_a_draft_is_compared_with_the_server_without_one(server: FaultyServer, p
     assert result.baseline_tokens_per_second is not None
     speedup = result.tokens_per_second / result.baseline_tokens_per_second
     assert result.accept_length / result.break_even == pytest.approx(speedup, rel=0.01)
+
+
+def test_each_load_is_compared_with_the_server_without_a_draft_at_that_load(
+    server: FaultyServer, prompts: Path
+) -> None:
+    plain = config(server, prompts, loads=[2, 4, 6])
+    baseline = probe.run(plain)
+    assert [(at.accept_length, at.break_even, at.speedup) for at in baseline.at_loads] == [(None, None, None)] * 4
+    server.info["speculative_algorithm"] = "EAGLE3"
+    server.verify_steps = 4
+    asked = {"baseline": plain.folder, "key": "k1", "folder": str(prompts.parent / "probe" / "k1"), "loads": [2, 6]}
+    result = probe.run(config(server, prompts, expected_arguments={"speculative_algorithm": "EAGLE3"}, **asked))
+    speeds = {at.concurrency: at.tokens_per_second for at in baseline.at_loads}
+    assert [at.concurrency for at in result.at_loads] == [1, 2, 6]
+    for at in result.at_loads:
+        assert at.baseline_tokens_per_second == speeds[at.concurrency]
+        assert at.accept_length == (8 - 1) / 4
+        assert at.break_even is not None
+        assert at.accept_length / at.break_even == pytest.approx(at.speedup, rel=0.01)
 
 
 def test_answers_that_speculation_changed_are_counted(server: FaultyServer, prompts: Path) -> None:
@@ -331,17 +356,41 @@ def test_the_ids_that_a_server_tells_are_believed_whatever_it_counts(server: Fau
     )
 
 
-def test_a_server_is_warmed_up_by_as_many_requests_together_as_are_timed(server: FaultyServer, prompts: Path) -> None:
+@pytest.mark.parametrize(("asked", "before"), [({"concurrency": 3}, 0), ({"loads": [3]}, 2 + 3 + 3)])
+def test_a_server_is_warmed_up_by_as_many_requests_together_as_are_timed(
+    server: FaultyServer, prompts: Path, asked: dict[str, Any], before: int
+) -> None:
+    """Also for a further load, after the requests one by one that are warm-up, timed and streamed."""
     together = threading.Barrier(3, timeout=30)
-    first = iter(range(together.parties))
+    number, first = count(), range(before, before + together.parties)
 
     def wait_for_the_others(path: str) -> None:
-        if path == "/generate" and next(first, None) is not None:
+        if path == "/generate" and next(number) in first:
             together.wait()
 
     server.arrived = wait_for_the_others
-    probe.run(config(server, prompts, concurrency=3))
+    probe.run(config(server, prompts, **asked))
+    assert next(number) > first[-1]
     assert not together.broken
+
+
+@pytest.mark.parametrize("load", [2, 5])
+def test_each_further_load_is_warmed_up_and_kept_until_its_requests_are_through(
+    server: FaultyServer, prompts: Path, load: int
+) -> None:
+    """All prompts are sent, and at least twice as many requests as there are at a time."""
+    before = probe.run(config(server, prompts))
+    alone = server.asked.count("POST /generate")
+    server.asked.clear()
+    folder = prompts.parent / "probe" / "k2"
+    result = probe.run(config(server, prompts, key="k2", folder=str(folder), loads=[load]))
+    assert [at.concurrency for at in result.loads] == [load]
+    assert result.loads[0].tokens_per_second > 0
+    assert (result.requests, result.tokens, result.foreign_requests) == (before.requests, before.tokens, 0)
+    assert server.asked.count("POST /generate") - alone == load + max(len(PROMPTS), 2 * load), (
+        "so long it takes, no longer"
+    )
+    assert server.asked.count("POST /flush_cache") == 3
 
 
 LONG = [*range(100)]
@@ -438,7 +487,11 @@ def test_a_server_with_room_for_no_prompt_is_named_with_the_numbers(server: Faul
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"concurrency": 2}, "measured at concurrency 1, not 2"), ({"prompts_digest": "f" * 64}, "other prompts")],
+    [
+        ({"concurrency": 2}, "measured at concurrency 1, not 2"),
+        ({"loads": [8, 32]}, "it was not measured at 8 and 32 requests together"),
+        ({"prompts_digest": "f" * 64}, "other prompts"),
+    ],
 )
 def test_a_baseline_of_another_load_or_other_prompts_is_refused(
     server: FaultyServer, prompts: Path, change: dict[str, Any], words: str

@@ -4,15 +4,17 @@
 2. Warm up, empty the prefix cache, then send the prompts at the asked concurrency: this run alone is timed.
 3. Stream a few of them at the same concurrency, for the latencies. Streaming costs the server an event a step, more of
    them without speculation than with, so the timed run does not stream.
-4. The plain server: answer all prompts again, with the likeliest tokens of each position. These answers are the baseline;
+4. At each further load in turn: warm up, empty the cache, send the prompts. That takes no longer than an answer lasts, times the
+   waves of requests: prompts / load of them, two at least, and one to warm up.
+5. The plain server: answer all prompts again, with the likeliest tokens of each position. These answers are the baseline;
    how they differ from the timed ones is what the server differs from itself. Then it computes them once more as parts of
    prompts: how far that moves its logits is its rounding (``lossless``).
-5. Send conversations through the server's own chat template and compare the length with our rendering.
-6. See whether anybody else was served meanwhile.
+6. Send conversations through the server's own chat template and compare the length with our rendering.
+7. See whether anybody else was served meanwhile.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from operator import eq
@@ -23,7 +25,7 @@ from pydantic import ValidationError
 
 from eagle3_api.artifacts import ANSWERS, REPORT
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, ProbeConfig, ProbeResult
+from eagle3_api.jobs import ExitCode, LoadResult, ProbeConfig, ProbeResult
 from eagle3_api.manifest import Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.files import write_atomic
@@ -72,6 +74,8 @@ class _Seen:
 
     timed: Throughput
     latency: Latency
+    #: By further loads, in order.
+    further: dict[int, Throughput]
     #: As published: of a plain server with the tokens near its own.
     answers: list[Answer]
     #: Of the plain server.
@@ -82,7 +86,7 @@ class _Seen:
     deviations: list[Deviation]
     template: _Template
     foreign_requests: int
-    #: Prompts were prefilled, not taken from the server's cache.
+    #: Prompts were prefilled, not taken from the server's cache, at each load.
     flushed: bool
 
 
@@ -123,11 +127,13 @@ def _measure(
 ) -> _Seen:
     before = server.counters()
     requests = _Requests(server, chosen, config)
-    requests.warm_up()
-    flushed = server.flush()
-    timed = requests.timed()
+    timed, flushed = requests.timed(config.concurrency)
     flushed = server.flush() and flushed
     latency = requests.streamed()
+    further = {}
+    for load in config.loads:
+        further[load], emptied = requests.timed(load)
+        flushed = emptied and flushed
 
     # Prompts may have been sent more than once; the first answers count
     first = {prompt.index: answer.output_ids for prompt, answer in zip(chosen, timed.answers, strict=False)}
@@ -145,6 +151,7 @@ def _measure(
     return _Seen(
         timed=timed,
         latency=latency,
+        further=further,
         answers=answers,
         rounding=rounding,
         epsilon=epsilon,
@@ -166,29 +173,29 @@ class _Requests:
         self._chosen = chosen
         self._max_tokens = config.max_tokens
         self._concurrency = config.concurrency
-        self._timed = measure.repeated(chosen, config.concurrency)
         self._streamed = measure.repeated(chosen[:STREAMED], config.concurrency)
         of_baseline = 0 if config.baseline else 2 * len(chosen)
-        self._warm_up = measure.repeated(chosen, config.concurrency)[: max(WARM_UP_REQUESTS, config.concurrency)]
-        self._progress = Progress(
-            len(self._warm_up) + len(self._timed) + len(self._streamed) + of_baseline + CONVERSATIONS, "requests"
+        by_loads = sum(
+            _warm_up_requests(load) + len(measure.repeated(chosen, load))
+            for load in (config.concurrency, *config.loads)
         )
+        self._progress = Progress(by_loads + len(self._streamed) + of_baseline + CONVERSATIONS, "requests")
 
-    def warm_up(self) -> None:
-        """Let kernels be compiled and graphs be captured, for as many requests together, before anything is timed."""
-        measure.at_concurrency(
-            lambda prompt: self._server.generate(prompt.input_ids, self._max_tokens),
-            self._warm_up,
-            self._concurrency,
-            lambda answer: self._count(answer.tokens),
-        )
+    def timed(self, load: int) -> tuple[Throughput, bool]:
+        """All prompts at a load, and whether the server's cache was emptied before.
 
-    def timed(self) -> Throughput:
-        """All prompts at the asked concurrency."""
+        The server is warmed up first, that kernels be compiled and graphs be captured for as many requests together.
+        """
+        asked = measure.repeated(self._chosen, load)
+        self._generated(asked[: _warm_up_requests(load)], load)
+        flushed = self._server.flush()
+        return self._generated(asked, load), flushed
+
+    def _generated(self, asked: list[Prompt], load: int) -> Throughput:
         answers, seconds = measure.at_concurrency(
             lambda prompt: self._server.generate(prompt.input_ids, self._max_tokens),
-            self._timed,
-            self._concurrency,
+            asked,
+            load,
             lambda answer: self._count(answer.tokens),
         )
         return Throughput(answers, seconds)
@@ -251,6 +258,10 @@ class _Requests:
         self._progress.update(self.requests)
 
 
+def _warm_up_requests(load: int) -> int:
+    return max(WARM_UP_REQUESTS, load)
+
+
 def _mismatch(rendered: Rendered, learnt: list[int]) -> str:
     """How what the server's own chat template made of a conversation differs from what was learned; empty where it does not."""
     tokens = rendered.tokens if rendered.ids is None else len(rendered.ids)
@@ -305,19 +316,16 @@ def _foreign(before: Counters | None, after: Counters | None, ours: _Requests) -
 
 def _result(config: ProbeConfig, info: dict[str, Any], seen: _Seen, baseline: _Baseline | None) -> ProbeResult:
     timed = seen.timed
-    plain = baseline.result.tokens_per_second if baseline else None
+    plain = _plain_tokens_per_second(baseline)
     return ProbeResult(
+        **_at_load(config.concurrency, timed, plain).model_dump(),
+        loads=[_at_load(load, measured, plain) for load, measured in seen.further.items()],
         speculative=config.expected_arguments.get("speculative_algorithm") is not None,
         prompts_digest=config.prompts_digest,
-        concurrency=config.concurrency,
         requests=timed.requests,
         tokens=timed.tokens,
         seconds=round(timed.seconds, 4),
-        tokens_per_second=round(timed.tokens_per_second, 2),
         verify_steps=timed.verify_steps,
-        accept_length=_rounded(timed.accept_length),
-        break_even=_rounded(measure.break_even(timed, plain)) if plain else None,
-        baseline_tokens_per_second=plain,
         first_token_seconds=round(seen.latency.first_token_seconds, 5),
         inter_token_seconds=round(seen.latency.inter_token_seconds, 6),
         compared=seen.compared,
@@ -329,6 +337,22 @@ def _result(config: ProbeConfig, info: dict[str, Any], seen: _Seen, baseline: _B
         argument_mismatches=arguments.mismatches(config.expected_arguments, info),
         template_mismatch=seen.template.mismatch,
         foreign_requests=seen.foreign_requests,
+    )
+
+
+def _plain_tokens_per_second(baseline: _Baseline | None) -> dict[int, float]:
+    """The plain server's tokens/s, by loads."""
+    return {} if baseline is None else {at.concurrency: at.tokens_per_second for at in baseline.result.at_loads}
+
+
+def _at_load(load: int, measured: Throughput, plain: Mapping[int, float]) -> LoadResult:
+    baseline = plain.get(load)
+    return LoadResult(
+        concurrency=load,
+        tokens_per_second=round(measured.tokens_per_second, 2),
+        accept_length=_rounded(measured.accept_length),
+        break_even=_rounded(measure.break_even(measured, baseline)) if baseline else None,
+        baseline_tokens_per_second=baseline,
     )
 
 
@@ -395,6 +419,8 @@ def _baseline(config: ProbeConfig) -> _Baseline | None:
         raise _unusable(folder, "it was measured with other prompts")
     if result.concurrency != config.concurrency:
         raise _unusable(folder, f"it was measured at concurrency {result.concurrency}, not {config.concurrency}")
+    if missing := {*config.loads} - {at.concurrency for at in result.at_loads}:
+        raise _unusable(folder, f"it was not measured at {' and '.join(map(str, sorted(missing)))} requests together")
     try:
         lines = artifacts.verified(folder, ANSWERS).read_text().splitlines()
         answers = [Answer.model_validate_json(line) for line in lines]
