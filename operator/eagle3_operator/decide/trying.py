@@ -73,7 +73,9 @@ def _measurable(fleet: Fleet, view: View, wanted: Wanted, plain: Revision | None
     if revision is None:
         return _with_new(fleet, wanted, plain)
     measured = revision.measurement
-    if measured is not None and not fits(measured, view, wanted) and not revision.dropped:
+    # What the watch has left may be judged otherwise by a load that was not measured; while it still serves, nothing is to follow it
+    left = revision.dropped and revision.number == fleet.serving
+    if measured is not None and not fits(measured, view, wanted) and not left:
         fleet = fleet.changed(revision.number, probe=None, proof=measured, probe_errors=0)
     if revision.number == fleet.serving and fleet[revision.number].measurement is None:
         return _with_new(fleet, wanted, plain)

@@ -41,12 +41,11 @@ class Bar:
         """Whether anything was measured that a window can be judged by. That speculation does nothing is seen at any load."""
         if not self.adaptive or made.verify_calls <= 0:
             return True
-        tiers = {adaptive_tier(load) for load in self.loads}
-        return adaptive_tier(made.running) in tiers
+        return self._tier(made) in {adaptive_tier(load) for load in self.loads}
 
     def as_probed(self, made: Window) -> bool:
         """Whether the servers drafted as many steps as at ``probe.concurrency``: accept lengths are alike then."""
-        return not self.adaptive or adaptive_tier(made.running) == adaptive_tier(self._concurrency)
+        return not self.adaptive or self._tier(made) == adaptive_tier(self._concurrency)
 
     @property
     def loads(self) -> list[int]:
@@ -104,11 +103,14 @@ class Bar:
         known = [at for at in known if at.break_even is not None]
         if not self.adaptive:
             return known
-        return [at for at in known if adaptive_tier(at.concurrency) == adaptive_tier(self._load(made))]
+        return [at for at in known if adaptive_tier(at.concurrency) == self._tier(made)]
 
     def _load(self, made: Window) -> float:
         """Requests together on a server; where nobody could tell them, those of the proof."""
         return made.running or self._concurrency
+
+    def _tier(self, made: Window) -> int:
+        return adaptive_tier(self._load(made))
 
     def _asked(self, at: LoadResult) -> float:
         """The accept length that is asked for at a load that was measured."""

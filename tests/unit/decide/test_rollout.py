@@ -687,6 +687,41 @@ def test_a_load_at_which_a_draft_costs_time_is_warned_of_when_it_is_proven_and_l
     assert "below 3.50: the bar for 32 requests together on a server" in world.condition("RevisionProven").message
 
 
+def test_what_the_watch_left_under_a_load_that_was_not_measured_is_judged_anew_once_that_is() -> None:
+    """Break-even of 32 requests together is too much to ask of one at a time."""
+    world = trained(World().edit(probe={"concurrency": 32})).ready(0).finish("probe", measured(concurrency=32))
+    proven = {"accept": 2.71, "speed": 126.9, "concurrency": 32, "break_even": 2.41}
+    world.ready(1).finish("probe", measured(**proven)).later(700).settle()
+    world.window(verify=1400).window(verify=1400)
+    world.ready(0)
+    assert (world.serving, world.told.revisions[1].state) == (0, "Rejected")
+    assert "break-even is known only from 32 on: add the load" in world.condition("RevisionProven").message
+    world.edit(probe={"loads": [1]}).settle()
+    plain = LoadResult(concurrency=1, tokens_per_second=90)
+    world.ready(2).finish("probe", measured(concurrency=32, loads=[plain]))
+    assert world.serving == 0
+    alone = plain.model_copy(update={"baseline_tokens_per_second": 90.0, "break_even": 1.49})
+    world.ready(1).finish("probe", measured(**proven, loads=[alone]))
+    assert (world.serving, world.reason()) == (1, ("True", Reason.DRAFT_HEALTHY))
+    world.window(verify=2900).window(verify=2900)
+    assert world.ready(2).serving in (0, 2)
+    assert world.told.revisions[1].state == "Rejected"
+
+
+def test_what_is_bad_at_every_load_is_not_served_again_because_another_one_is_measured() -> None:
+    world = serving_draft().later(700).settle()
+    world.window(verify=2900).window(verify=2900).ready(0)
+    assert world.serving == 0
+    world.edit(probe={"loads": [8]}).settle()
+    plain = LoadResult(concurrency=8, tokens_per_second=900)
+    world.ready(2).finish("probe", measured(loads=[plain])).ready(1)
+    at_load = plain.model_copy(update={"baseline_tokens_per_second": 900.0, "break_even": 2.0})
+    world.finish("probe", measured(accept=2.71, speed=126.9, loads=[at_load])).settle()
+    assert world.serving == 0
+    assert world.told.revisions[1].state == "Rejected"
+    assert world.replicas[1] == 0
+
+
 def test_a_server_that_adapts_and_verifies_nothing_is_inactive_under_any_load() -> None:
     world = adapting()
     world.window(verify=0, running=40).window(verify=0, running=40)
