@@ -45,7 +45,11 @@ EAGLE3 = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--sp
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps")
 
-ASKED = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_num_draft_tokens": 4}
+ASKED: dict[str, Any] = {
+    "speculative_algorithm": "EAGLE3",
+    "speculative_num_steps": 3,
+    "speculative_num_draft_tokens": 4,
+}
 
 pytestmark = pytest.mark.timeout(900)
 

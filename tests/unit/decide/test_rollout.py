@@ -708,6 +708,19 @@ def test_what_the_watch_left_under_a_load_that_was_not_measured_is_judged_anew_o
     assert world.told.revisions[1].state == "Rejected"
 
 
+def test_what_the_watch_has_failed_and_its_cooldown_holds_is_followed_by_no_other_of_its_kind() -> None:
+    """That one would have no bad window yet."""
+    world = serving_draft(World().edit(watch={"cooldown": "10h"})).later(700).settle()
+    world.window(verify=2900).window(verify=2900).ready(0)
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    world.ready(2).finish("probe", measured(accept=2.71, speed=126.9)).later(700).settle()
+    world.window(verify=2900).window(verify=2900)
+    assert (world.serving, world.reason("DraftHealthy")[0]) == (2, "False")
+    world.edit(probe={"loads": [8]}).settle()
+    world.ready(0).finish("probe", measured(loads=[LoadResult(concurrency=8, tokens_per_second=900)])).settle()
+    assert [revision.number for revision in world.told.revisions] == [0, 1, 2]
+
+
 def test_what_is_bad_at_every_load_is_not_served_again_because_another_one_is_measured() -> None:
     world = serving_draft().later(700).settle()
     world.window(verify=2900).window(verify=2900).ready(0)
