@@ -144,6 +144,7 @@ class Loop:
                 baseline=baseline,
                 expected_arguments=flags.expected_server_info(spec, facts, draft=served),
                 concurrency=spec.probe.concurrency,
+                loads=spec.probe.further_loads,
                 count=spec.probe.prompts,
                 max_tokens=spec.probe.max_tokens,
             )
