@@ -47,6 +47,11 @@ class _Case:
         plain = self.result.baseline_tokens_per_second or 0
         return f"{self.result.tokens_per_second:.1f} tok/s against {plain:.1f}"
 
+    @property
+    def further(self) -> str:
+        """The speedups at further loads, after that at the concurrency."""
+        return "".join(f", {at.speedup:.2f}x at {at.concurrency}" for at in self.result.loads if at.speedup is not None)
+
 
 @dataclass(frozen=True)
 class _Finding:
@@ -237,6 +242,8 @@ def _is_slower(case: _Case) -> _Finding | None:
         text += f": {speedup:.2f}x, below minSpeedup {wanted:g}"
     if break_even is not None:
         text += f"; break-even at this load is {break_even:.2f}"
+    if case.further:
+        text += f"; {speedup:.2f}x at {case.result.concurrency}{case.further}"
     if case.below_expected:
         return _Finding("Fail", Reason.SLOWER_THAN_BASELINE, f"{text}. {_FEATURES_DIFFER}")
     advice = (
@@ -277,8 +284,7 @@ def _is_proven(case: _Case) -> _Finding:
         text += f", {result.tokens_per_second:.1f} tok/s at concurrency {result.concurrency}"
     else:
         text += f", {case.speed} at concurrency {result.concurrency} ({result.speedup:.2f}x)"
-        further = [f"{at.speedup:.2f}x at {at.concurrency}" for at in result.loads if at.speedup is not None]
-        text += f", {', '.join(further)}" if further else ""
+        text += case.further
     if result.compared and not result.different:
         ties = f" up to {result.ties} ties" if result.ties else ""
         text += f", greedy outputs identical on {result.compared} prompts{ties}"

@@ -154,7 +154,9 @@ def test_further_loads_are_told_and_reject_nothing_where_speculation_costs_time(
 
 
 def test_what_is_to_be_proven_is_proven_at_the_concurrency_however_fast_it_is_elsewhere() -> None:
-    assert judge(measured(**USELESS, loads=[at(8, 900.0)])).reason is Reason.SLOWER_THAN_BASELINE
+    verdict = judge(measured(**USELESS, loads=[at(8, 900.0)]))
+    assert verdict.reason is Reason.SLOWER_THAN_BASELINE
+    assert "break-even at this load is 1.74; 0.61x at 1, 10.00x at 8. Most likely" in verdict.message
 
 
 def test_of_a_server_that_gains_under_much_load_alone_that_is_not_called_from_there_on() -> None:
