@@ -40,8 +40,10 @@ class Fleet:
         return self.revisions.get(number) if number is not None else None
 
     def changed(self, number: int, **changes: object) -> "Fleet":
-        """The fleet with these fields of one revision's status changed."""
+        """The fleet with these fields of one revision's status changed; itself if none is, with all that is judged of it."""
         revision = self.revisions[number]
+        if all(getattr(revision.status, name) == value for name, value in changes.items()):
+            return self
         return self.having(replace(revision, status=revision.status.model_copy(update=changes)))
 
     def having(self, revision: Revision) -> "Fleet":

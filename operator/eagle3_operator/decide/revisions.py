@@ -111,6 +111,11 @@ class Revision:
         return judge_probe(probe, self.spec.probe, expected=self.status.expected_accept_length, name=self.name)
 
     @cached_property
+    def _service_verdict(self) -> Verdict | None:
+        """The same of what it serves by."""
+        return self.probe_verdict if self.measurement is not None else self._judged(self.status.proof)
+
+    @cached_property
     def watch_verdict(self) -> Verdict | None:
         """The judgement of the stored windows; None for a plain revision."""
         watch = self.spec.watched
@@ -152,7 +157,7 @@ class Revision:
         """Those of them whose accept lengths can be compared with each other."""
         return [window for window in self.comparable if self._bar.as_probed(window)]
 
-    @property
+    @cached_property
     def dropped(self) -> bool:
         """The watch has failed it, and is to be obeyed."""
         verdict, watch = self.watch_verdict, self.spec.watched
@@ -168,7 +173,7 @@ class Revision:
         others = serving is not None and serving != self.number
         return others and (self.status.displaces or self.serve.surge == "Never")
 
-    @property
+    @cached_property
     def standing(self) -> Standing:
         verdict = self.probe_verdict
         if verdict is not None and verdict.failed:
@@ -185,7 +190,7 @@ class Revision:
 
         It has not become worse by that: it serves on, and must not be missing when a bad draft is to be left.
         """
-        verdict = self._judged(self.serves_by)
+        verdict = self._service_verdict
         return verdict is not None and verdict.passed and not self.dropped
 
     @property
@@ -195,7 +200,7 @@ class Revision:
 
     @property
     def _measured_below_the_bar(self) -> bool:
-        verdict = self._judged(self.serves_by)
+        verdict = self._service_verdict
         return verdict is not None and verdict.failed and verdict.reason in _BELOW_THE_BAR
 
     def state(self, *, serving: bool, tried: bool) -> RevisionState:
