@@ -195,6 +195,11 @@ def readable_bytes(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
 
 
+def count_of(number: int, what: str) -> str:
+    """1, 'GPU' -> '1 GPU'; 2, 'GPU' -> '2 GPUs'."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def readable_count(count: float) -> str:
     """87_800_000 -> '87.8 M'; below a million every digit, in groups."""
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"

@@ -9,9 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+#: What SGLang's class for latent attention makes of every scaling that it is given, in the configuration itself: one that is saved
+#: there says so.
+SGLANGS_YARN = "deepseek_yarn"
+
 #: Kinds that turn as they should in SGLang alone, and why.
 _SGLANGS_ALONE = {
-    "deepseek_yarn": "SGLang's class of it is made for latent attention, and what it makes of other heads depends on the platform",
+    SGLANGS_YARN: "SGLang's class of it is made for latent attention, and what it makes of other heads depends on the platform",
 }
 
 _WHOLE, _BESIDE = "attention_factor", "attn_factor"

@@ -95,18 +95,18 @@ def status_of(document: dict[str, Any], file: str) -> Eagle3DraftStatus:
     return _section(Eagle3DraftStatus, document.get("status") or {}, f"{file}: status")
 
 
-def first_fault(error: ValidationError) -> tuple[tuple[str, ...], str]:
-    """The path of the first field that is wrong, and what is wrong with it."""
+def first_fault(error: ValidationError) -> tuple[tuple[str, ...], str, str]:
+    """The path of the first field that is wrong, what is wrong with it, and pydantic's name for that."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return tuple(map(str, first["loc"])), first["msg"]
+    return tuple(map(str, first["loc"])), first["msg"], first["type"]
 
 
 def _section(kind: type[_M], section: Any, where: str, schema: Mapping[str, Any] | None = None) -> _M:
     try:
         return kind.model_validate(section)
     except ValidationError as error:
-        path, said = first_fault(error)
-        if schema is not None and said.startswith("String should match pattern"):
+        path, said, kind_of_fault = first_fault(error)
+        if schema is not None and kind_of_fault == "string_pattern_mismatch":
             said = _in_words(schema, path) or said
         raise UsageError(f"{'.'.join((where, *path))}: {said}") from None
 

@@ -42,7 +42,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         text = status_text(Eagle3Draft.model_validate_json(found), datetime.now(UTC))
     except ValidationError as error:
-        path, said = first_fault(error)
+        path, said, _ = first_fault(error)
         raise UsageError(
             f"this version of the plugin cannot read {given.name}, which another one's operator wrote: {'.'.join(path)}: {said}"
         ) from None

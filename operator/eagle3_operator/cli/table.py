@@ -8,6 +8,7 @@ from eagle3_api.estimate import (
     Estimate,
     Shape,
     bytes_per_token,
+    count_of,
     estimate,
     readable_bytes,
     startup_seconds,
@@ -175,7 +176,7 @@ def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | No
     if tokens_per_second is None:
         return "not known: the target's parameters are not; give --tokens-per-second or the whole config.json"
     gpus = spec.extract.gpus
-    each = f"{gpus} GPU{'' if gpus == 1 else 's'} at {tokens_per_second:,.0f} tokens/s"
+    each = f"{count_of(gpus, 'GPU')} at {tokens_per_second:,.0f} tokens/s"
     written = readable_bytes(tokens_per_second * chosen.per_token)
     return (
         f"{duration(chosen.seconds(tokens_per_second, pods))} on "
@@ -222,8 +223,8 @@ def _training(
             f"{f', times {FP8_GAIN} for fp8' if fp8 else ''}, as measured on H200s"
         )
     took = duration(train.epochs * tokens / tokens_per_second)
-    on = f" on {gpus} GPU{'' if gpus == 1 else 's'}" if gpus else ""
-    epochs = f"{train.epochs} epoch{'' if train.epochs == 1 else 's'}"
+    on = f" on {count_of(gpus, 'GPU')}" if gpus else ""
+    epochs = count_of(train.epochs, "epoch")
     return f"{took}{on} at {tokens_per_second:,.0f} tokens/s, {epochs}, less where not every token counts{source}"
 
 

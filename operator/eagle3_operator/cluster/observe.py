@@ -249,20 +249,18 @@ class Observer:
         read = tuple(pod["metadata"]["uid"] for pod in running)
         if known := self._readings.get(read, now):
             return known
+        before, unread = self._readings.unread(read), set()
+        said, problems = [], []
         # Those that gave none come last: they may use up the time, at each look, before another is asked
-        unread = self._readings.unread(read)
-        logs, problems = [], []
-        for pod in sorted(running, key=lambda pod: pod["metadata"]["uid"] in unread):
-            asked, (log, problem) = self._clock() < until, self._log(pod, PROGRESS_LINES, until)
-            logs.append(log)
-            if problem:
-                problems.append(problem)
-            if asked:
-                uid = frozenset({pod["metadata"]["uid"]})
-                unread = unread | uid if problem else unread - uid
-        said = [progress for log in logs if (progress := Progress.last(log))]
-        together = parse.together(said, job.succeeded, job.completions)
-        reading = Reading(together, next(iter(problems), ""), unread)
+        for pod in sorted(running, key=lambda pod: pod["metadata"]["uid"] in before):
+            uid, asked = pod["metadata"]["uid"], self._clock() < until
+            log, problem = self._log(pod, PROGRESS_LINES, until)
+            said.append(Progress.last(log))
+            problems.append(problem)
+            if problem if asked else uid in before:
+                unread.add(uid)
+        together = parse.together([one for one in said if one is not None], job.succeeded, job.completions)
+        reading = Reading(together, next(filter(None, problems), ""), frozenset(unread))
         self._readings.keep(read, now, reading)
         return reading
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import EventReason, Reason, Type
-from eagle3_api.estimate import readable_bytes, readable_count
+from eagle3_api.estimate import count_of, readable_bytes, readable_count
 from eagle3_api.jobs import (
     RESULTS,
     CleanResult,
@@ -127,13 +127,13 @@ def _room_events(before: Eagle3DraftStatus, after: Eagle3DraftStatus) -> list[Ev
 def _plan(stage: StageStatus, facts: Facts | None, spec: Eagle3DraftSpec) -> str:
     if stage.name is StageName.EXTRACT and facts is not None and facts.feature_bytes is not None:
         size, tokens = readable_bytes(facts.feature_bytes), readable_count(facts.expected_tokens or 0)
-        each, pods = _count(spec.extract.gpus, "GPU"), spec.extract.shards
+        each, pods = count_of(spec.extract.gpus, "GPU"), spec.extract.shards
         gpus = each if pods == 1 else f"{pods} pods of {each}"
         return (
             f": {gpus}, about {size} at {spec.extract.dtype}{_how_long(facts, spec)} (estimated from {tokens} tokens)"
         )
     if stage.name is StageName.TRAIN:
-        return f": {_count(spec.train.gpus, 'GPU')}, {_count(spec.train.epochs, 'epoch')}"
+        return f": {count_of(spec.train.gpus, 'GPU')}, {count_of(spec.train.epochs, 'epoch')}"
     return ""
 
 
@@ -180,7 +180,7 @@ def _outcome(stage: StageStatus, spec: Eagle3DraftSpec) -> str:
 
 def _fetched(result: FetchResult) -> str:
     return "; ".join(
-        f"{one.repository} at {one.commit[:12]}, {_count(one.files, 'file')}, {readable_bytes(one.bytes)}, in {one.path}"
+        f"{one.repository} at {one.commit[:12]}, {count_of(one.files, 'file')}, {readable_bytes(one.bytes)}, in {one.path}"
         for one in result.sources
     )
 
@@ -192,7 +192,7 @@ def _inspected(facts: Facts) -> str:
 
 def _extracted(result: ExtractResult) -> str:
     told = (
-        f"{_count(result.conversations, 'conversation')} and {result.held_out} held out, {readable_count(result.tokens)} tokens, "
+        f"{count_of(result.conversations, 'conversation')} and {result.held_out} held out, {readable_count(result.tokens)} tokens, "
         f"{readable_bytes(result.bytes)}, {result.tokens_per_second:,.0f} tokens/s a pod; {sum(result.dropped.values())} dropped"
     )
     if result.cut:
@@ -201,7 +201,7 @@ def _extracted(result: ExtractResult) -> str:
         )
     if result.answers is None:
         return told
-    told += f"; {_count(result.answers, 'answer')} of the target's own, {result.cut_answers} of them cut by a length"
+    told += f"; {count_of(result.answers, 'answer')} of the target's own, {result.cut_answers} of them cut by a length"
     return f"{told}: {result.warning}" if result.warning else told
 
 
@@ -210,8 +210,8 @@ def _trained(result: TrainResult, spec: Eagle3DraftSpec) -> str:
     lengths = result.expected_accept_lengths
     steps = min(spec.serve.speculative.num_steps, len(lengths)) if spec.serve is not None else len(lengths)
     told = (
-        f"expected accept length {lengths[steps - 1]:.2f} with {_count(steps, 'draft step')} "
-        f"on {_count(result.held_out, 'held-out conversation')}"
+        f"expected accept length {lengths[steps - 1]:.2f} with {count_of(steps, 'draft step')} "
+        f"on {count_of(result.held_out, 'held-out conversation')}"
     )
     if not result.steps:
         return f"{told}, as spec.train.trainer left it"
@@ -229,10 +229,6 @@ def _converted(result: ConvertResult, folder: str) -> str:
     if result.equal_proposals:
         told += f"; at each step at least {min(result.equal_proposals):.1%} of its proposals are those of its training"
     return told
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _rate(tokens_per_second: float) -> str:

@@ -13,12 +13,10 @@ from eagle3_api.checkpoints.files import Folder
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form, Latent, Notation
 from eagle3_api.checkpoints.readers import modelopt, torchspec
 from eagle3_api.checkpoints.readers.llama import read_llama, size
+from eagle3_api.checkpoints.rope import SGLANGS_YARN
 from eagle3_api.sglang import LATENT_DRAFT
 
 FAMILY = "latent attention"
-
-#: What SGLang's class makes of every scaling that it is given, in the configuration itself: one that is saved there says so.
-SGLANGS_YARN = "deepseek_yarn"
 
 
 def recognises(folder: Folder) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from eagle3_api.checkpoints.form import Form
+from eagle3_api.checkpoints.rope import SGLANGS_YARN
 from eagle3_api.checkpoints.rules.rule import Found, HeaderRule, Level, Served, refused
 from eagle3_api.conditions import Reason
 
@@ -19,7 +20,7 @@ _REQUIRED = {
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
-    "deepseek_yarn": ("factor",),
+    SGLANGS_YARN: ("factor",),
     "longrope": ("short_factor", "long_factor"),
     "proportional": (),
 }

@@ -16,7 +16,7 @@ import torch
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Form
-from eagle3_api.checkpoints.rope import in_transformers_terms
+from eagle3_api.checkpoints.rope import SGLANGS_YARN, in_transformers_terms
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.convert.sglang_config import both_ropes
@@ -33,7 +33,7 @@ VERSION = "0.9.0"
 DEFAULT_STEPS = 3
 
 #: Rotary embeddings that Transformers does not build, or builds otherwise.
-_UNKNOWN_ROPES = frozenset({"deepseek_yarn", "proportional", "dynamic by alpha"})
+_UNKNOWN_ROPES = frozenset({SGLANGS_YARN, "proportional", "dynamic by alpha"})
 
 
 def write_speculators(

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from eagle3_api.checkpoints.form import Form
+from eagle3_api.checkpoints.rope import SGLANGS_YARN
 from eagle3_api.sglang import LATENT_DRAFT, LLAMA_DRAFT
 
 
@@ -75,7 +76,7 @@ def _attention(form: Form) -> dict[str, Any]:
 def both_ropes(form: Form) -> dict[str, Any]:
     """Transformers 5's spelling, and the older one beside it."""
     rope = dict(form.rope)
-    if rope["rope_type"] in ("llama3", "yarn", "deepseek_yarn", "longrope"):
+    if rope["rope_type"] in ("llama3", "yarn", SGLANGS_YARN, "longrope"):
         # Where it is not said it is max_position_embeddings, which may become another number here
         rope.setdefault("original_max_position_embeddings", form.max_position_embeddings)
     both = {"rope_parameters": rope, "rope_theta": rope["rope_theta"]}
