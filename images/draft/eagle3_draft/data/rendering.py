@@ -139,10 +139,11 @@ class Renderer:
     def _rendered(
         self, text: str, found: list[Span], ids: list[int], offsets: list[Span] | None
     ) -> Rendered | UnusableError:
-        mask = [0] * len(ids)
+        mask, first = [0] * len(ids), 0
         try:
-            for start, stop in found:
-                first, last = self._index(text, ids, offsets, start), self._index(text, ids, offsets, stop)
+            for start, stop in sorted(found):
+                first = self._index(text, ids, offsets, start, first)
+                last = self._index(text, ids, offsets, stop, first)
                 mask[first:last] = [1] * (last - first)
             return self._cut(ids, mask)
         except UnusableError as why:
@@ -168,12 +169,15 @@ class Renderer:
         """That it is by a prompt with these tools, in ISO 8601, if its template says one."""
         return self._texts.day_said(tools)
 
-    def _index(self, whole: str, ids: list[int], offsets: list[Span] | None, character: int) -> int:
-        """The first token that lies at a character or later."""
+    def _index(self, whole: str, ids: list[int], offsets: list[Span] | None, character: int, begin: int) -> int:
+        """The first token that lies at a character or later; ``begin`` is that of a character before."""
         if offsets is not None:
-            # A token of spaces may be given no width, at its end: it belongs to what is before
-            later = (index for index, (start, end) in enumerate(offsets) if start >= character and end > character)
-            return next(later, len(ids))
+            for index in range(begin, len(ids)):
+                start, end = offsets[index]
+                # A token of spaces may be given no width, at its end: it belongs to what is before
+                if start >= character and end > character:
+                    return index
+            return len(ids)
         before = self._encode(whole[:character])
         if ids[: len(before)] != before:
             raise UnusableError(TOKENS_JOINED)
