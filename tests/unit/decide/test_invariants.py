@@ -178,15 +178,17 @@ class AnyHistory(Happenings):
         if self.world.last is None:
             return
         self.world.refuses = ()
+        moving = (Reason.ROLLING_OUT, Reason.SERVER_STARTING)
         for turn in range(40):
-            if self.world.condition("RevisionProven").status != "Unknown" and turn > 3:
+            moves = self.world.reason()[1] in moving  # what is proven may still have to get its pods
+            if self.world.condition("RevisionProven").status != "Unknown" and not moves and turn > 3:
                 break
             self._all_goes_well()
             self.world.later(130 if turn % 2 else 1500).settle()
         assert self.world.condition("RevisionProven").status != "Unknown", self.world.condition("Ready")
         assert self.world.serving is not None or self.world.condition("Stalled").status == "True"
         told = self.world.condition("Ready")
-        assert told.reason not in (Reason.ROLLING_OUT, Reason.SERVER_STARTING), told
+        assert told.reason not in moving, told
 
     def _all_goes_well(self) -> None:
         world = self.world
