@@ -1,10 +1,11 @@
 """The conditions: what is so, folded from the stages and the revisions.
 
-Each function owns one condition and returns what to say of it, or None where it does not apply. ``Ready`` lifts the first
-one that fails. Nothing here decides anything.
+Each function owns one condition and returns what to say of it, or None where it does not apply. Most look at the object
+alone; of what these say ``Ready`` lifts the first that fails, and ``Stalled`` and ``Reconciling`` speak of that. Nothing
+here decides anything.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from eagle3_api.conditions import ORDER, Reason, Status, Type
@@ -248,33 +249,50 @@ def draft_healthy(at: Situation) -> Said | None:
     return Said(status, verdict.reason, f"{verdict.message}{source}")
 
 
-def ready(at: Situation) -> Said:
+#: What each of the others says, as far as it applies.
+Told = Mapping[Type, Said]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What ``Ready`` says, and the condition that it is lifted from: ``Ready`` itself where it speaks of no other."""
+
+    said: Said
+    lifted_from: Type
+
+
+#: The conditions of what is made before anything can serve.
+_CHAIN = (Type.ACCEPTED, Type.FEATURES_READY, Type.DRAFT_TRAINED, Type.DRAFT_CONVERTED)
+
+
+def ready(told: Told, at: Situation) -> Whole:
     """The whole: the newest desired revision proven and serving; without serve, the draft converted.
 
     Of a stage that is under way it speaks only while what serves has its pods.
     """
-    chain = (accepted, features_ready, draft_trained, draft_converted)
-    for check in (*chain, revision_proven, _newest_serves, server_available, draft_published):
-        said = check(at)
-        if said is not None and said.status != "True":
-            under_way = check in chain and said.status == "Unknown" and said.reason not in _FOR_A_PERSON
-            said = (under_way and _missing_servers(at)) or said
-            return Said("False", said.reason, said.message)
-    served, health = _newest_serves(at), draft_healthy(at)
-    if served is None:
-        return Said("True", Reason.ARTIFACT_PUBLISHED, "the converted draft is published: status.artifact")
-    if health is not None and health.status == "False":
-        return Said("False", health.reason, health.message)
-    if health is not None and health.status == "True":
-        return Said("True", Reason.DRAFT_HEALTHY, health.message)
-    return served
+    moved = _newest_serves(at)
+    parts = told if moved is None else {**told, Type.READY: moved}
+    for kind in (*_CHAIN, Type.REVISION_PROVEN, Type.READY, Type.SERVER_AVAILABLE, Type.DRAFT_PUBLISHED):
+        said = parts.get(kind)
+        if said is None or said.status == "True":
+            continue
+        if kind in _CHAIN and said.status == "Unknown" and said.reason not in _FOR_A_PERSON and _lacks_pods(told):
+            kind, said = Type.SERVER_AVAILABLE, told[Type.SERVER_AVAILABLE]
+        return Whole(replace(said, status="False"), kind)
+    if moved is None:
+        text = "the converted draft is published: status.artifact"
+        return Whole(Said("True", Reason.ARTIFACT_PUBLISHED, text), Type.READY)
+    health = told.get(Type.DRAFT_HEALTHY)
+    if health is None or health.status == "Unknown":
+        return Whole(moved, Type.READY)
+    reason = Reason.DRAFT_HEALTHY if health.status == "True" else health.reason
+    return Whole(replace(health, reason=reason), Type.DRAFT_HEALTHY)
 
 
-def _missing_servers(at: Situation) -> Said | None:
+def _lacks_pods(told: Told) -> bool:
     """What serves has not all its pods, though nobody sent them away: clients meet that now, and the next draft in days."""
-    said = server_available(at)
-    gone = said is not None and said.status == "False" and said.reason is not Reason.MAKING_ROOM
-    return said if gone else None
+    said = told.get(Type.SERVER_AVAILABLE)
+    return said is not None and said.status == "False" and said.reason is not Reason.MAKING_ROOM
 
 
 def _newest_serves(at: Situation) -> Said | None:
@@ -293,24 +311,22 @@ def _newest_serves(at: Situation) -> Said | None:
 _FOR_A_PERSON = (Reason.AWAITING_APPROVAL, Reason.SUSPENDED)
 
 
-def stalled(at: Situation) -> Said:
+#: What has failed, where one of these says no, goes on only when a person has done something.
+_FINAL = (*_CHAIN, Type.REVISION_PROVEN, Type.DRAFT_PUBLISHED)
+
+
+def stalled(told: Told, whole: Whole, at: Situation) -> Said:
     """Whether nothing more happens without a person (kstatus)."""
-    whole = ready(at)
-    checks = (accepted, features_ready, draft_trained, draft_converted, revision_proven, draft_published)
-    failing = [check(at) for check in checks]
-    stuck = next((said for said in failing if said is not None and said.status == "False"), None)
-    if whole.status == "False" and stuck is not None:
-        return Said("True", stuck.reason, stuck.message)
-    health = draft_healthy(at)
-    if (
-        whole.status == "False"
-        and health is not None
-        and (whole.reason, whole.message) == (health.reason, health.message)
-    ):
-        return Said("True", whole.reason, whole.message)
-    if whole.status == "False" and (whole.reason in _FOR_A_PERSON or _waits_in_vain(at, whole)):
-        return Said("True", whole.reason, whole.message)
-    return Said("False", Reason.SETTLED if whole.status == "True" else whole.reason)
+    said = whole.said
+    if said.status == "True":
+        return Said("False", Reason.SETTLED)
+    stuck = next((told[kind] for kind in _FINAL if kind in told and told[kind].status == "False"), None)
+    if stuck is not None:
+        return replace(stuck, status="True")
+    unwell = whole.lifted_from is Type.DRAFT_HEALTHY
+    if unwell or said.reason in _FOR_A_PERSON or _waits_in_vain(at, said):
+        return replace(said, status="True")
+    return Said("False", said.reason)
 
 
 #: What keeps a pod, and may go by itself; but not for ever.
@@ -334,21 +350,21 @@ def _waits_in_vain(at: Situation, whole: Said) -> bool:
     return late and whole.reason in _OF_PODS
 
 
-def reconciling(at: Situation) -> Said:
+def reconciling(whole: Said, stuck: Said, at: Situation) -> Said:
     """Whether something is under way (kstatus): not where it is stalled, nor where it is ready and no more than its budget is refused.
 
     What is refused is told here in any case.
     """
-    whole, refused = ready(at), at.view.seen.refused
+    refused = at.view.seen.refused
     missing = whole.status != "True" or any(refusal.kind != "PodDisruptionBudget" for refusal in refused)
-    under_way = missing and stalled(at).status != "True"
+    under_way = missing and stuck.status != "True"
     if told := at.told_of_refusals:
         return Said("True" if under_way else "False", told[0][0], " ".join(message for _, message in told))
-    return Said("True", whole.reason, whole.message) if under_way else Said("False", Reason.SETTLED)
+    return replace(whole, status="True") if under_way else Said("False", Reason.SETTLED)
 
 
-_TABLE: dict[Type, Callable[[Situation], Said | None]] = {
-    Type.READY: ready,
+#: Those that look at the object alone.
+_OF_THE_OBJECT: Mapping[Type, Callable[[Situation], Said | None]] = {
     Type.ACCEPTED: accepted,
     Type.FEATURES_READY: features_ready,
     Type.DRAFT_TRAINED: draft_trained,
@@ -358,9 +374,15 @@ _TABLE: dict[Type, Callable[[Situation], Said | None]] = {
     Type.SERVER_AVAILABLE: server_available,
     Type.SPECULATION_ACTIVE: speculation_active,
     Type.DRAFT_HEALTHY: draft_healthy,
-    Type.RECONCILING: reconciling,
-    Type.STALLED: stalled,
 }
+
+
+def _all(at: Situation) -> Told:
+    told = {kind: said for kind, say in _OF_THE_OBJECT.items() if (said := say(at)) is not None}
+    whole = ready(told, at)
+    stuck = stalled(told, whole, at)
+    return told | {Type.READY: whole.said, Type.STALLED: stuck, Type.RECONCILING: reconciling(whole.said, stuck, at)}
+
 
 #: What the schema allows a message to be.
 _MESSAGE_LIMIT = 4000
@@ -368,13 +390,10 @@ _MESSAGE_LIMIT = 4000
 
 def table(at: Situation, before: Iterable[Condition]) -> list[Condition]:
     """All conditions that apply, in the order in which a person reads them. A time changes only when a status flips."""
-    former = {condition.type: condition for condition in before}
+    former, told = {condition.type: condition for condition in before}, _all(at)
     made = []
-    for kind in ORDER:
-        said = _TABLE[kind](at)
-        if said is None:
-            continue
-        was = former.get(kind)
+    for kind in (kind for kind in ORDER if kind in told):
+        said, was = told[kind], former.get(kind)
         made.append(
             Condition(
                 type=kind,
