@@ -47,7 +47,7 @@ from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupted, interrupting
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
-from objectstore import Server, dripping, gateway, of_its_own, serving, stuck
+from objectstore import Server, dripping, gateway, of_its_own, stuck
 from operating.web import Certificate, serving_http
 from stages.reading_rank import Counting
 from testcluster.wait import wait_for
@@ -69,25 +69,11 @@ FILE = File(path="prompts.jsonl", size=1, sha256="0" * 64)
 PARTS = ["part-00000-of-00002", "part-00001-of-00002"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("s3")) as found:
-        yield found
-
-
 @pytest.fixture(autouse=True)
 def empty_and_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.empty()
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def plain(server: Server) -> Server:
-    """A server before which a stand-in may be put, to inject a fault."""
-    if not server.can_be_stood_before:
-        pytest.skip("what goes to the store that is named cannot be looked into")
-    return server
 
 
 def config(server: Server, **changes: Any) -> ObjectStoreConfig:

@@ -37,7 +37,7 @@ from eagle3_draft.convert import run as convert
 from eagle3_draft.fetch import run as fetch
 from eagle3_draft.publish import run
 from eagle3_draft.stage import StageError
-from objectstore import Server, gateway, of_its_own, serving, stuck
+from objectstore import Server, gateway, of_its_own, stuck
 from stages.registries import out_of_order, registry
 from unit.convert import drafts
 
@@ -195,12 +195,6 @@ def test_a_draft_that_was_changed_since_its_conversion_is_not_published(
 # ---------------------------------------------------------------------------------------------------- object stores
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("s3")) as found:
-        yield found
-
-
 @pytest.fixture
 def stored(config: PublishConfig, server: Server, monkeypatch: pytest.MonkeyPatch) -> PublishConfig:
     """To an empty object store alone."""
@@ -311,21 +305,19 @@ def test_what_was_changed_in_a_store_is_not_adopted(
 
 def test_a_fetch_that_is_ended_amid_a_file_leaves_nothing_of_it_and_of_one_that_was_killed(
     stored: PublishConfig,
-    server: Server,
+    plain: Server,
     elsewhere: Callable[[str], FetchResult],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = run(stored).stored
     assert result is not None
-    if not server.can_be_stood_before:
-        pytest.skip("what goes to the store that is named cannot be looked into")
     monkeypatch.setattr("eagle3_draft.bucket.BLOCK_BYTES", 1000)
     folder = tmp_path / "models" / "f0"
     folder.mkdir(parents=True)
     (folder / f".{WEIGHTS}.0a0a0a0a.partial").write_bytes(b"killed here")
     there = list[set[str]]()
-    with stuck(server.url, "bytes=1000-1999") as way, ThreadPoolExecutor(1) as other:
+    with stuck(plain.url, "bytes=1000-1999") as way, ThreadPoolExecutor(1) as other:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.url)
 
         def end() -> None:
@@ -340,7 +332,7 @@ def test_a_fetch_that_is_ended_amid_a_file_leaves_nothing_of_it_and_of_one_that_
     (begun,) = (name for name in there[0] if name.endswith(".partial"))
     assert "0a0a0a0a" not in begun, "its bytes are free before the room is looked at"
     assert not list(folder.glob(".*"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", plain.url)
     assert elsewhere(result.address).draft is not None
 
 
