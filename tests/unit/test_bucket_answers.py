@@ -4,7 +4,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.bucket import MOST_PIECES, ONE_REQUEST_BYTES, PIECE_BYTES, Settings, piece_bytes
+from eagle3_draft.bucket import MOST_PIECES, ONE_REQUEST_BYTES, PIECE_BYTES, SettingNames, piece_bytes
 from eagle3_draft.bucket_answers import is_absent, is_wordless, meaning, said
 from eagle3_draft.fetch.stored import SETTINGS
 
@@ -143,7 +143,7 @@ def test_an_object_that_is_not_there_is_told_from_a_bucket_and_a_user_that_are_n
     assert is_absent(text) == absent
 
 
-@pytest.mark.parametrize("settings", [Settings.beside("publish.objectStore"), SETTINGS])
+@pytest.mark.parametrize("settings", [SettingNames.beside("publish.objectStore"), SETTINGS])
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -154,7 +154,7 @@ def test_an_object_that_is_not_there_is_told_from_a_bucket_and_a_user_that_are_n
     ],
 )
 def test_what_to_do_is_named_as_one_does_it_where_the_store_was_named(
-    settings: Settings, text: str, named: str
+    settings: SettingNames, text: str, named: str
 ) -> None:
     told = meaning(text).text.format(what="x", expired="", region="r", endpoint="e", set=settings)
     assert told.endswith(getattr(settings, named))

@@ -83,8 +83,8 @@ class Object:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Where a user sets what a store wants, as messages name it.
+class SettingNames:
+    """By which messages say where a user sets what a store wants.
 
     Attributes:
         keys: that let a pod in.
@@ -99,7 +99,7 @@ class Settings:
     addressing: str
 
     @classmethod
-    def beside(cls, field: str) -> "Settings":
+    def beside(cls, field: str) -> "SettingNames":
         """Those of a field of the object that has a bucket's URL."""
         secret = f"the Secret in {field}.secret"
         return cls(secret, f"ca.crt in {secret}", f"{field}.region", f"{field}.addressing to VirtualHost")
@@ -129,14 +129,14 @@ class Bucket:
         self,
         config: BucketConfig,
         field: str,
-        settings: Settings | None = None,
+        settings: SettingNames | None = None,
         patience: Patience = Patience(),
     ) -> None:
         self.url = config.url.rstrip("/")
         self._bucket, _, self._prefix = self.url.removeprefix("s3://").partition("/")
         self._config = config
         self._field = field
-        self._settings = settings or Settings.beside(field)
+        self._settings = settings or SettingNames.beside(field)
         self._files, self._store, self._sending = self._opened(patience)
 
     def read(self, path: str) -> bytes:

@@ -29,7 +29,7 @@ class Meaning:
         code: whether it is tried again, in another pod.
         reason: in the condition.
         text: what is wrong and what to do, with the fields ``what`` (was asked about), ``expired`` (what may be the reason, where
-            keys can expire), ``region``, ``endpoint`` and ``set`` (a ``bucket.Settings``).
+            keys can expire), ``region``, ``endpoint`` and ``set`` (a ``bucket.SettingNames``).
     """
 
     code: ExitCode

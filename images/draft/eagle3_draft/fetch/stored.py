@@ -15,7 +15,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ExitCode, Fetched, StoredSource
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket, Settings
+from eagle3_draft.bucket import Bucket, SettingNames
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.files import remove_partials, settle
 from eagle3_draft.progress import Progress
@@ -25,7 +25,7 @@ from eagle3_draft.stage import StageError
 FIELD = "draft.checkpoint"
 
 #: What a user sets of the store, which the object does not name otherwise.
-SETTINGS = Settings(
+SETTINGS = SettingNames(
     keys="AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL in placement.env",
     authority=f"{BUCKET_AUTHORITY} in placement.env",
     region="AWS_REGION in placement.env",
