@@ -39,6 +39,8 @@ class Pod:
     unschedulable_since: datetime | None = None
     #: It is not even looked at by the scheduler: the queue of Kueue that holds it back for want of quota.
     queue: str | None = None
+    #: The claim that another node has, and the pod that mounts it there. Only looked for once it is late.
+    kept_from: str | None = None
     #: Why a container waits (ImagePullBackOff, CrashLoopBackOff, ...), with the kubelet's words.
     waiting_reason: str | None = None
     waiting_message: str = ""

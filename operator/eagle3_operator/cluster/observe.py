@@ -20,6 +20,7 @@ from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
 from eagle3_operator.cluster.readings import Reading, Readings
 from eagle3_operator.cluster.servers import Servers
+from eagle3_operator.decide.waiting import time_left
 from eagle3_operator.judge import counters, promql
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Service
@@ -94,14 +95,16 @@ class Observer:
         services = self._services(obj, metadata) if obj.spec.serve else []
         told = all(_remembered(run, status) for run in runs)
         pods = self._find(obj, "Pod", {}) if deployments or not told else []
+        kept = self._kept_from(obj.metadata.namespace, pods, now)
         revisions = {
-            made.revision: made
+            made.revision: replace(made, pods=_told(made.pods, kept))
             for made in (self._deployment(obj, deployment, pods, until) for deployment in deployments)
             if made is not None
         }
+        runs_seen = (self._job(obj, run, pods, now, until) for run in runs)
         served = {made.name: made for made in (parse.service_from(one, owner=owner) for one in services)}
         observation = Observation(
-            jobs={made.name: made for made in (self._job(obj, run, pods, now, until) for run in runs)},
+            jobs={made.name: replace(made, pods=_told(made.pods, kept)) for made in runs_seen},
             deployments=revisions,
             services=served,
             budget=self._budget(obj, served.get(obj.metadata.name), metadata) if deployments else None,
@@ -222,6 +225,17 @@ class Observer:
         mounting = [pod["metadata"]["name"] for pod in pods if parse.mounts_claim(pod, claim)]
         return (*named, *mounting)
 
+    def _kept_from(self, namespace: str, pods: list[Json], now: datetime) -> Mapping[str, str]:
+        """Which of the object's pods, by name, that are late on their nodes are kept from a claim by a pod elsewhere, anybody's."""
+        late = [pod for pod in pods if (left := time_left(parse.pod_from(pod), now)) is not None and left < 0]
+        mounted = {claim for pod in late for claim in parse.claims_of(pod)}
+        found = (self._claims.get(namespace, claim) for claim in sorted(mounted))
+        one_node = {
+            claim.name for one in found if one is not None and (claim := parse.claim_from(one, owner="")).one_node
+        }
+        others = self._client.find("Pod", namespace, "") if one_node else []
+        return {pod["metadata"]["name"]: why for pod in late if (why := parse.kept_from(pod, others, one_node))}
+
     def _jobsets(self, obj: Eagle3Draft, jobs: list[Json], metadata: dict[tuple[str, str], Json]) -> list[Json] | None:
         """The object's JobSets. None where the cluster serves none, or the operator's role does not name them.
 
@@ -302,6 +316,10 @@ def _remembered(run: parse.Run, status: Eagle3DraftStatus) -> bool:
     stage = (metadata.get("labels") or {}).get(names.STAGE_LABEL)
     key = (metadata.get("annotations") or {}).get(names.KEY_ANNOTATION)
     return any((s.name, s.key, s.state) == (stage, key, StageState.SUCCEEDED) for s in status.stages)
+
+
+def _told(pods: tuple[Pod, ...], kept: Mapping[str, str]) -> tuple[Pod, ...]:
+    return tuple(replace(pod, kept_from=kept.get(pod.name)) for pod in pods) if kept else pods
 
 
 def _named(pods: list[Json], name: str) -> Json:

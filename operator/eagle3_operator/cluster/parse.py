@@ -1,7 +1,7 @@
 """API objects, as the API server's JSON, to the plain values of an ``Observation``. Pure functions, no requests."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -424,9 +424,35 @@ def names_claim(spec: object, claim: str) -> bool:
 
 def mounts_claim(pod: Json, claim: str) -> bool:
     """Whether a pod that has not ended has a claim among its volumes."""
-    volumes = pod["spec"].get("volumes") or ()
-    mounted = {(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes}
-    return claim in mounted and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    return claim in claims_of(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def claims_of(pod: Json) -> set[str]:
+    """The claims among a pod's volumes."""
+    volumes = (volume.get("persistentVolumeClaim") for volume in pod["spec"].get("volumes") or ())
+    return {volume["claimName"] for volume in volumes if volume is not None}
+
+
+def kept_from(pod: Json, others: Iterable[Json], one_node: Collection[str]) -> str | None:
+    """Why a pod cannot be started on its node: another one has a claim of its. None where that is not so.
+
+    Args:
+        pod: with a node.
+        others: pods of its namespace.
+        one_node: claims that only one node can mount at a time.
+    """
+    wanted, node = claims_of(pod) & set(one_node), pod["spec"]["nodeName"]
+    for other in others:
+        where = other["spec"].get("nodeName")
+        held = next(
+            (claim for claim in sorted(wanted) if where not in (None, node) and mounts_claim(other, claim)), None
+        )
+        if held is not None:
+            metadata = other["metadata"]
+            owner = (metadata.get("labels") or {}).get(names.NAME_LABEL)
+            whose = f" of Eagle3Draft {owner}" if owner is not None else ""
+            return f"claim {held} is one node's at a time, and {where} has it, for pod {metadata['name']}{whose}"
+    return None
 
 
 def is_ours(claim: Json, owner: str) -> bool:

@@ -20,8 +20,8 @@ _BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "R
 _ADVICE = {
     Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
     Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
-    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that another node has; a "
-    "network; an image that comes slowly",
+    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that another node has, for "
+    "which ReadWriteMany helps, or one node for both (placement.nodeSelector); a network; an image that comes slowly",
     Reason.HELD_BY_SIDECAR: "Have it added as a sidecar of Kubernetes' own (an init container that is restarted always), or not "
     "at all: placement.labels and placement.annotations can tell the mesh",
 }
@@ -121,7 +121,7 @@ def _lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
             said = (
                 f"pod {pod.name} has had node {pod.node} since {times.text(pod.placed_at)}, and was not started there"
             )
-            return Reason.POD_NOT_STARTED, said
+            return Reason.POD_NOT_STARTED, f"{said}: {pod.kept_from}" if pod.kept_from else said
     return None
 
 

@@ -60,7 +60,8 @@ class ClientThatNotesWhatItIsAsked(Client):
         if kind == "PodDisruptionBudget":
             return self.budget
         assert kind == "PersistentVolumeClaim"
-        return {"metadata": {"name": name}, "spec": {}} if name in self.claims else None
+        once = {"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+        return once if name in self.claims else None
 
     def serve(self, revision: str, *, guarded: str) -> None:
         """From now on the public Service selects one revision, and the budget of disruptions perhaps another."""
@@ -390,3 +391,40 @@ def test_pods_whose_logs_do_not_come_are_asked_last_the_next_time() -> None:
         progress = observer.observe(obj, Eagle3DraftStatus(), now).observation.jobs["kimi-extract-k2"].progress
         said.append(progress.message if progress else None)
     assert said == [None, *["13 of 16 pods at work; reading"] * 3]
+
+
+def test_a_pod_that_is_late_on_its_node_names_whoever_has_its_claim_on_another() -> None:
+    """Two objects on one ReadWriteOnce claim: the Event said Multi-Attach, and nobody which pod to look for."""
+
+    def placed(name: str, node: str, **labels: str) -> Json:
+        mounted = [{"name": "drafts", "persistentVolumeClaim": {"claimName": "drafts"}}]
+        made = running(made_for, name)
+        given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-29T11:00:00Z"}
+        spec = {"nodeName": node, "volumes": mounted, **made["spec"]}
+        return made | {
+            "metadata": made["metadata"] | {"labels": labels},
+            "spec": spec,
+            "status": {"phase": "Pending", "conditions": [given]},
+        }
+
+    made_for = job(StageName.TRAIN, "k3")
+    client = ClientThatNotesWhatItIsAsked([made_for])
+    client.claims = {"features", "drafts"}
+    client.pods = [placed("kimi-train-k3-x", "gpu-1")]
+    beside, elsewhere = placed("beside", "gpu-1"), placed("llama-r1-x", "gpu-2", **names.labels("llama", revision=1))
+    obj = Eagle3Draft.model_validate({"metadata": {"name": "kimi", "namespace": "llm", "uid": "1"}, "spec": SPEC})
+
+    def seen(now: datetime, *others: Json) -> str | None:
+        client.others = {"Pod": [*client.pods, *others]}
+        observer = Observer(client, {}, poll_seconds=10)
+        (pod,) = observer.observe(obj, Eagle3DraftStatus(), now).observation.jobs["kimi-train-k3"].pods
+        return pod.kept_from
+
+    said = "claim drafts is one node's at a time, and gpu-2 has it, for pod llama-r1-x of Eagle3Draft llama"
+    assert seen(NOW, beside, elsewhere) == said
+    assert seen(NOW, beside) is None
+    ended = elsewhere | {"status": {"phase": "Succeeded"}}
+    assert seen(NOW, ended) is None
+    client.asked.clear()
+    assert seen(NOW - timedelta(minutes=40), elsewhere) is None
+    assert client.asked.count("Pod") == 1, "no other pod is looked at before it is late"

@@ -474,6 +474,9 @@ def test_a_pod_that_is_not_started_on_its_node_for_half_an_hour_is_told_of() -> 
         "pod kimi-extract-0 has had node gpu-1 since 2026-11-29T12:00:00Z, and was not started there. "
     )
     assert "kubectl get events" in said
+    why = "claim drafts is one node's at a time, and gpu-2 has it, for pod llama-r1-x of Eagle3Draft llama"
+    world._put_job(replace(world.job("extract"), pods=(replace(pod, kept_from=why),)))
+    assert f"and was not started there: {why}. " in world.settle().condition("FeaturesReady").message
     told = world.status
     assert world.later(5000).settle().status == told, "its words do not change with the time"
     assert world.later(500).settle().reason("Stalled") == ("True", Reason.POD_NOT_STARTED), "two hours are for a person"
