@@ -416,6 +416,34 @@ def test_each_token_is_looked_at_once_or_twice_however_many_turns_there_are(monk
     assert offsets.looks <= 2 * len(whole.input_ids)
 
 
+def test_a_slow_tokenizer_is_given_a_text_some_times_over_however_many_turns_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    renderer, given = Renderer(CHARACTERS, CHATML, 1 << 16), list[str]()
+    encode = renderer._encode
+
+    def encoded(text: str) -> list[int]:
+        given.append(text)
+        return encode(text)
+
+    monkeypatch.setattr(renderer, "_encode", encoded)
+    renderer.conversation(TURNS * 10)
+    assert sum(map(len, given)) <= 3 * max(map(len, given))
+
+
+def test_a_slow_tokenizer_that_begins_each_text_with_a_token_of_its_own_tells_the_answers_too() -> None:
+    class Beginning(CharacterTokenizer):
+        def tokenize(
+            self, text: str, pair: str | None = None, add_special_tokens: bool = False, **options: Any
+        ) -> list[str]:
+            return ["_", *super().tokenize(text, **options)]
+
+    tokenizer = Beginning()
+    assert answers(Renderer(tokenizer, VICUNA, 1 << 16), tokenizer, TURNS) == answers(
+        Renderer(CHARACTERS, VICUNA, 1 << 16), CHARACTERS, TURNS
+    )
+
+
 def test_a_long_conversation_is_cut() -> None:
     tokenizer = bytelevel()
     whole, cut = (Renderer(tokenizer, CHATML, length).conversation(TURNS) for length in (4096, 70))

@@ -1,8 +1,8 @@
 """Rendering conversations to tokens, and marking the assistant's among them.
 
 A token is the assistant's if the model would have to produce it: where in the text that is says ``spans``, and which tokens
-lie there the tokenizer, if it knows which characters a token came from. Otherwise the text up to there is tokenized alone, and
-must begin the whole. A conversation in which the two cannot be told apart is dropped and counted.
+lie there the tokenizer, if it knows which characters a token came from. Otherwise the text up to there is tokenized alone,
+from the bound before it or else from its beginning, and must be what the whole has there. A conversation in which the two cannot be told apart is dropped and counted.
 """
 
 from array import array
@@ -139,11 +139,11 @@ class Renderer:
     def _rendered(
         self, text: str, found: list[Span], ids: list[int], offsets: list[Span] | None
     ) -> Rendered | UnusableError:
-        mask, first = [0] * len(ids), 0
+        mask, known = [0] * len(ids), (0, 0)
         try:
             for start, stop in sorted(found):
-                first = self._index(text, ids, offsets, start, first)
-                last = self._index(text, ids, offsets, stop, first)
+                known = start, self._index(text, ids, offsets, start, known)
+                first, last = known[1], self._index(text, ids, offsets, stop, known)
                 mask[first:last] = [1] * (last - first)
             return self._cut(ids, mask)
         except UnusableError as why:
@@ -169,8 +169,11 @@ class Renderer:
         """That it is by a prompt with these tools, in ISO 8601, if its template says one."""
         return self._texts.day_said(tools)
 
-    def _index(self, whole: str, ids: list[int], offsets: list[Span] | None, character: int, begin: int) -> int:
-        """The first token that lies at a character or later; ``begin`` is that of a character before."""
+    def _index(
+        self, whole: str, ids: list[int], offsets: list[Span] | None, character: int, known: tuple[int, int]
+    ) -> int:
+        """The first token that lies at a character or later; ``known`` is a character before, and its token."""
+        before, begin = known
         if offsets is not None:
             for index in range(begin, len(ids)):
                 start, end = offsets[index]
@@ -178,10 +181,12 @@ class Renderer:
                 if start >= character and end > character:
                     return index
             return len(ids)
-        before = self._encode(whole[:character])
-        if ids[: len(before)] != before:
-            raise UnusableError(TOKENS_JOINED)
-        return len(before)
+        # From what is known, or a log of many turns takes minutes; from the beginning where a tokenizer takes that of a text otherwise
+        for start, index in ((before, begin), (0, 0)):
+            between = self._encode(whole[start:character])
+            if ids[index : index + len(between)] == between:
+                return index + len(between)
+        raise UnusableError(TOKENS_JOINED)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
