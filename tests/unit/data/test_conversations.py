@@ -293,6 +293,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
             after({"role": "user", "content": [{"type": "text", "text": "what is it?"}, IMAGE]}),
             "content that is not text",
         ),
+        (after({"role": "assistant", "content": "b", "reasoning_content": 7}), "reasoning that is not text"),
+        (after({"role": "assistant", "content": "b", "thinking": [{"text": "hm"}]}), "reasoning that is not text"),
         (after({"role": "system", "content": "be kind"}), "system message that is not the first"),
         (after({"role": "developer", "content": "be kind"}), "message of a developer"),
     ],
@@ -530,9 +532,17 @@ def test_an_assistants_reasoning_stays_and_is_part_of_the_conversation(tmp_path:
     found = Conversations.read(write(tmp_path / "x.jsonl", talk("one"), thought, empty))
     assert (len(found), found.dropped) == (2, {"duplicate": 1})
     assert {c.messages[1].get("reasoning_content") for c in found} == {"hm", None}
-    wrong = talk("one")
-    wrong["messages"][1]["reasoning_content"] = 7  # type: ignore[index]
-    refused(lambda: Conversations.read(write(tmp_path / "x.jsonl", wrong)), "messages[1].reasoning_content")
+
+
+@pytest.mark.parametrize("name", ["reasoning", "thinking"])
+def test_reasoning_by_another_servers_word_is_the_same_reasoning(tmp_path: Path, name: str) -> None:
+    said, same = talk("one"), talk("one")
+    said["messages"][1][name] = "hm"  # type: ignore[index]
+    same["messages"][1]["reasoning_content"] = "hm"  # type: ignore[index]
+    both = json.loads(json.dumps(said).replace('"hm"', '"hm", "reasoning_content": "hm"'))
+    found = Conversations.read(write(tmp_path / "x.jsonl", said, same, both))
+    assert [one.messages[1]["reasoning_content"] for one in found] == ["hm"]
+    assert found.dropped == {"duplicate": 2}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 from eagle3_api.conditions import Reason
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer
-from eagle3_draft.data.spans import HISTORY_REWRITTEN, NO_ANSWER
+from eagle3_draft.data.spans import HISTORY_REWRITTEN, NO_ANSWER, REASONING_LEFT_OUT
 from eagle3_draft.data.template import TEMPLATE_REFUSED
 from eagle3_draft.data.tokenizer_files import template_day
 from eagle3_draft.data.tools import Tool
@@ -521,3 +521,63 @@ def test_reasoning_in_the_data_is_learned_from_where_the_template_renders_it() -
     assert answers(Renderer(tokenizer, template, 4096), tokenizer, messages) == [
         f"<think>hm</think>{TURNS[1]['content']}<|im_end|>"
     ]
+
+
+HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"]
+
+#: In the manner of gpt-oss's: an answer's reasoning is its thinking, a message of its own that history does not have.
+CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}"
+    "{% if m.role == 'assistant' %}"
+    "{% if loop.last and 'thinking' in m %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}"
+    "<|channel|>final{% endif %}<|message|>{{ m.content }}"
+    "{% if loop.last and m.role == 'assistant' %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (
+            CHANNELS,
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Madrid.<|return|>",
+        ),
+        (
+            CHATML.replace(
+                "{{ m.content", "{% if m.get('reasoning') %}<think>{{ m['reasoning'] }}</think>{% endif %}{{ m.content"
+            ),
+            "<think>hm</think>Madrid.<|im_end|>",
+        ),
+    ],
+    ids=["thinking", "reasoning"],
+)
+def test_reasoning_is_handed_to_the_template_by_the_name_that_it_asks_for(template: str, expected: str) -> None:
+    messages: list[Message] = [
+        TURNS[0],
+        {"role": "assistant", "content": "Paris.", "reasoning_content": "dropped by a server"},
+        {"role": "user", "content": "And of Spain?"},
+        {"role": "assistant", "content": "Madrid.", "reasoning_content": "hm"},
+    ]
+    tokenizer = bytelevel(merges=[], special=[*SPECIAL, *HARMONY])
+    renderer = Renderer(tokenizer, template, 4096)
+    assert answers(renderer, tokenizer, messages)[-1] == expected
+    assert "dropped by a server" not in tokenizer.decode(list(renderer.conversation(messages).input_ids))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [CHATML, CHATML_MARKED, DEEPSEEK, CHATML + "{# reasoning_content #}"],
+    ids=["compared", "marked", "of its own", "named alone"],
+)
+def test_an_answer_is_not_learned_without_the_reasoning_that_led_to_it(template: str) -> None:
+    """The target would reason first: what it is served with is mostly that."""
+    messages = [*TURNS[:3], {**TURNS[3], "reasoning_content": "hm"}]
+    with pytest.raises(UnusableError, match=REASONING_LEFT_OUT):
+        Renderer(BYTES, template, 4096).conversation(messages)
+    if template == DEEPSEEK:
+        with pytest.raises(UnusableError, match=REASONING_LEFT_OUT):
+            Renderer(BYTES, template, 4096).conversation([TURNS[0], {**TURNS[1], "content": "<think>hm</think>Paris."}])
+    Renderer(BYTES, template, 4096).conversation([TURNS[0], {**TURNS[1], "content": "<think>\n</think>Paris."}])
+    # A server leaves that of former answers out as well
+    Renderer(BYTES, template, 4096).conversation([TURNS[0], {**TURNS[1], "reasoning_content": "hm"}, *TURNS[2:]])

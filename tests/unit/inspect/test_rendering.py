@@ -118,6 +118,18 @@ def test_conversations_that_a_template_refuses_beside_others_are_told_and_left_o
     )
 
 
+def test_reasoning_that_the_template_leaves_out_is_told_before_a_gpu_is_taken(world: World) -> None:
+    thought = {**ANSWER, "reasoning": "hm"}
+    write(world, ([{"role": "user", "content": str(i)}, thought if i % 2 else ANSWER] for i in range(100)))
+    (warning,) = world.inspect().warnings
+    assert re.fullmatch(
+        rf"of the first {TRIED} conversations (\d+) are left out: \1 reasoning left out by the chat template", warning
+    )
+    write(world, ([{"role": "user", "content": str(i)}, thought] for i in range(100)))
+    words = "64 reasoning left out by the chat template. Name a chat template"
+    world.refused(ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, words, "data.regenerate")
+
+
 def test_conversations_without_any_answer_are_no_fault_of_the_template(world: World) -> None:
     write(world, ([{"role": "user", "content": str(i)}] for i in range(100)))
     words = (

@@ -48,10 +48,17 @@ DUPLICATE = "duplicate"
 CALLS_UNCLEAR = "tool calls that are not clear"
 TOOLS_UNCLEAR = "tools that are no functions"
 NOT_TEXT = "content that is not text"
+REASONING_NOT_TEXT = "reasoning that is not text"
 LATE_SYSTEM = "system message that is not the first"
 
 #: Of OpenAI's messages, beside those that are taken; and why a conversation with one is left out.
 LEFT_OUT = {"function": CALLS_UNCLEAR, "developer": "message of a developer"}
+
+#: What servers and data sets call an answer's reasoning; the first is SGLang's word, and the one that is used here.
+REASONING = ("reasoning_content", "reasoning", "thinking")
+
+#: Around it where it is in an answer's text.
+REASONING_BEGINS, REASONING_ENDS = "<think>", "</think>"
 
 #: Who says what a call resulted in, the second in OpenAI's former form.
 _RESULTS = ("tool", "function")
@@ -327,11 +334,15 @@ def _message(message: dict[str, Any]) -> Message:
     made: Message = {"role": message["role"], "content": text}
     if message["role"] == "tool":
         made |= {name: message[name] for name in ("tool_call_id", "name") if isinstance(message.get(name), str)}
-    if reasoning := message.get("reasoning_content"):
-        made["reasoning_content"] = reasoning
+    if message["role"] == "assistant" and (reasoning := _reasoning(message)):
+        made[REASONING[0]] = reasoning
     if message["role"] == "assistant" and message.get("tool_calls"):
         made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     return made
+
+
+def _reasoning(message: dict[str, Any]) -> Any:
+    return next((message[name] for name in REASONING if message.get(name)), None)
 
 
 def _call(call: Any) -> dict[str, Any]:
@@ -371,8 +382,6 @@ def _problem(value: Any, reading: Reading) -> str | None:
             return f"{where}.role is {role!r}, not one of {', '.join(ROLES)}"
         if role not in (*LEFT_OUT, "tool") and (problem := _content_problem(message)) is not None:
             return f"{where}.content{problem}"
-        if not isinstance(message.get("reasoning_content", ""), str | None):
-            return f"{where}.reasoning_content is no string"
     return None
 
 
@@ -405,6 +414,8 @@ def _obstacle(messages: Sequence[dict[str, Any]]) -> str | None:
             return LATE_SYSTEM
         if isinstance(content, list) and any(part["type"] != "text" for part in content):
             return NOT_TEXT
+        if role == "assistant" and not isinstance(_reasoning(message), str | None):
+            return REASONING_NOT_TEXT
     return None
 
 

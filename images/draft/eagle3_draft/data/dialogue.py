@@ -16,15 +16,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eagle3_draft.data.conversations import Conversation, Message, UnusableError
+from eagle3_draft.data.conversations import REASONING_BEGINS, REASONING_ENDS, Conversation, Message, UnusableError
 from eagle3_draft.data.rendering import Rendered, Renderer
 from eagle3_draft.data.tools import names
 
 NO_QUESTION = "no question of a user"
 QUESTION_TOO_LONG = "question as long as maxLength"
-
-REASONING_ENDS = "</think>"
-_REASONING_BEGINS = "<think>"
 
 
 @dataclass(frozen=True)
@@ -169,5 +166,5 @@ class Dialogue:
         return {
             "role": "assistant",
             "content": content.strip(),
-            "reasoning_content": reasoning.strip().removeprefix(_REASONING_BEGINS).strip(),
+            "reasoning_content": reasoning.strip().removeprefix(REASONING_BEGINS).strip(),
         }

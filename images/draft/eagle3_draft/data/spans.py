@@ -9,7 +9,8 @@ Both bounds are places in the text that the template itself shows, for an answer
   special token of those that the template writes after the arguments of the last call; what is around them is the target's own
   way to call.
 
-A conversation in which the two cannot be told apart is not used, nor one with calls that the template leaves out.
+A conversation in which the two cannot be told apart is not used, nor one with calls that the template leaves out, or with the
+reasoning before its last answer. That of former answers most templates leave out in a server, too.
 """
 
 import re
@@ -17,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from eagle3_draft.data.conversations import Message, UnusableError
+from eagle3_draft.data.conversations import REASONING, REASONING_BEGINS, REASONING_ENDS, Message, UnusableError
 from eagle3_draft.data.template import BEGINS, ENDS, STAND_IN, Template
 from eagle3_draft.data.tools import Tool
 
 NO_ANSWER = "no answer of the assistant"
 HISTORY_REWRITTEN = "answers rewritten by the chat template"
 CALLS_LEFT_OUT = "tool calls left out by the chat template"
+REASONING_LEFT_OUT = "reasoning left out by the chat template"
 
 #: A piece of a text: the characters from the first number up to the second.
 Span = tuple[int, int]
@@ -43,11 +45,15 @@ def answers(template: Template, messages: Sequence[Message], tools: Sequence[Too
     if not any(message["role"] == "assistant" for message in messages):
         raise UnusableError(NO_ANSWER)
     template.require_tools(tools)
+    # Of former answers a server hands no template their reasoning but by its own word
+    messages = [*messages[:-1], _renamed(messages[-1], template.reasoning)]
     talk = _Talk(template, messages, tools)
     text = talk.text(messages)
     spans = talk.marked(text) if template.marks else talk.compared(text)
     if not _named(messages, "".join(text[start:stop] for start, stop in spans)):
         raise UnusableError(CALLS_LEFT_OUT)
+    if not talk.shows_reasoning:
+        raise UnusableError(REASONING_LEFT_OUT)
     return text, spans
 
 
@@ -61,6 +67,13 @@ class _Talk:
 
     def text(self, messages: Sequence[Message], *, answer_follows: bool = False, marked: bool = False) -> str:
         return self.template.text(messages, self.tools, answer_follows=answer_follows, marked=marked)
+
+    @property
+    def shows_reasoning(self) -> bool:
+        """Whether the reasoning of an answer that nothing follows stands in the text, if it has any."""
+        *before, last = self.messages
+        other = _reasoned_otherwise(last, self.template.reasoning)
+        return other == last or STAND_IN in self.text([*before, other])
 
     def marked(self, text: str) -> list[Span]:
         """By the template's own marks, and the end-of-turn token after them where the template leaves it outside."""
@@ -151,6 +164,21 @@ class _Talk:
         if len(pieces) != 2:
             raise UnusableError(HISTORY_REWRITTEN)
         return pieces[0], pieces[1]
+
+
+def _renamed(message: Message, reasoning: str) -> Message:
+    """With the reasoning where the template asks for it."""
+    return {reasoning if name == REASONING[0] else name: value for name, value in message.items()}
+
+
+def _reasoned_otherwise(message: Message, field: str) -> Message:
+    """With a word in place of the reasoning, be it in a field of its own or in the content."""
+    if field in message:
+        return {**message, field: STAND_IN}
+    reasoning, mark, rest = message["content"].partition(REASONING_ENDS)
+    if not mark or not reasoning.strip().removeprefix(REASONING_BEGINS).strip():
+        return message
+    return {**message, "content": f"{REASONING_BEGINS}{STAND_IN}{mark}{rest}"}
 
 
 def _stood_in(message: Message) -> Message:

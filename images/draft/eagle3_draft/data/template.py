@@ -9,7 +9,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.data.conversations import Message, UnusableError, uses_tools
+from eagle3_draft.data.conversations import REASONING, Message, UnusableError, uses_tools
 from eagle3_draft.data.tokenizer_files import ASKS_FOR_TODAY, TODAY, template_day
 from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
@@ -40,6 +40,7 @@ class Template:
 
     Attributes:
         special: matches any of the tokenizer's special tokens in a text.
+        reasoning: the field of an answer in which it asks for the reasoning: gpt-oss's asks for ``thinking``.
         marks: whether the template says which words are the assistant's (``{% generation %}``).
         day: that it always is by the template, in ISO 8601; None where it does not say.
 
@@ -56,6 +57,7 @@ class Template:
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         }
         self.special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+        self.reasoning = _reasoning(jinja)
         self.marks = _GENERATION.search(jinja) is not None
         self._marked_jinja = _with_marks(jinja)
         try:
@@ -156,6 +158,10 @@ class Template:
             **self._given,
         )
         return text if isinstance(text, str) else text[0]
+
+
+def _reasoning(jinja: str) -> str:
+    return next((name for name in REASONING if re.search(rf"""[.'"]{name}\b""", jinja)), REASONING[0])
 
 
 def _calling(name: str, identifier: str) -> list[Message]:

@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.conversations import Conversation, Conversations, UnusableError
-from eagle3_draft.data.spans import NO_ANSWER
+from eagle3_draft.data.spans import NO_ANSWER, REASONING_LEFT_OUT
 from eagle3_draft.data.texts import TextRenderer
 from eagle3_draft.data.tokenizer_files import named_tokens, own_templates, special_tokens
 from eagle3_draft.stage import StageError
@@ -76,6 +76,8 @@ def try_template(
             raise StageError(ExitCode.BAD_INPUT, Reason.NO_USABLE_DATA, f"{where}: {none}. {advice}")
         if not all(one.uses_tools for one in some) and not any(target.glob("tokenization_*.py")):
             advice = "Name a chat template in data.chatTemplate that renders them, and serve with the same one"
+            if REASONING_LEFT_OUT in obstacles:
+                advice += "; or let the target answer: data.regenerate. For one that does not reason take the reasoning out of the data"
             raise StageError(ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, f"{field}: {none}. {advice}")
     if obstacles.total() * _TOLD_FROM < len(some):
         return []
