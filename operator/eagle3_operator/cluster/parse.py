@@ -21,10 +21,6 @@ Json = Mapping[str, Any]
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-#: By this ``kubectl rollout restart`` has pods made anew, which changes nothing of what they run.
-_RESTARTED = "metadata.annotations.kubectl.kubernetes.io/restartedAt"
-
-
 def controller_uid(metadata: Json) -> str | None:
     """UID of the object that controls this one."""
     found: str | None = _controller(metadata).get("uid")
@@ -257,15 +253,20 @@ def _wrote(metadata: Json, field: str) -> str | None:
 def _edits(metadata: Json) -> dict[str, set[str]]:
     """Who else than the operator has written what of a Deployment's pod template, the last one first.
 
-    What an admission adds to a request is written by whoever made that. What both have written is as the operator has it.
+    What an admission adds to a request is written by whoever made that. What both have written is as the operator has it. Labels
+    and annotations of others change nothing of what pods run: by one ``kubectl rollout restart``, and whoever reloads Secrets, has them made anew.
     """
     written: dict[str, set[str]] = {}
     entries = metadata.get("managedFields") or ()
     for entry in sorted(entries, key=lambda entry: entry.get("time", ""), reverse=True):
         template = ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {}
         written.setdefault(entry["manager"], set()).update(_leaves(template))
-    ours = written.pop(names.FIELD_MANAGER, set()) | {_RESTARTED}
-    return {who: paths - ours for who, paths in written.items() if paths - ours}
+    ours = written.pop(names.FIELD_MANAGER, set())
+    theirs = {
+        who: {path for path in paths - ours if path.startswith("spec.") or "eagle3.dev/" in path}
+        for who, paths in written.items()
+    }
+    return {who: paths for who, paths in theirs.items() if paths}
 
 
 def _leaves(fields: Json, path: str = "") -> Iterable[str]:

@@ -419,10 +419,16 @@ def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -
     def server(**fields: Any) -> dict[str, Any]:
         return {"f:spec": {"f:containers": {'k:{"name":"server"}': {".": {}, **fields}}}}
 
-    restarted: dict[str, Any] = {"f:metadata": {"f:annotations": {".": {}, "f:kubectl.kubernetes.io/restartedAt": {}}}}
+    def noted(annotation: str) -> dict[str, Any]:
+        return {"f:metadata": {"f:annotations": {".": {}, f"f:{annotation}": {}}}}
+
     environment: dict[str, Any] = {"f:env": {".": {}, 'k:{"name":"DEBUG"}': {".": {}, "f:name": {}, "f:value": {}}}}
     ours = wrote("eagle3-operator", BORN, server(**{"f:image": {}}))
-    harmless = [ours, wrote("kubectl-rollout", LATER, restarted), wrote("argocd", LATER, server(**{"f:image": {}}))]
+    harmless = [
+        ours,
+        wrote("kubectl-rollout", LATER, noted("kubectl.kubernetes.io/restartedAt")),
+        wrote("argocd", LATER, server(**{"f:image": {}})),
+    ]
     edited["metadata"]["managedFields"] = harmless
     made = deployment_from(edited, [], owner=UID)
     assert made is not None
@@ -437,6 +443,10 @@ def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -
     assert made.edited_by == "kubectl-edit"
     container = "spec.containers[server]"
     assert made.edited == (f"{container}.command", f"{container}.env[DEBUG].name", f"{container}.env[DEBUG].value")
+    edited["metadata"]["managedFields"] = [ours, wrote("kubectl-edit", LAST, noted("eagle3.dev/adaptive"))]
+    made = deployment_from(edited, [], owner=UID)
+    assert made is not None
+    assert made.edited == ("metadata.annotations.eagle3.dev/adaptive",), "which the server reads"
 
 
 def test_a_pod_that_is_about_to_end_is_no_ready_one_of_its_deployment() -> None:
