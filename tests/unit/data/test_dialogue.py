@@ -12,7 +12,7 @@ from eagle3_draft.data.dialogue import NO_QUESTION, QUESTION_TOO_LONG, Answer, D
 from eagle3_draft.data.rendering import Renderer
 from eagle3_draft.data.template import TEMPLATE_REFUSED, TOOLS_LEFT_OUT
 from eagle3_draft.data.tools import Tool
-from unit.data.test_rendering import CHATML, LLAMA3, MISTRAL, OPENED_THINKING, bytelevel
+from unit.data.test_rendering import CHANNELS, CHATML, HARMONY, LLAMA3, MISTRAL, OPENED_THINKING, SPECIAL, bytelevel
 
 QUESTIONS: list[Message] = [
     {"role": "system", "content": "Be brief."},
@@ -117,6 +117,26 @@ def test_a_template_that_knows_no_reasoning_gets_the_answer_whole_as_a_server_wo
     made.take(said("Madrid."))
     first, second = made.sequences()  # history has no <think> where the prompt had one
     assert len(first.input_ids) < len(second.input_ids)
+
+
+@pytest.mark.parametrize("last", ["final", "commentary"])
+def test_of_an_answer_in_channels_history_has_the_final_one_as_a_server_has_it(last: str) -> None:
+    tokenizer: Any = bytelevel(special=[*SPECIAL, *HARMONY])
+    asked = Conversation(QUESTIONS[1:], b"\1" * 32)
+    made = Dialogue(asked, Renderer(tokenizer, CHANNELS, 4096), 256)
+    answer = f"<|channel|>analysis<|message|>France? Paris.<|end|><|start|>assistant<|channel|>{last}<|message|>Paris.<|return|>"
+    made.take(Answer(tokenizer(answer, add_special_tokens=False)["input_ids"], ended=True))
+    assert made.texts == [answer.removesuffix("<|return|>")]
+    (sequence,) = made.sequences()
+    assert tokenizer.decode(list(sequence.input_ids)).endswith("<|start|>assistant" + answer)
+    if last == "commentary":
+        assert made.prompt is None
+        return
+    assert made.prompt is not None
+    assert tokenizer.decode(made.prompt) == (
+        "<|start|>user<|message|>What is the capital of France?<|end|><|start|>assistant<|channel|>final<|message|>Paris.<|end|>"
+        "<|start|>user<|message|>And of Spain?<|end|><|start|>assistant"
+    )
 
 
 @pytest.mark.parametrize(("template", "end"), [(LLAMA3, "<|eot_id|>"), (MISTRAL, "</s>")])

@@ -23,6 +23,9 @@ from eagle3_draft.data.tools import names
 NO_QUESTION = "no question of a user"
 QUESTION_TOO_LONG = "question as long as maxLength"
 
+#: Behind it is the answer of a target that has channels.
+FINAL_CHANNEL = "<|channel|>final<|message|>"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -56,8 +59,8 @@ class _Sequence:
 class Dialogue:
     """One conversation, as far as the target has answered.
 
-    A cut answer ends it: what follows would reply to half a sentence. So do a call, which nobody carries out, and a question
-    that leaves no room.
+    A cut answer ends it: what follows would reply to half a sentence. So do a call, which nobody carries out, what never came to an
+    answer behind its reasoning, and a question that leaves no room.
 
     Args:
         conversation: what others say, in order; the target answers each turn of the user.
@@ -117,7 +120,8 @@ class Dialogue:
         self.answers.append(answer)
         self.texts.append(self._renderer.text(answer.ids[:-1] if answer.ended else answer.ids, self.prompt))
         self._said.append(self._message(self.texts[-1]))
-        if not answer.ended or self._calls(self.texts[-1]):
+        unanswered = self._renderer.channels and FINAL_CHANNEL not in self.texts[-1]
+        if not answer.ended or unanswered or self._calls(self.texts[-1]):
             self._to_say.clear()
         self._ask()
 
@@ -160,6 +164,8 @@ class Dialogue:
         return any(name in text for name in names(self._tools))
 
     def _message(self, text: str) -> Message:
+        if self._renderer.channels:
+            return {"role": "assistant", "content": text.rpartition(FINAL_CHANNEL)[2]}
         reasoning, mark, content = text.partition(REASONING_ENDS)
         if not mark or not self._renderer.takes_reasoning:
             return {"role": "assistant", "content": text}

@@ -58,6 +58,7 @@ class Renderer:
         max_length: as given.
         day: that it always is, where the template says what day it is, be it the tokenizer's own for tools alone.
         takes_reasoning: the template asks for an answer's reasoning in a field of its own.
+        channels: the target reasons in one channel and answers in another, as gpt-oss does; special tokens tell which is which.
 
     Raises:
         StageError: the template is no Jinja (TemplateMissing).
@@ -69,6 +70,7 @@ class Renderer:
         self.max_length = max_length
         self.day = self._texts.day
         self.takes_reasoning = "reasoning_content" in template
+        self.channels = "<|channel|>" in template
         # Only a fast tokenizer knows which characters a token came from
         self._has_offsets = bool(tokenizer.is_fast)
 
@@ -98,7 +100,8 @@ class Renderer:
         return token
 
     def text(self, ids: Sequence[int], prompt: Sequence[int]) -> str:
-        """Tokens as a server hands them out: without special ones, and as they read after the prompt.
+        """Tokens as a server hands them out: without special ones, if these are not what tells channels apart, and as they read
+        after the prompt.
 
         Alone they may read otherwise: many tokenizers leave out the space before the first word.
 
@@ -189,7 +192,7 @@ class Renderer:
         raise UnusableError(TOKENS_JOINED)
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not self.channels)
         return text
 
     def _encode(self, text: str) -> list[int]:
