@@ -30,6 +30,10 @@ TOGETHER = 512
 
 _TYPE_BITS = 16
 
+#: Of a weight and its share of a scale, by what ``quantization_config`` calls the way: FP8's blocks are large, MXFP4 has a scale of 8
+#: bits for 32 weights, NVFP4 one for 16.
+_BITS_OF = {"fp8": 8.0, "fbgemm_fp8": 8.0, "mxfp4": 4 + 8 / 32, "nvfp4": 4 + 8 / 16}
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -105,8 +109,24 @@ def size_of(config: Mapping[str, Any]) -> Size:
     """The size of a target by its ``config.json``, with its language model's section on top.
 
     Raises:
+        KeyError, TypeError, ValueError: a size that is needed is not there or is no number, or it does not say how many bits a
+            weight has.
+    """
+    active, every = _parameters(config)
+    return Size(active, every * _bits(config.get("quantization_config") or {}) / 8)
+
+
+def active_parameters(config: Mapping[str, Any]) -> int:
+    """``Size.active`` alone, whatever the bits of a weight.
+
+    Raises:
         KeyError, TypeError, ValueError: a size that is needed is not there or is no number.
     """
+    return _parameters(config)[0]
+
+
+def _parameters(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Those that one token meets, and all."""
     hidden, layers, vocabulary = (int(config[name]) for name in ("hidden_size", "num_hidden_layers", "vocab_size"))
     experts = int(_first(config, "n_routed_experts", "num_experts", "num_local_experts") or 0)
     dense = layers if not experts else min(layers, int(config.get("first_k_dense_replace") or 0))
@@ -119,7 +139,7 @@ def size_of(config: Mapping[str, Any]) -> Size:
     every = always + (layers - dense) * experts * an_expert
     every += head if config.get("tie_word_embeddings") else 2 * head
     active = always + (layers - dense) * chosen * an_expert + head
-    return Size(active, every * _bits(config.get("quantization_config") or {}) / 8)
+    return active, every
 
 
 def _attention(config: Mapping[str, Any], hidden: int) -> int:
@@ -138,13 +158,16 @@ def _attention(config: Mapping[str, Any], hidden: int) -> int:
 
 def _bits(quantization: Mapping[str, Any]) -> float:
     """Of a weight; of what is written in sections, that of the first one."""
-    if quantization.get("quant_method") == "fp8":
-        return 8
+    if not quantization:
+        return _TYPE_BITS
+    # ModelOpt's method is its own name, and the way is its algorithm
+    for way in (quantization.get("quant_algo"), quantization.get("quant_method")):
+        if (bits := _BITS_OF.get(str(way).lower())) is not None:
+            return bits
     for section in (quantization, *(quantization.get("config_groups") or {}).values()):
-        bits = section.get("bits") or (section.get("weights") or {}).get("num_bits")
-        if bits:
+        if bits := section.get("bits") or (section.get("weights") or {}).get("num_bits"):
             return float(bits)
-    return _TYPE_BITS
+    raise ValueError("quantization_config does not say how many bits a weight has")
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:

@@ -77,7 +77,7 @@ def _if_told(read: Callable[[Mapping[str, Any]], _T], language: Mapping[str, Any
     """What is read of a configuration; None where it does not tell, as one of a few sizes does not."""
     try:
         return read(language)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 

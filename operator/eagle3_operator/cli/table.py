@@ -154,7 +154,7 @@ def _serving(spec: Eagle3DraftSpec, shape: Shape) -> list[tuple[str, str]]:
         budget, weights = startup_seconds(int(shape.size.weight_bytes)), shape.size.weight_bytes / 1e9
         start = f"up to {duration(budget)} before it counts as hung: {weights:,.0f} GB of weights"
     else:
-        start = "not known: the target's parameters are not"
+        start = "not known: the target's parameters or their bits are not"
     noticed = duration(watch.failures.of * seconds(watch.window))
     warm = f"then a second while the former revision is warm (serve.bakeTime {serve.bake_time}), and later a start"
     if serve.surge == "Never":
@@ -174,7 +174,7 @@ def _rate(
 def _time(spec: Eagle3DraftSpec, chosen: Estimate, tokens_per_second: float | None) -> str:
     pods = spec.extract.shards
     if tokens_per_second is None:
-        return "not known: the target's parameters are not; give --tokens-per-second or the whole config.json"
+        return "not known: the target's parameters or their bits are not; give --tokens-per-second or the whole config.json"
     gpus = spec.extract.gpus
     each = f"{count_of(gpus, 'GPU')} at {tokens_per_second:,.0f} tokens/s"
     written = readable_bytes(tokens_per_second * chosen.per_token)

@@ -6,7 +6,7 @@ import pytest
 
 from eagle3_api.draft_size import DraftSize
 from eagle3_api.estimate import KNOWN_TARGETS
-from eagle3_api.rates import H200, Gpu, Size, answer_rate, prefill_rate, size_of, training_rate
+from eagle3_api.rates import H200, Gpu, Size, active_parameters, answer_rate, prefill_rate, size_of, training_rate
 
 LLAMA_8B: dict[str, Any] = {
     "hidden_size": 4096,
@@ -72,6 +72,42 @@ def test_weights_in_fp8_take_half_the_bytes_and_a_head_that_is_the_embedding_non
     assert halved == Size(whole.active, whole.weight_bytes / 2)
     tied = size_of(LLAMA_8B | {"tie_word_embeddings": True})
     assert tied == Size(whole.active, whole.weight_bytes - 2 * 4096 * 128256)
+
+
+#: Of their config.json: gpt-oss-120b has no other layers than its experts, ModelOpt's DeepSeek-V3 names its algorithm.
+GPT_OSS: dict[str, Any] = {
+    "hidden_size": 2880,
+    "num_hidden_layers": 36,
+    "vocab_size": 201088,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+}
+DEEPSEEK_NVFP4 = KIMI | {
+    "vocab_size": 129280,
+    "num_attention_heads": 128,
+    "n_routed_experts": 256,
+    "first_k_dense_replace": 3,
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "published"), [(GPT_OSS, 65.2e9), (DEEPSEEK_NVFP4, 0.4e12)], ids=["gpt-oss-120b", "DeepSeek-V3-NVFP4"]
+)
+def test_weights_of_four_bits_take_about_the_bytes_that_are_published(config: dict[str, Any], published: float) -> None:
+    assert size_of(config).weight_bytes == pytest.approx(published, rel=0.1)
+
+
+def test_weights_whose_bits_nobody_says_are_not_taken_for_sixteen() -> None:
+    unclear = LLAMA_8B | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}}
+    with pytest.raises(ValueError, match="how many bits"):
+        size_of(unclear)
+    assert active_parameters(unclear) == size_of(LLAMA_8B).active
 
 
 def test_heads_that_share_no_keys_need_not_say_so() -> None:

@@ -199,9 +199,8 @@ def test_data_of_which_all_ask_the_same_are_refused_and_the_held_out_share_is_to
         ({}, 32 * 4 * 64 * 64 + 32 * 3 * 64 * 128 + 64 * 1000),
         ({"intermediate_size": None}, None),
         ({"num_attention_heads": 0}, None),
-        ({"quantization_config": "fp8"}, None),
     ],
-    ids=["whole", "a size is missing", "no head", "no section"],
+    ids=["whole", "a size is missing", "no head"],
 )
 def test_a_configuration_tells_the_size_of_its_target_or_nothing_of_it(
     world: World, changes: dict[str, Any], parameters: int | None

@@ -14,7 +14,7 @@ from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, SamplingDefaults, StageName
-from eagle3_api.rates import size_of
+from eagle3_api.rates import active_parameters
 from eagle3_api.sglang import KNOWN_TARGETS, UnsupportedLayersError, Version, supports_target, why_unsupported
 from eagle3_api.sglang import capture_ids as sglang_ids
 from eagle3_draft import artifacts
@@ -169,7 +169,7 @@ def hidden_size(folder: Path) -> int:
 def _active_parameters(language: dict[str, Any]) -> int | None:
     """Nothing depends on it but an estimate: a configuration that does not tell is a good one."""
     with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
-        return max(0, int(size_of(language).active)) or None
+        return max(0, active_parameters(language)) or None
     return None
 
 
