@@ -12,7 +12,8 @@ from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Attempts, Link
 from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.manifests import names
-from eagle3_operator.manifests.jobs import FEATURE_STAGES, is_large
+from eagle3_operator.manifests.jobs import is_large
+from eagle3_operator.traits import TRAITS
 
 
 def advance_chain(
@@ -54,7 +55,7 @@ def advance_chain(
     for link in links:
         room = asked(links, former | chain, view, facts, before)
         waiting = (room.waiting if is_large(view.obj.spec, link.stage) else None) or (
-            unmounted or retention.awaited_removal(view) if link.stage in FEATURE_STAGES else None
+            unmounted or retention.awaited_removal(view) if TRAITS[link.stage].features else None
         )
         step = advance(link, former.get(link.stage), view, waiting)
         actions.apply += retention.claim_anew(step, view)

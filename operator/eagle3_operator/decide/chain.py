@@ -19,6 +19,7 @@ from eagle3_operator.decide.waiting import Waiting, advised, held_up
 from eagle3_operator.decision import Delete, Suspend
 from eagle3_operator.manifests import group, jobs, names
 from eagle3_operator.observation import Job, Pod
+from eagle3_operator.traits import Part, stages_of
 
 #: Characters of what a container said last that a message quotes.
 _LAST_WORDS = 300
@@ -178,7 +179,7 @@ def _unsaid(status: StageStatus, job: Job, why: tuple[str, str], view: View) -> 
     what, advice = why
     if status.state is StageState.FAILED:  # its Job is still to go
         return Step(status, delete=(Delete(job.kind, job.name),))
-    if status.name is StageName.PROBE:
+    if status.name in stages_of(Part.REVISION):
         return Step(_ended(status, job, view, Reason.JOB_FAILED, f"Job {job.name} completed, but {what}. {advice}"))
     status = status.model_copy(update={"lost": status.lost + 1})
     if status.lost <= LOSSES_ALLOWED:
@@ -195,7 +196,7 @@ def _ended(status: StageStatus, job: Job, view: View, reason: Reason, message: s
     """A stage that has failed, with what a person can do."""
     finished = times.text(job.finished_at or view.now)
     again = (job.report.retry if job.report is not None else None) or status.name
-    if again is not StageName.PROBE:  # which the revision tries again by itself
+    if again not in stages_of(Part.REVISION):  # which tries it again by itself
         command = commands.retry(view.obj.metadata, again, finished)
         mended = (
             "What is corrected in the spec is tried at once; after any other repair"

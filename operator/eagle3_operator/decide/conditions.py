@@ -20,6 +20,7 @@ from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import PLACE_SECONDS, Waiting, advised, overdue
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names
+from eagle3_operator.traits import TRAITS
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,6 @@ class Situation:
         return plain if draft is None or (draft.standing is Standing.UNTRIED and stuck) else draft
 
 
-_WORKING = {
-    StageName.FETCH: Reason.FETCHING,
-    StageName.INSPECT: Reason.INSPECTING,
-    StageName.EXTRACT: Reason.EXTRACTING,
-    StageName.TRAIN: Reason.TRAINING,
-    StageName.CONVERT: Reason.CONVERTING,
-    StageName.PUBLISH: Reason.PUBLISHING,
-    StageName.HOOK: Reason.PUBLISHING,
-}
-
-
 def _of_stage(stage: StageStatus | None, name: StageName) -> Said:
     if stage is None:
         return Said("Unknown", Reason.PENDING, f"{name} waits for the stages before it")
@@ -92,7 +82,7 @@ def _of_stage(stage: StageStatus | None, name: StageName) -> Said:
     progress = stage.progress
     shown = f"{progress.done:.0%} {progress.message}".strip() if progress else ""
     message = "; ".join(text for text in (shown, stage.message) if text)
-    return Said("Unknown", _WORKING[name], message or f"Job {stage.job} is under way")
+    return Said("Unknown", TRAITS[name].reason, message or f"Job {stage.job} is under way")
 
 
 def accepted(at: Situation) -> Said | None:

@@ -8,14 +8,11 @@ any draft. Data that has not changed would only make the same draft again, so no
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3DraftSpec, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
 from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Revision
-
-#: Stages that a draft does not wait for.
-_BESIDE = (StageName.CLEAN, StageName.PUBLISH, StageName.HOOK)
+from eagle3_operator.traits import Part, stages_of
 
 
 def act_on(spec: Eagle3DraftSpec, status: Eagle3DraftStatus, now: datetime) -> Eagle3DraftStatus:
@@ -24,7 +21,7 @@ def act_on(spec: Eagle3DraftSpec, status: Eagle3DraftStatus, now: datetime) -> E
     serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
     if watch is None or watch.on_drift != "Retrain" or serving is None or spec.suspend:
         return status
-    chain = (stage for stage in status.stages if stage.name not in _BESIDE)
+    chain = (stage for stage in status.stages if stage.name not in stages_of(Part.BESIDE))
     at_work = any(stage.state is not StageState.SUCCEEDED for stage in chain)
     verdict = Revision(serving, None, spec).watch_verdict
     if at_work or verdict is None or verdict.reason is not Reason.DRIFTING:

@@ -11,11 +11,12 @@ from eagle3_api.jobs import StageName
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState, StageStatus
 from eagle3_operator.decision import Delete, Event
 from eagle3_operator.observation import Observation
+from eagle3_operator.traits import Part, stages_of
 
 RETRY_ANNOTATION = "eagle3.dev/retry"
 
 #: Before one of these is tried again everything is looked at again, and meanwhile nothing is tried: what it reads may be mended.
-_INSPECTED = (StageName.FETCH, StageName.INSPECT, StageName.EXTRACT, StageName.TRAIN, StageName.CONVERT)
+_INSPECTED = stages_of(Part.CHAIN)
 
 _FORGOTTEN: dict[str, object] = {
     "probe": None,

@@ -15,16 +15,8 @@ from eagle3_api.status import (
 from eagle3_operator.decide import times
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.traits import TRAITS
 
-_STAGE_PHASE = {
-    StageName.FETCH: Phase.FETCHING,
-    StageName.INSPECT: Phase.INSPECTING,
-    StageName.EXTRACT: Phase.EXTRACTING,
-    StageName.TRAIN: Phase.TRAINING,
-    StageName.CONVERT: Phase.CONVERTING,
-    StageName.PUBLISH: Phase.PUBLISHING,
-    StageName.HOOK: Phase.PUBLISHING,
-}
 _MEASURING = (Reason.PROBING, Reason.MEASURING_BASELINE)
 
 
@@ -40,9 +32,9 @@ def phase(at: Situation, conditions: Iterable[Condition]) -> Phase:
         return Phase.DEGRADED if at.serving else Phase.STALLED
     if at.obstacle is not None:
         return Phase.PENDING
-    for name, word in _STAGE_PHASE.items():
-        stage = at.stages.get(name)
-        if stage is not None and stage.state is not StageState.SUCCEEDED:
+    for name in StageName:
+        stage, word = at.stages.get(name), TRAITS[name].phase
+        if stage is not None and stage.state is not StageState.SUCCEEDED and word is not None:
             return word
     if at.rollout is not None and at.rollout.candidate is not None:
         return Phase.PROBING if at.rollout.reason in _MEASURING else Phase.ROLLING_OUT

@@ -6,10 +6,11 @@
 from pathlib import PurePosixPath
 
 from eagle3_api.artifacts import DRAFTS_ROOT, PREDICATE, STATEMENT
-from eagle3_api.jobs import HookConfig
+from eagle3_api.jobs import HookConfig, StageName
 from eagle3_api.spec import Eagle3Draft, Hook, Placement, seconds
 from eagle3_operator.manifests.credentials import LOGIN_FOLDER, bucket_keys, registry_login
 from eagle3_operator.manifests.pods import Mount, Program, configuration, root_mount, user_mounts
+from eagle3_operator.traits import TRAITS
 
 #: Where it finds what Publish left.
 FOLDER = PurePosixPath("/eagle3/published")
@@ -52,7 +53,7 @@ def program(obj: Eagle3Draft, config: HookConfig, placement: Placement, *, name:
         command=tuple(config.command),
         mounts=(configuration(), _published(obj, config), *login, *user_mounts(placement, read_only=True)),
         grace=grace,
-        requests={"cpu": "100m", "memory": "128Mi"},
+        requests=TRAITS[StageName.HOOK].requests,
         environment={variable: value for variable, value in told.items() if value is not None},
         secrets=bucket_keys(publish.object_store),
         deadline=int(seconds(publish.hook.timeout)),

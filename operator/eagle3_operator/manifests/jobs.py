@@ -25,7 +25,6 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import hook, names
 from eagle3_operator.manifests.credentials import bucket_keys, registry_login
 from eagle3_operator.manifests.pods import (
-    LARGE,
     Mount,
     Program,
     configuration,
@@ -37,37 +36,13 @@ from eagle3_operator.manifests.pods import (
     user_mounts,
 )
 from eagle3_operator.settings import Settings
+from eagle3_operator.traits import TRAITS
 
 CONTAINER = "stage"
 METRICS_PORT_NAME = "metrics"
 
 #: Failures of a Job's pods that are borne before it fails; disruptions do not count.
 BACKOFF_LIMIT = 6
-
-#: Stages in our own image: they need neither torch nor the engine.
-OWN_IMAGE = frozenset({StageName.FETCH, StageName.INSPECT, StageName.CLEAN, StageName.PUBLISH, StageName.PROBE})
-
-#: Stages that write nothing to the user's volumes.
-ONLY_LOOKING = frozenset({StageName.FETCH, StageName.INSPECT})
-
-
-#: Stages that make, read or remove features.
-FEATURE_STAGES = frozenset({StageName.INSPECT, StageName.EXTRACT, StageName.TRAIN, StageName.CLEAN})
-
-_REQUESTS: Mapping[StageName, Mapping[str, str]] = {
-    StageName.FETCH: {"cpu": "200m", "memory": "512Mi"},
-    StageName.INSPECT: {"cpu": "100m", "memory": "256Mi"},
-    StageName.EXTRACT: LARGE,
-    StageName.TRAIN: LARGE,
-    StageName.CLEAN: {"cpu": "50m", "memory": "64Mi"},
-    StageName.CONVERT: LARGE,
-    StageName.PUBLISH: {"cpu": "100m", "memory": "256Mi"},
-    StageName.PROBE: {"cpu": "100m", "memory": "256Mi"},
-}
-
-#: Seconds to write a checkpoint, or a shard, after SIGTERM.
-_GRACE = {StageName.EXTRACT: 120, StageName.TRAIN: 120}
-_SMALL_GRACE = 30
 
 
 def is_large(spec: Eagle3DraftSpec, stage: StageName) -> bool:
@@ -126,7 +101,7 @@ def stage_queue(spec: Eagle3DraftSpec, stage: StageName) -> str | None:
 
 def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
     """Seconds that a stage's pod has between SIGTERM and SIGKILL."""
-    return stage_placement(spec, stage).termination_grace_period_seconds or _GRACE.get(stage, _SMALL_GRACE)
+    return stage_placement(spec, stage).termination_grace_period_seconds or TRAITS[stage].grace
 
 
 def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
@@ -139,13 +114,13 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         "gpus": stage_gpus(obj.spec, stage),
         "placement": stage_placement(obj.spec, stage).to_json(),
     }
-    if stage not in OWN_IMAGE:
+    if not TRAITS[stage].own_image:
         wish["image"] = stage_image(obj.spec, stage)
     if stage in (StageName.PUBLISH, StageName.HOOK) and obj.spec.publish is not None:
         wish["publish"] = obj.spec.publish.model_copy(update={"hook": None}).to_json()
     if stage is StageName.HOOK and (wanted := _hook(obj.spec)) is not None:
         wish |= wanted.model_dump(include={"timeout"}, exclude_defaults=True)
-    if stage in FEATURE_STAGES and (bucket := obj.spec.storage.features.object_store) is not None:
+    if TRAITS[stage].features and (bucket := obj.spec.storage.features.object_store) is not None:
         wish["bucket"] = bucket.to_json()
     if (pods := stage_pods(obj.spec, stage)) > 1:
         wish["shards" if stage is StageName.EXTRACT else "nodes"] = pods
@@ -239,7 +214,7 @@ def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program
     if isinstance(config, HookConfig):
         placement, grace = stage_placement(obj.spec, stage), stage_grace(obj.spec, stage)
         return hook.program(obj, config, placement, name=CONTAINER, grace=grace)
-    own_image = stage in OWN_IMAGE
+    own_image = TRAITS[stage].own_image
     return Program(
         name=CONTAINER,
         image=settings.draft_image if own_image else stage_image(obj.spec, stage),
@@ -257,7 +232,7 @@ def _program(obj: Eagle3Draft, settings: Settings, config: JobConfig) -> Program
 
 def _requests(config: JobConfig) -> Mapping[str, str]:
     """What a stage's pod asks for where the placement says nothing."""
-    requests = _REQUESTS[StageName(config.stage)]
+    requests = TRAITS[StageName(config.stage)].requests
     if isinstance(config, ConvertConfig) and config.memory_bytes is not None:
         return {**requests, "memory": f"{-(-config.memory_bytes // 2**20)}Mi"}
     return requests
@@ -275,12 +250,12 @@ def _mounts(obj: Eagle3Draft, config: JobConfig) -> tuple[Mount, ...]:
     placement = stage_placement(obj.spec, stage)
     return (
         configuration(),
-        *(() if stage in OWN_IMAGE else (library(read_only=True),)),
+        *(() if TRAITS[stage].own_image else (library(read_only=True),)),
         # The others must run where a claim of ours has gone with the features, or is about to
         *((root_mount(obj, "features"),) if _sees_features(config) else ()),
         root_mount(obj, "drafts"),
         *_models(obj, stage),
-        *user_mounts(placement, read_only=stage in ONLY_LOOKING),
+        *user_mounts(placement, read_only=TRAITS[stage].only_looks),
         *((shared_memory(placement),) if is_large(obj.spec, stage) else ()),
         *(registry_login(obj.spec.publish) if stage is StageName.PUBLISH else ()),
     )
@@ -292,12 +267,12 @@ def _sees_features(config: JobConfig) -> bool:
         return False
     if isinstance(config, InspectConfig) and config.checkpoint is not None:
         return False
-    return config.stage in FEATURE_STAGES
+    return TRAITS[StageName(config.stage)].features
 
 
 def _models(obj: Eagle3Draft, stage: StageName) -> tuple[Mount, ...]:
     """What came from a hub, for those who read the target or the data, and for Fetch, which alone writes there."""
-    if not obj.spec.fetches or stage in (StageName.CLEAN, StageName.PUBLISH, StageName.PROBE):
+    if not (obj.spec.fetches and TRAITS[stage].fetched):
         return ()
     return (root_mount(obj, "models", read_only=stage is not StageName.FETCH),)
 

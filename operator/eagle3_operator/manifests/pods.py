@@ -21,10 +21,6 @@ GPU = "nvidia.com/gpu"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
-#: What a large pod asks for at least. One that asks for no memory is the first to be killed when its node runs out of it, and is
-#: not taken at all where a namespace has a quota.
-LARGE: Mapping[str, str] = {"cpu": "200m", "memory": "1Gi"}
-
 HOME = "/eagle3/home"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 

@@ -12,7 +12,6 @@ from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.flags import ADAPTIVE_FILE, server_flags, serving, start_budget, watchdog_seconds
 from eagle3_operator.manifests.pods import (
-    LARGE,
     Mount,
     Program,
     annotation_file,
@@ -23,6 +22,7 @@ from eagle3_operator.manifests.pods import (
     user_mounts,
 )
 from eagle3_operator.settings import Settings
+from eagle3_operator.traits import LARGE
 
 CONTAINER = "server"
 PORT_NAME = "http"

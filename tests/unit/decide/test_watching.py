@@ -238,7 +238,7 @@ def test_pods_that_do_not_answer_are_asked_again_when_the_next_window_has_passed
 
 def test_what_serves_is_left_by_an_older_operator_too_that_does_not_know_all_words_of_the_status() -> None:
     """After a ``helm rollback`` the status is the newer operator's."""
-    world = serving_draft().later(700).settle()
+    world = serving_draft(World().edit(watch={"onDrift": "Retrain"})).later(700).settle()
     words = {"phase": "Novel", "attempts": [{"stage": "novel", "inputs": "k1", "token": "1"}]}
     world.status |= words
     for condition in world.status["conditions"]:

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from eagle3_api.jobs import CONFIG_ANNOTATION, ExitCode, JobEnvelope, StageName
 from eagle3_operator.decision import Manifest
-from eagle3_operator.manifests.jobs import CONTAINER, OWN_IMAGE, job, template_hash
+from eagle3_operator.manifests.jobs import CONTAINER, job, template_hash
+from eagle3_operator.traits import TRAITS
 from unit.samples import HOOK, MODELS, PUBLISH, SETTINGS, config, draft, full_placement
 
 STAGES = list(StageName)
-ENGINE_STAGES = [stage for stage in STAGES if stage not in OWN_IMAGE and stage is not StageName.HOOK]
+ENGINE_STAGES = [stage for stage in STAGES if not TRAITS[stage].own_image and stage is not StageName.HOOK]
 
 
 def made(stage: StageName, **spec: Any) -> Manifest:
