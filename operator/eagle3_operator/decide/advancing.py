@@ -12,7 +12,7 @@ from eagle3_operator.decide.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Attempts, Link
 from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.manifests import names
-from eagle3_operator.manifests.jobs import is_large
+from eagle3_operator.manifests.sizing import is_large
 from eagle3_operator.traits import TRAITS
 
 

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, Report, StageName
-from eagle3_api.spec import seconds
 from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import commands, times
 from eagle3_operator.decide.stages import Link
@@ -18,6 +17,7 @@ from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.decide.waiting import Waiting, advised, held_up
 from eagle3_operator.decision import Delete, Suspend
 from eagle3_operator.manifests import group, jobs, names
+from eagle3_operator.manifests.sizing import stall_timeout
 from eagle3_operator.observation import Job, Pod
 from eagle3_operator.traits import Part, stages_of
 
@@ -340,18 +340,15 @@ def _progress(job: Job, before: StageProgress | None, view: View) -> StageProgre
 
 def _stalled(link: Link, job: Job, progress: StageProgress | None, view: View) -> bool:
     """A container runs and has printed no progress line for so long. Its pod's wait before that does not count."""
-    spec = view.obj.spec
-    timeouts = {StageName.TRAIN: spec.train.stall_timeout}
-    if jobs.runs_target(spec, link.stage):
-        timeouts[link.stage] = spec.extract.stall_timeout
+    timeout = stall_timeout(view.obj.spec, link.stage)
     running = [pod.started_at for pod in job.pods if pod.started_at is not None and pod.phase == "Running"]
     # Where a log is missing, those that came tell of themselves; none of them, of nothing
-    if link.stage not in timeouts or not running or (job.progress_problem and progress is None):
+    if timeout is None or not running or (job.progress_problem and progress is None):
         return False
     silent = min(
         (view.now - max(running)).total_seconds(), times.age(progress.heard, view.now) if progress else math.inf
     )
-    return silent > seconds(timeouts[link.stage])
+    return silent > timeout
 
 
 def _end_stalled(status: StageStatus, job: Job) -> Step:

@@ -21,7 +21,7 @@ from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import Waiting
 from eagle3_operator.manifests.flags import start_budget
-from eagle3_operator.manifests.jobs import is_large
+from eagle3_operator.manifests.sizing import is_large
 from eagle3_operator.observation import Job
 
 

@@ -12,6 +12,7 @@ from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.waiting import Waiting
 from eagle3_operator.decision import Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
+from eagle3_operator.manifests.sizing import stage_pods
 from eagle3_operator.observation import Job, Observation, Pod
 from eagle3_operator.settings import Settings
 
@@ -70,7 +71,7 @@ class View:
     def manifests(self, link: Link) -> tuple[Manifest, ...]:
         """The Job of a stage, or the JobSet that runs it, after what must be there before it."""
         one_node = self.seen.one_node_claims
-        if isinstance(link.config, TrainConfig) and jobs.stage_pods(self.obj.spec, link.stage) > 1:
+        if isinstance(link.config, TrainConfig) and stage_pods(self.obj.spec, link.stage) > 1:
             return group.launched(self.obj, self.settings, link.config, jobsets=self.seen.jobsets, one_node=one_node)
         revision = link.config.revision if isinstance(link.config, ProbeConfig) else None
         return (jobs.job(self.obj, self.settings, config=link.config, revision=revision, one_node=one_node),)

@@ -20,7 +20,7 @@ from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decide.waking import wake_after
 from eagle3_operator.decision import Decision
 from eagle3_operator.manifests import names
-from eagle3_operator.manifests.jobs import is_large
+from eagle3_operator.manifests.sizing import is_large
 from eagle3_operator.observation import Observation
 from eagle3_operator.settings import Settings
 

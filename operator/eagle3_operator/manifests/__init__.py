@@ -10,6 +10,7 @@ golden files whose names are sentences, so a reader who wants to know what a dra
 - ``names``: names, labels, annotations, owners.
 - ``pods``: what all pods have in common. A pod is a ``Placement`` (the user's) and a ``Program`` (what it runs).
 - ``jobs``: the Job of a stage. It is never patched: ``template_hash`` tells whether it is still the one that is wanted.
+- ``sizing``: what an object makes of a stage: placement, GPUs, pods, queue.
 - ``flags``: a server's command line, each flag with its reason, and what ``/server_info`` must say afterwards.
 - ``servers``: a revision's Deployment and Service, and the public Service, whose selector is promotion and rollback.
 - ``claims``: claims for the two roots, where the user gave a size.

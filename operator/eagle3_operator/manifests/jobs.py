@@ -20,7 +20,7 @@ from eagle3_api.jobs import (
     PublishConfig,
     StageName,
 )
-from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Hook, Placement, Train
+from eagle3_api.spec import Bucket, Eagle3Draft, Eagle3DraftSpec, Train
 from eagle3_operator.decision import Manifest
 from eagle3_operator.manifests import hook, names
 from eagle3_operator.manifests.credentials import bucket_keys, registry_login
@@ -35,6 +35,16 @@ from eagle3_operator.manifests.pods import (
     shared_memory,
     user_mounts,
 )
+from eagle3_operator.manifests.sizing import (
+    is_large,
+    stage_gpus,
+    stage_grace,
+    stage_image,
+    stage_placement,
+    stage_pods,
+    stage_queue,
+    wanted_hook,
+)
 from eagle3_operator.settings import Settings
 from eagle3_operator.traits import TRAITS
 
@@ -43,65 +53,6 @@ METRICS_PORT_NAME = "metrics"
 
 #: Failures of a Job's pods that are borne before it fails; disruptions do not count.
 BACKOFF_LIMIT = 6
-
-
-def is_large(spec: Eagle3DraftSpec, stage: StageName) -> bool:
-    """Whether a stage's pods fill the node they run on.
-
-    The placement's cpu, memory and shared memory speak of them and of the servers; the others are small, and must find a
-    place beside a server that has taken the node's memory.
-    """
-    return stage in (StageName.EXTRACT, StageName.TRAIN) or runs_target(spec, stage)
-
-
-def runs_target(spec: Eagle3DraftSpec, stage: StageName) -> bool:
-    """Whether a stage's pods run the target: extraction, and the conversion of a draft that brings no features."""
-    return stage is StageName.EXTRACT or (stage is StageName.CONVERT and spec.draft.checkpoint is not None)
-
-
-def stage_placement(spec: Eagle3DraftSpec, stage: StageName) -> Placement:
-    """Where and with what a stage's pods run: the object's placement under the stage's own."""
-    own = spec.train.placement if stage is StageName.TRAIN else None
-    if runs_target(spec, stage):
-        own = spec.extract.placement
-    placement = (own or Placement()).over(spec.placement)
-    if stage is StageName.HOOK and (wanted := _hook(spec)) is not None:
-        placement = hook.placed(wanted, placement)
-    if is_large(spec, stage):
-        return placement
-    return placement.model_copy(update={"cpu": None, "memory": None, "shm_size": None})
-
-
-def stage_gpus(spec: Eagle3DraftSpec, stage: StageName) -> int:
-    """GPUs of a stage's pod."""
-    if runs_target(spec, stage):
-        return spec.extract.gpus
-    return spec.train.gpus if stage is StageName.TRAIN else 0
-
-
-def stage_image(spec: Eagle3DraftSpec, stage: StageName) -> str:
-    """The image of a stage that needs more than ours."""
-    theirs = {StageName.TRAIN: spec.train.trainer, StageName.HOOK: _hook(spec)}.get(stage)
-    return theirs.image if theirs is not None else spec.image
-
-
-def _hook(spec: Eagle3DraftSpec) -> Hook | None:
-    return spec.publish.hook if spec.publish is not None else None
-
-
-def stage_pods(spec: Eagle3DraftSpec, stage: StageName) -> int:
-    """Pods of a stage that share its work."""
-    return {StageName.EXTRACT: spec.extract.shards, StageName.TRAIN: spec.train.nodes}.get(stage, 1)
-
-
-def stage_queue(spec: Eagle3DraftSpec, stage: StageName) -> str | None:
-    """The queue that a stage's Job waits in for quota: the small ones take next to nothing and wait for nobody."""
-    return spec.queue_name if is_large(spec, stage) else None
-
-
-def stage_grace(spec: Eagle3DraftSpec, stage: StageName) -> int:
-    """Seconds that a stage's pod has between SIGTERM and SIGKILL."""
-    return stage_placement(spec, stage).termination_grace_period_seconds or TRAITS[stage].grace
 
 
 def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
@@ -118,7 +69,7 @@ def template_hash(obj: Eagle3Draft, stage: StageName) -> str:
         wish["image"] = stage_image(obj.spec, stage)
     if stage in (StageName.PUBLISH, StageName.HOOK) and obj.spec.publish is not None:
         wish["publish"] = obj.spec.publish.model_copy(update={"hook": None}).to_json()
-    if stage is StageName.HOOK and (wanted := _hook(obj.spec)) is not None:
+    if stage is StageName.HOOK and (wanted := wanted_hook(obj.spec)) is not None:
         wish |= wanted.model_dump(include={"timeout"}, exclude_defaults=True)
     if TRAITS[stage].features and (bucket := obj.spec.storage.features.object_store) is not None:
         wish["bucket"] = bucket.to_json()

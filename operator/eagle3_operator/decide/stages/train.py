@@ -8,7 +8,7 @@ from eagle3_api.spec import Logging, seconds
 from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import object_store, owner
 from eagle3_operator.decide.stages.stage import Context, Stage
-from eagle3_operator.manifests.jobs import stage_grace
+from eagle3_operator.manifests.sizing import stage_grace
 
 
 def _inputs(context: Context) -> dict[str, Any]:
