@@ -251,6 +251,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"train": {"nodes": 2, "sharding": "Hybrid"}},
         "sharding: Hybrid cuts a node's copy up among its GPUs, and train.gpus is at most 1; set it to Replicate",
     ),
+    "an early stop that comes too late to stop anything": (
+        {"train": {"epochs": 4, "earlyStop": {}}},
+        "earlyStop could end nothing: the first evaluation and earlyStop.patience more are epochs x evaluationsPerEpoch or beyond",
+    ),
     "several nodes with a claim for one": (
         {"train.nodes": 2, "storage": {"features": {"size": "1Gi"}, "drafts": {"claim": "training"}}},
         "set accessMode of both to ReadWriteMany, or nodes to 1",
@@ -563,6 +567,7 @@ def in_a_bucket(prefix: str) -> dict[str, Any]:
 
 #: What stands nearest to the objects that are refused.
 ACCEPTED: dict[str, dict[str, Any]] = {
+    "an early stop that comes one evaluation before the last": {"train": {"epochs": 5, "earlyStop": {}}},
     "a tree with just enough nodes": {"serve.speculative": {"numSteps": 2, "topK": 2, "numDraftTokens": 7}},
     "adaptive steps of a chain": {"serve.speculative": {"mode": "Auto", "numSteps": 2, "numDraftTokens": 3}},
     "a value that has a space, and one that has a flag's name": {

@@ -108,6 +108,11 @@ class Train(Model):
             "self.sharding != 'Hybrid' || self.gpus > 1",
             "sharding: Hybrid cuts a node's copy up among its GPUs, and train.gpus is at most 1; set it to Replicate",
         ),
+        rule(
+            "has(self.trainer) || !has(self.earlyStop) || self.earlyStop.patience + 1 < self.epochs * self.evaluationsPerEpoch",
+            "earlyStop could end nothing: the first evaluation and earlyStop.patience more are epochs x evaluationsPerEpoch or "
+            "beyond; raise evaluationsPerEpoch or epochs, or lower patience",
+        ),
     )
 
     gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod, one process each; 0 trains on the CPU.")
@@ -158,7 +163,9 @@ class Train(Model):
         "accept lengths with 1 to unrollSteps draft steps, is the artifact.",
     )
     early_stop: EarlyStop | None = Field(
-        None, description="End the training when the expected accept length no longer grows; {} takes the defaults."
+        None,
+        description="End the training when the expected accept length no longer grows; {} takes the defaults, which need "
+        "evaluationsPerEpoch 2 or more. It ends at a higher learning rate than fewer epochs would.",
     )
     trainer: Trainer | None = Field(
         None,
