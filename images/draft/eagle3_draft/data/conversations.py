@@ -49,6 +49,7 @@ CALLS_UNCLEAR = "tool calls that are not clear"
 TOOLS_UNCLEAR = "tools that are no functions"
 NOT_TEXT = "content that is not text"
 REASONING_NOT_TEXT = "reasoning that is not text"
+NO_CONTENT = "answer without content"
 LATE_SYSTEM = "system message that is not the first"
 
 #: Of OpenAI's messages, beside those that are taken; and why a conversation with one is left out.
@@ -388,7 +389,7 @@ def _problem(value: Any, reading: Reading) -> str | None:
 def _content_problem(message: dict[str, Any]) -> str | None:
     """What is wrong with a message's content, to be said after that word."""
     content = message.get("content")
-    if content is None and (_calls(message) or message["role"] == "tool"):
+    if content is None and message["role"] in ("assistant", "tool"):
         return None
     if not isinstance(content, list) or not content:
         return None if isinstance(content, str) else " is no string and no list of parts"
@@ -414,6 +415,8 @@ def _obstacle(messages: Sequence[dict[str, Any]]) -> str | None:
             return LATE_SYSTEM
         if isinstance(content, list) and any(part["type"] != "text" for part in content):
             return NOT_TEXT
+        if role == "assistant" and content is None and not _calls(message):
+            return NO_CONTENT  # a refusal, or reasoning that was cut
         if role == "assistant" and not isinstance(_reasoning(message), str | None):
             return REASONING_NOT_TEXT
     return None
