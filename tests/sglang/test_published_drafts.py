@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.convert import run
+from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.model import Draft
 from eagle3_draft.model.config import DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
 from eagle3_draft.model.target import Target
@@ -265,3 +266,21 @@ def chains(draft: Draft, text: dict[str, Tensor], embedding: Tensor, drafted: di
         unrolled(draft, features, [(known, [*ids[: known + 1], *fed]) for known, fed in both], embedding)
     )
     return logits.view(len(logits), 2, -1, logits.shape[-1]).transpose(0, 1)
+
+
+RESOLVED = """
+import sys
+from sglang.srt.configs.model_config import _get_and_verify_dtype
+print(*(_get_and_verify_dtype({"dtype": one}, "auto") for one in sys.argv[1:]))
+"""
+
+
+def test_sglang_runs_a_draft_in_the_type_that_it_runs_its_target_in() -> None:
+    """What is named float32 it runs in float16. A draft in another type than its target's ends the server while it starts."""
+    targets = ["float32", "float16", "bfloat16"]
+    drafts_ = [str(weight_type(target)).removeprefix("torch.") for target in targets]
+    python = str(environment.ensure() / "bin" / "python3")
+    command = [python, "-c", RESOLVED, *targets, *drafts_]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(said) == 6
+    assert said[:3] == said[3:]

@@ -124,12 +124,14 @@ def test_a_draft_that_another_version_trained_is_told_as_such_with_the_way_to_tr
     assert no.value.retry is StageName.TRAIN
 
 
-def test_the_draft_of_a_bfloat16_target_is_rounded_and_still_the_same_draft(tmp_path: Path) -> None:
-    made = drafts.make(tmp_path, torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_draft_is_rounded_to_its_targets_type_and_still_the_same_draft(tmp_path: Path, dtype: torch.dtype) -> None:
+    """SGLang multiplies the target's states by the draft's weights as they are: of two types it ended while it started."""
+    made = drafts.make(tmp_path, dtype)
     result = run(drafts.convert_config(made, tmp_path / "out"))
     tensors = load_file(tmp_path / "out" / WEIGHTS)
-    assert tensors["fc.weight"].dtype == torch.bfloat16
-    assert json.loads((tmp_path / "out" / CONFIG).read_text())["dtype"] == "bfloat16"
+    assert tensors["fc.weight"].dtype == dtype
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["dtype"] == str(dtype).removeprefix("torch.")
     assert result.parity_error is not None
     assert 0 < result.parity_error < 0.1
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_draft.convert.values import Values
+from eagle3_api.checkpoints import Level
+from eagle3_draft.convert.values import HELD, Values, judge
 
 
 @given(
@@ -27,3 +28,12 @@ def test_pieces_count_as_the_whole_does(rows: list[int], width: int, column: int
     assert values.rows == len(rows)
     assert values.repeated == sum(a == b for a, b in pairwise(rows))
     assert (values.least, values.greatest) == (flat.min().item(), flat.max().item())
+
+
+def test_what_the_type_of_the_weights_does_not_hold_is_refused() -> None:
+    values = Values()
+    values.add(torch.tensor([1.0, -70000.0]))
+    (found,) = judge({"fc.weight": (values, 2)}, torch.float16)
+    assert (found.rule, found.level) == (HELD, Level.REFUSED)
+    assert found.message == "a value of fc.weight is 70000, and the target's type, float16, ends at 65504"
+    assert not list(judge({"fc.weight": (values, 2)}, torch.bfloat16))

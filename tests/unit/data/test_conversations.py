@@ -16,6 +16,7 @@ from pyarrow import parquet
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
 from eagle3_api.spec import Regenerate
+from eagle3_draft.data import forms
 from eagle3_draft.data.conversations import (
     CALLS_UNCLEAR,
     PROMPTS,
@@ -499,6 +500,35 @@ def test_a_prompt_is_a_conversation_of_one_question_in_whatever_form(tmp_path: P
     parquet.write_table(pyarrow.Table.from_pylist([{"prompt": "one"}, {"prompt": "two"}]), tmp_path / "x.parquet")
     rows = Conversations.read(tmp_path / "x.parquet", reading=PROMPTS)
     assert {c.digest for c in rows} < {c.digest for c in found}
+
+
+def test_of_a_row_that_has_a_conversation_and_its_first_question_the_conversation_is_read(tmp_path: Path) -> None:
+    """UltraChat has both. Of its Parquet first questions alone were asked, and what came of it by a hub could not be read at all."""
+    more = [*talk("one")["messages"], *talk("two")["messages"]]  # type: ignore[misc]
+    rows: list[dict[str, object]] = [
+        {"prompt": "one", "messages": more},
+        {"prompt": "three", **talk("three")},
+        {"prompt": "four"},
+    ]
+    table = pyarrow.Table.from_pylist([{"messages": None, **row} for row in rows])
+
+    def given(count: int) -> None:
+        parquet.write_table(table.slice(0, count), tmp_path / "x.parquet")
+        (tmp_path / "joined.jsonl").write_bytes(b"".join(forms.lines(tmp_path / "x.parquet")))
+
+    given(3)
+    files = [tmp_path / "x.parquet", tmp_path / "joined.jsonl", write(tmp_path / "x.jsonl", *rows)]
+    for file in files:
+        asked = Conversations.read(file, reading=QUESTIONS)
+        assert sorted(message["content"] for one in asked for message in one.messages) == [
+            "four",
+            "one",
+            "three",
+            "two",
+        ]
+    given(2)
+    for file in files[:2]:
+        assert sorted(len(one.messages) for one in Conversations.read(file)) == [2, 4]
 
 
 def test_what_is_no_question_is_refused_by_the_field_that_names_the_file(tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ from eagle3_draft.tensors import sources_of
 
 
 def weight_type(target: str) -> torch.dtype:
-    """The type of a draft's weights, by its target's."""
-    return torch.float32 if target == "float32" else torch.bfloat16
+    """The type of a draft's weights: its target's own. SGLang runs each in the type that its config.json names, and multiplies the
+    target's states by the draft's weights as they are.
+    """
+    return {"float32": torch.float32, "float16": torch.float16}.get(target, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def emit(form: Form, served: Served, ids: Sequence[int], target: Path, target_dt
         progress.advance(1)
 
     digest = write(sources, folder / WEIGHTS, dtype, look)
-    findings = [*judge(shown), *embedding.compare(form, model)]
+    findings = [*judge(shown, dtype), *embedding.compare(form, model)]
     refuse(findings, f"the draft in {form.path} is refused")
     text = language_config(model.config)
     config = checkpoint_config(

@@ -12,6 +12,12 @@ from eagle3_api.conditions import Reason
 _EXPORT = "Export the draft again from where it was trained."
 
 FINITE = Rule("finite", "every value is a number", "one that is none spreads to every proposal", _EXPORT)
+HELD = Rule(
+    "held",
+    "every value fits the type of the target's states",
+    "it would be infinite there, and spread to every proposal",
+    "Serve the target with --dtype bfloat16 in serve.arguments where its kernels take that.",
+)
 FILLED = Rule("filled", "no matrix is constant", "it was never filled, and proposes nothing", _EXPORT)
 TRAINED = Rule(
     "trained",
@@ -83,15 +89,22 @@ class Values:
         return math.isfinite(self.least) and math.isfinite(self.greatest)
 
 
-def judge(seen: Mapping[str, tuple[Values, int]]) -> Iterator[Finding]:
+def judge(seen: Mapping[str, tuple[Values, int]], dtype: torch.dtype = torch.float32) -> Iterator[Finding]:
     """What is wrong with values.
 
     Args:
         seen: of each weight its values and the number of its dimensions.
+        dtype: that they are written in.
     """
     bad = [name for name, (values, _) in sorted(seen.items()) if not values.finite]
     if bad:
         yield Finding(FINITE, Level.REFUSED, f"{', '.join(bad)}: values that are not finite numbers", Reason.NON_FINITE)
+    most = torch.finfo(dtype).max
+    for name, (values, _) in sorted(seen.items()):
+        if values.finite and max(-values.least, values.greatest) > most:
+            reached = max(-values.least, values.greatest)
+            text = f"a value of {name} is {reached:g}, and the target's type, {str(dtype).removeprefix('torch.')}, ends at {most:g}"
+            yield Finding(HELD, Level.REFUSED, text, Reason.NON_FINITE)
     constant = [
         name
         for name, (values, dimensions) in sorted(seen.items())

@@ -4,7 +4,7 @@
 - ``{"prompt": text}``, or a list of messages in the same place: a question without an answer;
 - ShareGPT's ``{"conversations": [{"from": "human", "value": ...}, ...]}``, with calls from ``function_call`` and results from
   ``observation``;
-- Parquet with one such value a row, in a column of the same name, and tools in another. It needs pyarrow, which SGLang requires
+- Parquet with one such value a row, in columns of the same names, and tools in another. It needs pyarrow, which SGLang requires
   and our own image has unless it was built without.
 """
 
@@ -18,8 +18,9 @@ from typing import IO, Any
 
 PARQUET_MAGIC = b"PAR1"
 
+#: Where more than one has something the first is taken: of a whole conversation some files have the first question besides.
 COLUMNS = ("messages", "conversations")
-PROMPT_COLUMNS = ("prompt", *COLUMNS)
+PROMPT_COLUMNS = (*COLUMNS, "prompt")
 TOOLS_COLUMN = "tools"
 
 #: Who speaks, by what ShareGPT's files call them.
@@ -53,15 +54,15 @@ def as_messages(value: Any, *, prompts: bool = False) -> Any:
 
 
 def _messages(value: dict[str, Any], prompts: bool) -> list[Any] | None:
-    if "messages" in value:
-        return value["messages"] if isinstance(value["messages"], list) else None
-    prompt = value.get("prompt") if prompts else None
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if isinstance(prompt, list):
-        return prompt
-    turns = value.get("conversations")
-    return [_message(turn) for turn in turns] if isinstance(turns, list) else None
+    said = {name: value[name] for name in (PROMPT_COLUMNS if prompts else COLUMNS) if value.get(name) is not None}
+    match next(iter(said.items()), None):
+        case ("conversations", list(turns)):
+            return [_message(turn) for turn in turns]
+        case ("prompt", str(question)):
+            return [{"role": "user", "content": question}]
+        case (_, list(messages)):
+            return messages
+    return None
 
 
 def _message(turn: Any) -> Any:
@@ -161,10 +162,10 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         ) from None
     try:
         file = parquet.ParquetFile(path)
-        column = next((name for name in columns if name in file.schema_arrow.names), None)
-        if column is None:
+        found = [name for name in columns if name in file.schema_arrow.names]
+        if not found:
             raise FormError(f"it has no column {' or '.join(columns)}, but {', '.join(file.schema_arrow.names[:8])}")
-        wanted = [column, *({TOOLS_COLUMN} & {*file.schema_arrow.names})]
+        wanted = [*found, *({TOOLS_COLUMN} & {*file.schema_arrow.names})]
         for batch in file.iter_batches(batch_size=1024, columns=wanted):
             yield from map(_without_nulls, batch.to_pylist())
     except pyarrow.ArrowException as error:
