@@ -26,7 +26,7 @@ from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.jobs import ConvertResult, Facts, JobEnvelope, ProbeConfig, ProbeResult, Report, StageName, result_of
 from eagle3_api.spec import Eagle3Draft, Probe
 from eagle3_api.status import Handled
-from eagle3_operator.decide.stages import Attempts, Link, after_inspection, inspect
+from eagle3_operator.decide.stages import INSPECT, Attempts, Link, Look, after_inspection
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.manifests import flags
@@ -89,7 +89,7 @@ class Loop:
 
     def run(self) -> Verdict:
         """All of it; the verdict on the revision with the draft."""
-        facts = self.stage(inspect(self.obj, Handled(), None), Facts)
+        facts = self.stage(INSPECT.link(Look(self.obj, Handled())), Facts)
         draft, converted = "", None
         for link in after_inspection(self.obj, facts, Attempts()):
             draft, converted = link.artifact or "", self.stage(link)
@@ -134,7 +134,7 @@ class Loop:
         with self.server(number, facts, served) as url:
             key = f"{number:016d}"
             config = ProbeConfig(
-                owner=inspect(self.obj, Handled(), None).config.owner,
+                owner=INSPECT.link(Look(self.obj, Handled())).config.owner,
                 key=key,
                 folder=str(folder(DRAFTS_ROOT, NAMESPACE, NAME, StageName.PROBE, key)),
                 revision=number,

@@ -9,7 +9,7 @@ from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import retention, stages
 from eagle3_operator.decide.chain import advance, stale
 from eagle3_operator.decide.room import Room, asked, unchanged
-from eagle3_operator.decide.stages import Attempts, Link
+from eagle3_operator.decide.stages import Attempts, Link, Look, Push, Pushed
 from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.sizing import is_large
@@ -39,7 +39,7 @@ def advance_chain(
     unmounted = retention.awaited_claim(view)
     if gone := unmounted is not None and retention.claim_has_gone(view, before):
         capacity = quantity(view.obj.spec.storage.features.size or "0")
-    first = stages.inspect(view.obj, before.handled, capacity, fetched, features_gone=gone)
+    first = stages.INSPECT.link(Look(view.obj, before.handled, capacity, fetched, features_gone=gone))
     begun.append(first)
     step = advance(first, former.get(StageName.INSPECT), view, None if gone else unmounted)
     actions.apply += retention.claim_anew(step, view)
@@ -81,18 +81,18 @@ def _publish(
 
     Puts their statuses into ``chain``; returns what they want Jobs for.
     """
-    converted = chain.get(StageName.CONVERT)
-    if view.obj.spec.publish is None or converted is None or converted.state is not StageState.SUCCEEDED:
+    to, converted = view.obj.spec.publish, chain.get(StageName.CONVERT)
+    if to is None or converted is None or converted.state is not StageState.SUCCEEDED:
         return []
     result = ConvertResult.model_validate(converted.result)
-    link = attempts.link(partial(stages.publish, view.obj, links[-1], result))
+    link = attempts.link(partial(stages.PUBLISH.link, Push(view.obj, to, links[-1], result)))
     step = advance(link, former.get(StageName.PUBLISH), view)
     actions.add(step)
     chain[StageName.PUBLISH] = step.status
-    if view.obj.spec.publish.hook is None or step.status.state is not StageState.SUCCEEDED:
+    if to.hook is None or step.status.state is not StageState.SUCCEEDED:
         return [link]
     pushed = PublishResult.model_validate(step.status.result)
-    hook = attempts.link(partial(stages.hook, view.obj, link, pushed))
+    hook = attempts.link(partial(stages.HOOK.link, Pushed(view.obj, to.hook, link, pushed)))
     step = advance(hook, former.get(StageName.HOOK), view)
     actions.add(step)
     chain[StageName.HOOK] = step.status

@@ -2,76 +2,19 @@
 
 from dataclasses import replace
 
-from eagle3_api.artifacts import DRAFTS_ROOT, folder
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import Facts, ObjectReference, ProbeConfig, ProbeResult, StageName
-from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_api.jobs import Facts, ProbeResult, StageName
 from eagle3_api.status import RevisionStatus, StageState, StageStatus
 from eagle3_operator.decide.chain import advance
-from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.revisions import Revision, Wanted
-from eagle3_operator.decide.stages import Link
+from eagle3_operator.decide.stages import PROBE, Probed
 from eagle3_operator.decide.starts import Failure
 from eagle3_operator.decide.view import Step, View
 from eagle3_operator.decide.waiting import Waiting, advised, held_up
 from eagle3_operator.decision import Delete
 from eagle3_operator.judge.probe import judge_probe
-from eagle3_operator.manifests import flags, names
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Job
-
-
-def probe_config(revision: Revision, plain: Revision | None, view: View, wanted: Wanted, facts: Facts) -> ProbeConfig:
-    """What the probe of this revision is to do. ``plain`` is the proven plain revision that it is compared with.
-
-    The key holds what determines the measurement, and the number of tries, so that a probe that could not measure is
-    run anew under another name. A measurement is of servers, unlike an artifact: those of another object, of the same name even,
-    ran on other hardware, or with another image of the same tag.
-    """
-    spec, metadata = view.obj.spec, view.obj.metadata
-    baseline = plain.status.probe_folder if plain is not None else None
-    inputs = {
-        "object": metadata.uid,
-        "revision": revision.status.key,
-        "number": revision.number,
-        "prompts": wanted.draft.prompts_digest,
-        "concurrency": spec.probe.concurrency,
-        "loads": spec.probe.further_loads or None,
-        "count": spec.probe.prompts,
-        "maxTokens": spec.probe.max_tokens,
-        "baseline": baseline,
-        "tries": revision.status.probe_errors,
-        "retried": revision.status.retried,
-    }
-    key = key_of("probe/1", inputs)
-    return ProbeConfig(
-        owner=ObjectReference(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid),
-        key=key,
-        folder=str(folder(DRAFTS_ROOT, metadata.namespace, metadata.name, StageName.PROBE, key)),
-        revision=revision.number,
-        url=f"http://{names.revision_name(metadata.name, revision.number)}.{metadata.namespace}.svc:{revision.serve.port}",
-        prompts=wanted.artifact,
-        prompts_digest=wanted.draft.prompts_digest,
-        baseline=baseline,
-        expected_arguments=_expected(revision.status, spec, facts),
-        concurrency=spec.probe.concurrency,
-        loads=spec.probe.further_loads,
-        count=spec.probe.prompts,
-        max_tokens=spec.probe.max_tokens,
-    )
-
-
-def _expected(
-    status: RevisionStatus, spec: Eagle3DraftSpec, facts: Facts
-) -> dict[str, str | int | float | bool | None]:
-    """What the server must say of itself. It reads the target where that lay when its Deployment was made.
-
-    Of a Deployment that was made by an earlier version that is only known of targets that nobody fetches.
-    """
-    expected = flags.expected_server_info(spec, facts, draft=status.artifact)
-    if status.model is not None:
-        return expected | {"model_path": status.model}
-    return {name: value for name, value in expected.items() if name != "model_path" or facts.fetched is None}
 
 
 def fits(measured: ProbeResult, view: View, wanted: Wanted) -> bool:
@@ -95,16 +38,15 @@ def measure(
         facts: what Inspect found.
         serving: number of the revision that serves. In its place nobody waits for a probe that is never started.
     """
-    config = probe_config(revision, plain, view, wanted, facts)
-    former = [job for job in _under_way(revision, view) if job.key != config.key]
+    link = PROBE.link(Probed(view.obj, revision, plain, wanted, facts))
+    former = [job for job in _under_way(revision, view) if job.key != link.key]
     waiting = (Reason.PENDING, "the former probe is being ended") if former else None
-    link = Link(StageName.PROBE, config.key, config, config.folder)
     step = advance(link, None, view, waiting)
     gone = (Delete("Job", job.name) for job in former if not job.terminating)
     step = replace(step, delete=(*step.delete, *gone))
     status, ended = revision.status, step.status
     if ended.state is StageState.SUCCEEDED:
-        return _measured(revision, config.folder, ProbeResult.model_validate(ended.result), view, wanted), step
+        return _measured(revision, link.artifact or "", ProbeResult.model_validate(ended.result), view, wanted), step
     if ended.state is StageState.FAILED:
         failed = replace(step, delete=(*step.delete, *([Delete("Job", ended.job)] if ended.job else [])))
         return _not_measured(status, ended.message), failed

@@ -9,7 +9,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ExtractConfig, FetchConfig, Fetched, FetchResult, InspectConfig, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide import decide
-from eagle3_operator.decide.stages import Attempts, after_inspection, fetch, inspect
+from eagle3_operator.decide.stages import INSPECT, Attempts, Look, after_inspection, fetch
 from eagle3_operator.manifests.jobs import job
 from eagle3_operator.manifests.servers import deployment
 from eagle3_operator.observation import Claim
@@ -98,7 +98,10 @@ def test_only_fetch_writes_to_the_models() -> None:
     world = hub()
     link = fetch(world.obj, None)
     assert link is not None
-    for made, read_only in ((link.config, None), (inspect(world.obj, Handled(), None, came(world)).config, True)):
+    for made, read_only in (
+        (link.config, None),
+        (INSPECT.link(Look(world.obj, Handled(), fetched=came(world))).config, True),
+    ):
         container = job(world.obj, Settings(), config=made)["spec"]["template"]["spec"]["containers"][0]
         mounts = {mount["mountPath"]: mount.get("readOnly") for mount in container["volumeMounts"]}
         assert mounts["/eagle3/models"] is read_only
@@ -113,7 +116,7 @@ def test_a_draft_of_a_hub_is_adopted_from_where_it_was_fetched_to() -> None:
     fetched = came(world)
     assert fetched.draft is not None
     world.finish("fetch", fetched)
-    looked = inspect(world.obj, Handled(), None, fetched).config
+    looked = INSPECT.link(Look(world.obj, Handled(), fetched=fetched)).config
     assert isinstance(looked, InspectConfig)
     assert looked.checkpoint == fetched.draft.path
     facts = FACTS.model_copy(update={"fetched": fetched, "checkpoint_digest": "c1"})
@@ -138,7 +141,7 @@ def test_a_draft_that_another_object_published_in_a_bucket_is_fetched_by_its_add
         draft=Fetched(repository=address, commit="a" * 64, path=asked.stored.folder, files=2, bytes=10**9)
     )
     world.finish("fetch", fetched)
-    looked = inspect(world.obj, Handled(), None, fetched).config
+    looked = INSPECT.link(Look(world.obj, Handled(), fetched=fetched)).config
     assert isinstance(looked, InspectConfig)
     assert looked.checkpoint == asked.stored.folder
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eagle3_api.jobs import ExtractConfig, SamplingDefaults, StageName
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import draft_key, plain_key
-from eagle3_operator.decide.stages import Attempts, after_inspection, inspect
+from eagle3_operator.decide.stages import INSPECT, Attempts, Look, after_inspection
 from unit.decide.world import World, trained
 from unit.samples import FACTS
 
@@ -27,7 +27,7 @@ def keys(world: World) -> dict[str, str]:
     obj = world.obj
     chain = {link.stage.value: link.key for link in after_inspection(obj, FACTS, Attempts())}
     return {
-        "inspect": inspect(obj, Handled(), None).key,
+        "inspect": INSPECT.link(Look(obj, Handled())).key,
         **chain,
         "plain": plain_key(obj.spec, FACTS),
         "draft": draft_key(obj.spec, FACTS, "d" * 64),

@@ -6,7 +6,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
-from eagle3_operator.decide.stages import Attempts, after_inspection, publish
+from eagle3_operator.decide.stages import PUBLISH, Attempts, Push, after_inspection
 from unit.decide.world import World, serving_draft, serving_plain, trained
 from unit.samples import FACTS, PUSHED, converted, measured
 
@@ -28,7 +28,9 @@ STORED = PublishResult(
 def publication(world: World) -> PublishConfig:
     """What the object's Publish is to do."""
     chain = after_inspection(world.obj, FACTS, Attempts())
-    config = publish(world.obj, chain[-1], converted("d" * 64), None).config
+    to = world.obj.spec.publish
+    assert to is not None
+    config = PUBLISH.link(Push(world.obj, to, chain[-1], converted("d" * 64))).config
     assert isinstance(config, PublishConfig)
     return config
 

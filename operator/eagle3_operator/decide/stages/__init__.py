@@ -1,7 +1,7 @@
 """The stages as values of one type, and the chain of them that an object wants.
 
-A stage says which inputs determine its output (its key hashes them, with its upstream's key) and which configuration its
-Job gets. A new stage is a module here.
+A stage says what it is made from, which of that determines its output (its key hashes it, with its upstream's key) and which
+configuration its Job gets. A new stage is a module here, beside its ``Traits`` and its part of ``eagle3_api.jobs``.
 """
 
 from functools import partial
@@ -14,22 +14,28 @@ from eagle3_operator.decide.stages.configuration import sglang_version
 from eagle3_operator.decide.stages.convert import CONVERT
 from eagle3_operator.decide.stages.extract import EXTRACT
 from eagle3_operator.decide.stages.fetch import fetch
-from eagle3_operator.decide.stages.hook import hook
-from eagle3_operator.decide.stages.inspect import inspect
-from eagle3_operator.decide.stages.publish import publish
+from eagle3_operator.decide.stages.hook import HOOK, Pushed
+from eagle3_operator.decide.stages.inspect import INSPECT, Look
+from eagle3_operator.decide.stages.probe import PROBE, Probed
+from eagle3_operator.decide.stages.publish import PUBLISH, Push
 from eagle3_operator.decide.stages.stage import Context, Link
 from eagle3_operator.decide.stages.train import TRAIN
 
 __all__ = [
+    "HOOK",
+    "INSPECT",
+    "PROBE",
+    "PUBLISH",
     "Attempts",
     "Link",
+    "Look",
+    "Probed",
+    "Push",
+    "Pushed",
     "after_inspection",
     "clean",
     "clean_for_adopted",
     "fetch",
-    "hook",
-    "inspect",
-    "publish",
     "sglang_version",
 ]
 

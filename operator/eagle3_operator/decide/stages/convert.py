@@ -5,7 +5,7 @@ from typing import Any
 from eagle3_api.estimate import conversion_memory
 from eagle3_api.jobs import ConvertConfig, StageName
 from eagle3_operator.decide.stages.configuration import checkpoint, data_config, engine_arguments, owner
-from eagle3_operator.decide.stages.stage import Context, Stage
+from eagle3_operator.decide.stages.stage import Context, Stage, drafts_folder
 
 
 def _inputs(context: Context) -> dict[str, Any]:
@@ -21,13 +21,17 @@ def _inputs(context: Context) -> dict[str, Any]:
     }
 
 
+def _folder(context: Context, key: str) -> str:
+    return drafts_folder(context.obj, StageName.CONVERT, key)
+
+
 def _config(context: Context, key: str) -> ConvertConfig:
     spec, facts = context.spec, context.facts
     trained = None if spec.draft.checkpoint else context.upstream(StageName.TRAIN)
     return ConvertConfig(
         owner=owner(context.obj),
         key=key,
-        folder=context.folder(StageName.CONVERT, key),
+        folder=_folder(context, key),
         trained=trained.artifact if trained else None,
         trained_key=trained.key if trained else None,
         checkpoint=checkpoint(spec, facts.fetched),
@@ -45,4 +49,4 @@ def _config(context: Context, key: str) -> ConvertConfig:
     )
 
 
-CONVERT = Stage(StageName.CONVERT, 2, _inputs, _config)
+CONVERT = Stage(StageName.CONVERT, 2, _inputs, _config, _folder)

@@ -13,7 +13,7 @@ from eagle3_operator.decide.stages.configuration import (
     owner,
     unusual,
 )
-from eagle3_operator.decide.stages.stage import Context, Stage
+from eagle3_operator.decide.stages.stage import Context, Stage, features_folder
 
 
 def _inputs(context: Context) -> dict[str, Any]:
@@ -36,12 +36,16 @@ def _inputs(context: Context) -> dict[str, Any]:
     }
 
 
+def _folder(context: Context, key: str) -> str:
+    return features_folder(context.obj, StageName.EXTRACT, key)
+
+
 def _config(context: Context, key: str) -> ExtractConfig:
     spec, facts = context.spec, context.facts
     return ExtractConfig(
         owner=owner(context.obj),
         key=key,
-        folder=context.folder(StageName.EXTRACT, key),
+        folder=_folder(context, key),
         target=context.target,
         target_digest=facts.target_digest,
         target_revision=facts.fetched.target.commit if facts.fetched and facts.fetched.target else None,
@@ -62,4 +66,4 @@ def _config(context: Context, key: str) -> ExtractConfig:
     )
 
 
-EXTRACT = Stage(StageName.EXTRACT, 2, _inputs, _config)
+EXTRACT = Stage(StageName.EXTRACT, 2, _inputs, _config, _folder)

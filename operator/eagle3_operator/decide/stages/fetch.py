@@ -1,11 +1,54 @@
 """Fetch: what comes from a hub or a bucket."""
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 from eagle3_api.artifacts import MODELS_ROOT, folder
 from eagle3_api.jobs import FetchConfig, HubDataset, HubSource, StageName, StoredSource
 from eagle3_api.spec import Eagle3Draft
 from eagle3_operator.decide.keys import key_of
 from eagle3_operator.decide.stages.configuration import owner
-from eagle3_operator.decide.stages.stage import Link
+from eagle3_operator.decide.stages.stage import Link, Stage
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What Fetch is made from: what comes from a hub or a bucket, each under a key and with a folder of its own."""
+
+    obj: Eagle3Draft
+    target: HubSource | None = None
+    dataset: HubDataset | None = None
+    draft: HubSource | None = None
+    stored: StoredSource | None = None
+
+
+def _inputs(sources: Sources) -> dict[str, Any]:
+    named = {
+        "target": sources.target,
+        "dataset": sources.dataset,
+        "draft": sources.draft,
+        "stored": sources.stored,
+    }
+    return {name: source and source.key for name, source in named.items()}
+
+
+def _config(sources: Sources, key: str) -> FetchConfig:
+    return FetchConfig(
+        owner=owner(sources.obj),
+        key=key,
+        target=sources.target,
+        dataset=sources.dataset,
+        draft=sources.draft,
+        stored=sources.stored,
+    )
+
+
+def _first(sources: Sources, _key: str) -> str | None:
+    first = sources.target or sources.dataset or sources.draft or sources.stored
+    return first.folder if first is not None else None
+
+
+FETCH = Stage(StageName.FETCH, 1, _inputs, _config, _first)
 
 
 def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Link | None:
@@ -39,11 +82,8 @@ def fetch(obj: Eagle3Draft, attempt: str | None, drift: str | None = None) -> Li
         )
     if spec.draft.address is not None:
         stored = StoredSource.model_validate(_source(obj, {"address": spec.draft.address}, attempt=attempt))
-    sources = {"target": target, "dataset": dataset, "draft": draft, "stored": stored}
-    key = key_of("fetch/1", {name: source and source.key for name, source in sources.items()})
-    config = FetchConfig(owner=owner(obj), key=key, target=target, dataset=dataset, draft=draft, stored=stored)
-    first = target or dataset or draft or stored
-    return Link(StageName.FETCH, key, config, first.folder if first else None, attempt)
+    # The retry is in the sources' keys, and by them in this one
+    return replace(FETCH.link(Sources(obj, target, dataset, draft, stored)), attempt=attempt)
 
 
 def _source(obj: Eagle3Draft, source: dict[str, object], **anew: str | None) -> dict[str, object]:

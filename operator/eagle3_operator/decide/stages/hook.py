@@ -1,33 +1,46 @@
 """Hook: a command of the user's, once the draft is where it was to go."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from eagle3_api.jobs import HookConfig, PublishResult, StageName
-from eagle3_api.spec import Eagle3Draft
-from eagle3_operator.decide.keys import key_of
+from eagle3_api.spec import Eagle3Draft, Hook
 from eagle3_operator.decide.stages.configuration import owner
-from eagle3_operator.decide.stages.stage import Link
+from eagle3_operator.decide.stages.stage import Link, Stage
 
 
-def hook(obj: Eagle3Draft, publish: Link, result: PublishResult, attempt: str | None) -> Link:
-    """Hook follows Publish, and is no part of it: what was pushed is not pushed again where a signature fails.
+@dataclass(frozen=True)
+class Pushed:
+    """What Hook is made from. It is no part of Publish: what was pushed is not pushed again where a signature fails.
 
-    Args:
-        obj: the object, which says what to run.
+    Attributes:
+        obj: the object.
+        hook: what it says to run.
         publish: the finished stage.
         result: what it pushed.
-        attempt: the token of a retry that made a finished hook run again.
     """
-    wanted = obj.spec.publish.hook if obj.spec.publish is not None else None
-    if wanted is None:
-        raise ValueError("an object without publish.hook runs nothing after a push")
-    ran = {"image": wanted.image, "command": wanted.command}
-    key = key_of("hook/1", {"published": publish.key, **ran, "attempt": attempt})
-    config = HookConfig(
-        owner=owner(obj),
+
+    obj: Eagle3Draft
+    hook: Hook
+    publish: Link
+    result: PublishResult
+
+
+def _inputs(pushed: Pushed) -> dict[str, Any]:
+    return {"published": pushed.publish.key, "image": pushed.hook.image, "command": pushed.hook.command}
+
+
+def _config(pushed: Pushed, key: str) -> HookConfig:
+    result = pushed.result
+    return HookConfig(
+        owner=owner(pushed.obj),
         key=key,
-        published=publish.artifact or "",
-        command=wanted.command,
+        published=pushed.publish.artifact or "",
+        command=pushed.hook.command,
         digest=f"sha256:{result.subject[1]}",
         reference=result.reference,
         address=result.stored.address if result.stored else None,
     )
-    return Link(StageName.HOOK, key, config, None, attempt)
+
+
+HOOK = Stage(StageName.HOOK, 1, _inputs, _config)

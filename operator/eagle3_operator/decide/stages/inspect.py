@@ -1,9 +1,12 @@
 """Inspect: everything is looked at before anything is spent."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from eagle3_api.jobs import FetchResult, InspectConfig, StageName
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Handled
-from eagle3_operator.decide.keys import changed, key_of
+from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import (
     checkpoint,
     data_config,
@@ -13,20 +16,14 @@ from eagle3_operator.decide.stages.configuration import (
     sglang_version,
     unusual,
 )
-from eagle3_operator.decide.stages.stage import Link
+from eagle3_operator.decide.stages.stage import Stage
 
 
-def inspect(
-    obj: Eagle3Draft,
-    handled: Handled,
-    features_capacity: int | None,
-    fetched: FetchResult | None = None,
-    *,
-    features_gone: bool = False,
-) -> Link:
-    """Inspect has no artifact and is never finished: it runs again when what it reads changes, or on request.
+@dataclass(frozen=True)
+class Look:
+    """What Inspect is made from. It has no artifact and is never finished: it runs again when what it reads changes, or on request.
 
-    Args:
+    Attributes:
         obj: the object.
         handled: what was asked for last, of the user or of drift.
         features_capacity: bytes of the features claim. Not in the key: a claim that is bound when its first pod comes
@@ -34,9 +31,17 @@ def inspect(
         fetched: what came from a hub.
         features_gone: their claim went with them. Not in the key: what is looked at is the same.
     """
-    spec = obj.spec
-    target = fetched.target.path if fetched and fetched.target else spec.target.model
-    reads = {
+
+    obj: Eagle3Draft
+    handled: Handled
+    features_capacity: int | None = None
+    fetched: FetchResult | None = None
+    features_gone: bool = False
+
+
+def _inputs(look: Look) -> dict[str, Any]:
+    spec = look.obj.spec
+    return {
         "target": changed(spec.target),
         "data": changed(spec.data),
         "draft": changed(spec.draft),
@@ -47,13 +52,17 @@ def inspect(
         "contextLength": spec.serve.context_length if spec.serve else None,
         "storage": changed(spec.storage),
         "volumes": [v.to_json() for v in spec.placement.volumes or []],
-        "token": handled.retry,
-        "drift": handled.drift,
-        "fetched": fetched and fetched.to_json(),
+        "token": look.handled.retry,
+        "drift": look.handled.drift,
+        "fetched": look.fetched and look.fetched.to_json(),
     }
-    key = key_of("inspect/2", reads)
-    config = InspectConfig(
-        owner=owner(obj),
+
+
+def _config(look: Look, key: str) -> InspectConfig:
+    spec, fetched = look.obj.spec, look.fetched
+    target = fetched.target.path if fetched and fetched.target else spec.target.model
+    return InspectConfig(
+        owner=owner(look.obj),
         key=key,
         target=target,
         trust_remote_code=spec.target.trust_remote_code,
@@ -69,8 +78,10 @@ def inspect(
         engine=engine_numerics(spec),
         context_length=spec.serve.context_length if spec.serve else None,
         object_store=object_store(spec),
-        features_capacity=features_capacity,
-        features_gone=features_gone,
+        features_capacity=look.features_capacity,
+        features_gone=look.features_gone,
         fetched=fetched,
     )
-    return Link(StageName.INSPECT, key, config, None)
+
+
+INSPECT = Stage(StageName.INSPECT, 2, _inputs, _config)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
 from eagle3_api.jobs import Facts, JobConfig, StageName
@@ -24,7 +24,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage's inputs and configuration are made of."""
+    """What Extract, Train and Convert are made from."""
 
     obj: Eagle3Draft
     facts: Facts
@@ -42,25 +42,43 @@ class Context:
         """Where pods see the target."""
         return self.facts.target_folder(self.spec.target.model)
 
-    def folder(self, stage: StageName, key: str) -> str:
-        root = FEATURES_ROOT if stage is StageName.EXTRACT else DRAFTS_ROOT
-        return str(folder(root, self.obj.metadata.namespace, self.obj.metadata.name, stage, key))
-
     def upstream(self, stage: StageName) -> Link:
         return self.before[stage]
 
 
+#: What a stage is made from.
+From = TypeVar("From")
+
+
 @dataclass(frozen=True)
-class Stage:
-    """One stage."""
+class Stage(Generic[From]):
+    """One stage.
+
+    Attributes:
+        name: of it.
+        version: raised when the same inputs would give another output.
+        inputs: what determines its output.
+        config: what its Job is to do, under this key.
+        artifact: where its output will lie, under this key; of Clean, what it removes.
+    """
 
     name: StageName
-    #: Raised when the same inputs would give another output.
     version: int
-    inputs: Callable[[Context], dict[str, Any]]
-    config: Callable[[Context, str], JobConfig]
+    inputs: Callable[[From], dict[str, Any]]
+    config: Callable[[From, str], JobConfig]
+    artifact: Callable[[From, str], str | None] = lambda _made_from, _key: None
 
-    def link(self, context: Context, attempt: str | None) -> Link:
-        """This stage for one object; ``attempt`` is the token of a retry that made a finished stage run again."""
-        key = key_of(f"{self.name}/{self.version}", self.inputs(context) | {"attempt": attempt})
-        return Link(self.name, key, self.config(context, key), context.folder(self.name, key), attempt)
+    def link(self, made_from: From, attempt: str | None = None) -> Link:
+        """This stage of one object; ``attempt`` is the token of a retry that made a finished stage run again."""
+        key = key_of(f"{self.name}/{self.version}", self.inputs(made_from) | {"attempt": attempt})
+        return Link(self.name, key, self.config(made_from, key), self.artifact(made_from, key), attempt)
+
+
+def drafts_folder(obj: Eagle3Draft, stage: StageName, key: str) -> str:
+    """Where a stage's artifact lies with the drafts."""
+    return str(folder(DRAFTS_ROOT, obj.metadata.namespace, obj.metadata.name, stage, key))
+
+
+def features_folder(obj: Eagle3Draft, stage: StageName, key: str) -> str:
+    """Where what a stage makes lies with the features."""
+    return str(folder(FEATURES_ROOT, obj.metadata.namespace, obj.metadata.name, stage, key))

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from eagle3_api.artifacts import FEATURES_ROOT, folder
 from eagle3_api.jobs import METRICS_PORT, StageName, TrainConfig
 from eagle3_api.spec import Logging, seconds
 from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import object_store, owner
-from eagle3_operator.decide.stages.stage import Context, Stage
+from eagle3_operator.decide.stages.stage import Context, Stage, drafts_folder, features_folder
 from eagle3_operator.manifests.sizing import stage_grace
 
 
@@ -33,13 +32,17 @@ def _inputs(context: Context) -> dict[str, Any]:
     }
 
 
+def _folder(context: Context, key: str) -> str:
+    return drafts_folder(context.obj, StageName.TRAIN, key)
+
+
 def _config(context: Context, key: str) -> TrainConfig:
     spec, facts, features = context.spec, context.facts, context.upstream(StageName.EXTRACT)
     logging = spec.train.logging or Logging()
     return TrainConfig(
         owner=owner(context.obj),
         key=key,
-        folder=context.folder(StageName.TRAIN, key),
+        folder=_folder(context, key),
         scratch=_scratch(context, key),
         features=features.artifact or "",
         features_key=features.key,
@@ -78,10 +81,9 @@ def _config(context: Context, key: str) -> TrainConfig:
 
 def _scratch(context: Context, key: str) -> str:
     """Where Train's checkpoints lie: with the features, or, where these lie in an object store, with the drafts."""
-    metadata = context.obj.metadata
     if context.spec.storage.features.object_store is not None:
-        return f"{context.folder(StageName.TRAIN, key)}/.scratch"
-    return str(folder(FEATURES_ROOT, metadata.namespace, metadata.name, StageName.TRAIN, key))
+        return f"{_folder(context, key)}/.scratch"
+    return features_folder(context.obj, StageName.TRAIN, key)
 
 
-TRAIN = Stage(StageName.TRAIN, 1, _inputs, _config)
+TRAIN = Stage(StageName.TRAIN, 1, _inputs, _config, _folder)
