@@ -1,6 +1,7 @@
 """Promotion: what becomes of two revisions when the public Service moves from one to the other."""
 
 from datetime import timedelta
+from typing import Any
 
 from eagle3_api.conditions import EventReason
 from eagle3_api.spec import seconds
@@ -20,7 +21,10 @@ def moved(fleet: Fleet, goal: Revision, view: View) -> tuple[Fleet, Event]:
         event = _told(fleet, former, goal, name)
         until = _warm_until(fleet, former, goal, view)
         fleet = fleet.changed(former.number, bakes_until=until, unready_since=None)
-    promoted = {"promoted_at": times.text(view.now), "bakes_until": None, "displaces": False}
+    promoted: dict[str, Any] = {"promoted_at": times.text(view.now), "bakes_until": None, "displaces": False}
+    if not goal.dropped:
+        # What it was like when it served before says nothing of now. Windows that it was dropped for stay: they are why
+        promoted |= {"windows": [], "early_accept_length": None, "watch_problem": ""}
     return fleet.changed(goal.number, **promoted).served_by(goal.number), event
 
 

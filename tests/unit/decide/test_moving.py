@@ -227,6 +227,22 @@ def test_a_word_is_used_up_where_the_look_at_target_and_data_fails() -> None:
 # -------------------------------------------------------------------------------------- what serves is measured again
 
 
+def test_a_revision_that_serves_again_is_judged_by_what_it_does_from_then_on() -> None:
+    """One bad window before an edit and one after it was taken back, weeks later, were two bad ones in a row."""
+    world = serving_draft(World()).later(700).settle()
+    world.window(verify=2900)
+    fewer, as_before = ({"numSteps": steps, "numDraftTokens": steps + 1} for steps in (2, 3))
+    world.edit(serve={"speculative": fewer}).settle()
+    world.ready(2).finish("probe", measured(accept=2.5, speed=120.0))
+    assert world.serving == 2
+    world.later(14 * 86400).edit(serve={"speculative": as_before}).settle().ready(1)
+    assert (world.serving, world.reason("DraftHealthy")) == (1, ("Unknown", Reason.WARMING_UP))
+    world.window(verify=2900)
+    assert world.serving == 1
+    world.window(verify=2900)
+    assert world.serving != 1
+
+
 def test_a_baseline_that_serves_is_measured_by_another_of_its_kind() -> None:
     """Its own traffic would make every measurement of it worthless, and the next draft wait for ever."""
     world = serving_plain().ready(1).finish("probe", measured(accept=1.0, speed=54.8))

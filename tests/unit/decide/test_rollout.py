@@ -702,7 +702,7 @@ def test_what_the_watch_left_under_a_load_that_was_not_measured_is_judged_anew_o
     assert world.serving == 0
     alone = plain.model_copy(update={"baseline_tokens_per_second": 90.0, "break_even": 1.49})
     world.ready(1).finish("probe", measured(**proven, loads=[alone]))
-    assert (world.serving, world.reason()) == (1, ("True", Reason.DRAFT_HEALTHY))
+    assert (world.serving, world.reason()) == (1, ("True", Reason.SERVING))
     world.window(verify=2900).window(verify=2900)
     assert world.ready(2).serving in (0, 2)
     assert world.told.revisions[1].state == "Rejected"
