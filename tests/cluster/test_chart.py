@@ -13,6 +13,7 @@ import prometheus_client
 import pytest
 import yaml
 
+from eagle3_operator.cluster.queue import backoff
 from eagle3_operator.metrics import Metrics
 from eagle3_operator.settings import PrometheusServer, Settings
 from testcluster import AnyCluster, build, system, wait_for
@@ -478,6 +479,18 @@ OBJECT = 'eagle3_operator_object_phase{eagle3_namespace="llm",eagle3_name="kimi"
 AVAILABLE = 'eagle3_operator_object_available{eagle3_namespace="llm",eagle3_name="kimi"}'
 QUEUE = 'eagle3_operator_queue_length{pod="operator"}'
 FAILED = 'eagle3_operator_errors_total{type="ApiError"}'
+
+
+def failures(since: int, until: int = 60) -> str:
+    """How often one object has failed, each minute of an hour, that does so between two of them: as the queue tries it again."""
+    tried = [60.0 * since]
+    while tried[-1] < 3600:
+        tried.append(tried[-1] + backoff(len(tried)))
+    failed = [at for at in tried if at < 60 * until]
+    counts = [sum(at <= 60 * minute for at in failed) for minute in range(61)]
+    return " ".join(str(count) if count else "_" for count in counts)
+
+
 #: Series as promtool writes them (one sample a minute), and the alerts that there are at the end of an hour.
 FIRING: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
     "all is well": ({OBJECT % "Serving": "1x60", AVAILABLE: "1x60", QUEUE: "0 3 0 3 0x56", FAILED: "0x30 1x30"}, []),
@@ -486,16 +499,31 @@ FIRING: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
         [
             {
                 "alertname": "Eagle3DraftNeedsAttention",
-                "phase": "Stalled",
                 "eagle3_namespace": "llm",
                 "eagle3_name": "kimi",
-                "summary": "Eagle3Draft llm/kimi is Stalled",
+                "summary": "Eagle3Draft llm/kimi is Stalled or Degraded",
             }
         ],
     ),
     "an object was stuck": ({OBJECT % "Stalled": "1x30 _x30", OBJECT % "Serving": "_x30 1x30", QUEUE: "0x60"}, []),
     "nobody answers while the next draft is trained": (
         {OBJECT % "Training": "1x60", AVAILABLE: "1x30 0x30", QUEUE: "0x60"},
+        [
+            {
+                "alertname": "Eagle3DraftUnavailable",
+                "severity": "critical",
+                "eagle3_namespace": "llm",
+                "eagle3_name": "kimi",
+                "summary": "No server of Eagle3Draft llm/kimi is ready",
+            }
+        ],
+    ),
+    "nobody answers, and the operator's pod is another one every quarter of an hour": (
+        {
+            AVAILABLE.replace("{", f'{{pod="{number}",'): " ".join(["_"] * (15 * number) + ["0"] * 14 + ["_"] * 60)
+            for number in range(4)
+        }
+        | {QUEUE: "0x60"},
         [
             {
                 "alertname": "Eagle3DraftUnavailable",
@@ -514,8 +542,9 @@ FIRING: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
         {QUEUE: "0x30 _x30"},
         [{"alertname": "Eagle3OperatorAbsent", "summary": "The operator of Eagle3Drafts tells nothing"}],
     ),
-    "it fails": (
-        {QUEUE: "0x60", FAILED: "0+1x60"},
+    "the API server was away for a few minutes": ({QUEUE: "0x60", FAILED: failures(20, until=25)}, []),
+    "it fails at one object": (
+        {QUEUE: "0x60", FAILED: failures(5)},
         [
             {
                 "alertname": "Eagle3OperatorFailing",
