@@ -126,6 +126,7 @@ class Reconciler:
             self._metrics.gone(*key)
             return "gone", None
         if "deletionTimestamp" in seen["metadata"]:
+            self._metrics.gone(*key)  # nobody is to be called for it, however long others keep it
             return "gone", None  # its children name it as their owner and go with it
         now = self._now()
         try:

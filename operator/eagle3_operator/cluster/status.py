@@ -49,8 +49,13 @@ def told_stalled(seen: Json, reason: Reason) -> str:
     return str(said["message"]) if told == ("True", reason, seen["metadata"].get("generation", 1)) else ""
 
 
+#: What is told of servers: that all is well nobody knows who has not looked at them.
+_OF_SERVERS = (Type.SERVER_AVAILABLE, Type.SPECULATION_ACTIVE, Type.DRAFT_HEALTHY)
+
+
 def stalled(seen: Json, reason: Reason, message: str, now: datetime) -> Json:
-    """The status that was seen, with Ready, Reconciling and Stalled telling that nothing can be done and why.
+    """The status that was seen, with Ready, Reconciling and Stalled telling that nothing can be done and why; what is well with its
+    servers is not known.
 
     It is the one status that no decision makes: of an object that cannot be read (``InvalidConfiguration``), or about which
     deciding fails (``InternalError``): no former Ready may stand then. Everything that the status remembers stays as it is.
@@ -65,7 +70,8 @@ def stalled(seen: Json, reason: Reason, message: str, now: datetime) -> Json:
     generation = seen["metadata"].get("generation", 1)
     stored = {condition["type"]: condition for condition in status.get("conditions") or ()}
     said = dict(stored)
-    told: tuple[tuple[Type, Status], ...] = ((Type.READY, "False"), (Type.RECONCILING, "False"), (Type.STALLED, "True"))
+    told: list[tuple[Type, Status]] = [(Type.READY, "False"), (Type.RECONCILING, "False"), (Type.STALLED, "True")]
+    told += [(type_, "Unknown") for type_ in _OF_SERVERS if stored.get(type_, {}).get("status") == "True"]
     for type_, value in told:
         same = type_ in stored and stored[type_]["status"] == value
         said[type_] = Condition(

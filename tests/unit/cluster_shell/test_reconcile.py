@@ -4,6 +4,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import prometheus_client
 import pytest
 from kubernetes.client import Configuration
 
@@ -175,3 +176,14 @@ def test_a_claim_whose_owners_were_changed_is_looked_at_anew_and_changed_again()
     for _ in range(2):
         asyncio.run(operator.reconcile(KEY))
     assert client.written == 2
+
+
+def test_nobody_is_called_for_an_object_that_is_being_deleted() -> None:
+    """Somebody's finalizer may keep it for days."""
+    client = ClientWithOneUnreadableObject(SPEC, {})
+    metrics = Metrics()
+    metrics.known(*KEY, "Degraded", available=False)
+    client.object["metadata"]["deletionTimestamp"] = "2026-11-29T11:00:00Z"
+    asyncio.run(reconciler(client, metrics).reconcile(KEY))
+    told = prometheus_client.generate_latest(metrics.registry).decode()
+    assert "kimi" not in told

@@ -5,7 +5,7 @@ from typing import Any
 
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.status import Condition, Eagle3DraftStatus
-from eagle3_operator.cluster.status import stalled
+from eagle3_operator.cluster.status import available, stalled
 
 THEN = "2026-11-29T10:00:00Z"
 NOW = datetime(2026, 11, 29, 11, tzinfo=UTC)
@@ -76,3 +76,14 @@ def test_the_other_conditions_stay_in_the_order_in_which_people_read_them() -> N
         ("Reconciling", "False"),
         ("Stalled", "True"),
     ]
+
+
+def test_where_nobody_looked_at_the_servers_none_is_said_to_be_well() -> None:
+    """All of them may have died since. An outage that was told goes on being told: somebody was called for it."""
+    before = seen(condition(Type.SERVER_AVAILABLE, "True"), condition(Type.SPECULATION_ACTIVE, "False"))
+    made = stalled(before, Reason.INTERNAL_ERROR, "a defect", NOW)
+    said = {one["type"]: one["status"] for one in made["conditions"]}
+    assert (said["ServerAvailable"], said["SpeculationActive"]) == ("Unknown", "False")
+    assert "DraftHealthy" not in said
+    assert available(made | {"replicas": 2}) is None
+    assert stalled({"metadata": {"generation": 4}, "status": made}, Reason.INTERNAL_ERROR, "a defect", NOW) == made
