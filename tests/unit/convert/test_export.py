@@ -259,6 +259,25 @@ def test_the_command_writes_it_and_says_how_to_serve_it(tmp_path: Path, capsys: 
     )
 
 
+@pytest.mark.parametrize("command", ["convert", "export"])
+@pytest.mark.parametrize("out", ["the draft", "a link to it", "another folder"])
+def test_the_commands_write_over_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, out: str
+) -> None:
+    """Onto itself a draft was emptied: its file was opened for writing while it was read."""
+    here = tmp_path / "the draft"
+    here.mkdir()
+    published(make(), here)
+    (tmp_path / "a link to it").symlink_to(here)
+    (tmp_path / "another folder").mkdir()
+    (tmp_path / "another folder" / CONFIG).write_text("{}")
+    before = {file: file.read_bytes() for file in sorted(tmp_path.glob("*/*"))}
+    code = main([command, str(here), str(tmp_path / out), "--target", str(tmp_path / "target")])
+    assert code == ExitCode.BAD_CONFIGURATION
+    assert f"{tmp_path / out} is there and not empty, and nothing is written over" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in sorted(tmp_path.glob("*/*"))} == before
+
+
 def test_the_command_writes_nothing_for_a_target_that_nobody_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

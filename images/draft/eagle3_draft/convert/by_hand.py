@@ -17,6 +17,7 @@ from eagle3_api.checkpoints import (
     report,
     resolve_layers,
 )
+from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ExitCode, ObjectReference
 from eagle3_draft.convert import prompts
 from eagle3_draft.convert.emit import emit
@@ -48,6 +49,7 @@ def convert(given: argparse.Namespace) -> int:
         sys.stderr.write("convert writes a draft for a target: name its folder with --target\n")
         return ExitCode.BAD_CONFIGURATION
     try:
+        _refuse_to_overwrite(out)
         form = read_form(read_folder(given.folder))
         facts = read_target(given.target)
         served = Served(
@@ -70,6 +72,13 @@ def convert(given: argparse.Namespace) -> int:
     else:
         sys.stdout.write(f"\nwritten to {out}: --speculative-algorithm EAGLE3 --speculative-draft-model-path {out}\n")
     return report.exit_code(findings)
+
+
+def _refuse_to_overwrite(out: Path) -> None:
+    """The draft itself may lie there, or its target, or a draft that serves."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        what = f"{out} is there and not empty, and nothing is written over: name a new folder"
+        raise StageError(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, what)
 
 
 def _ask(form: Form, layers: list[int], facts: TargetFacts, given: argparse.Namespace, out: Path) -> list[Finding]:
@@ -99,6 +108,7 @@ def export(given: argparse.Namespace) -> int:
         )
         return ExitCode.BAD_CONFIGURATION
     try:
+        _refuse_to_overwrite(out)
         form = read_form(read_folder(given.folder))
         served = command.served_by(given)
         findings = check(form, served)
