@@ -34,6 +34,10 @@ class InspectConfig(Model):
         None, description="What of serve.arguments changes the target's states, by which features are known."
     )
     context_length: int | None = None
+    longer_context: Literal[True] | None = Field(
+        None,
+        description="SGLang takes a context beyond the target's positions, or gets other ones on its command line.",
+    )
     object_store: ObjectStoreConfig | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")
     features_gone: bool = Field(

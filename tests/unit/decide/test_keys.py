@@ -167,3 +167,12 @@ def test_replicas_policy_and_patience_are_no_new_way_of_serving() -> None:
 def test_the_same_wish_has_the_same_key(epochs: int, seed: int) -> None:
     train = {"epochs": epochs, "seed": seed}
     assert keys(World().edit(train=train)) == keys(World().edit(train=train))
+
+
+def test_inspect_is_told_where_sglang_takes_a_context_that_it_would_refuse_by_itself() -> None:
+    allowed = [{"name": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "value": "1"}]
+    others = ["--json-model-override-args", '{"max_position_embeddings": 65536}']
+    for edit in ({"placement": {"env": allowed}}, {"serve": {"arguments": others}}):
+        told = INSPECT.config(Look(World().edit(**edit).obj, Handled()), "k")
+        assert told.longer_context is True
+    assert INSPECT.config(Look(World().obj, Handled()), "k").longer_context is None

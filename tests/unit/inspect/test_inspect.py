@@ -239,7 +239,7 @@ def test_a_server_that_takes_longer_conversations_than_its_draft_is_trained_on_i
 def test_the_facts_fit_a_termination_message(world: World) -> None:
     world.configure({**LLAMA, "auto_map": {}})
     (world.target / "tokenizer.json").rename(world.target / "tokenizer.model")
-    facts = world.inspect(context_length=8192)
+    facts = world.inspect(context_length=8192, longer_context=True)
     assert len(facts.warnings) == 4
     Report(stage=StageName.INSPECT, key="k" * 64, ok=True, result=facts.to_json()).dump()
 
@@ -407,6 +407,18 @@ def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
     world.configure({name: value for name, value in LLAMA.items() if name != "max_position_embeddings"})
     world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "serve.contextLength", context_length=None)
     assert world.inspect(context_length=512).context_length == 512
+
+
+def test_a_context_that_sglang_would_not_start_with_is_refused_before_anything_is_made(world: World) -> None:
+    """It was a warning's end: features were made and a draft trained, and no server started."""
+    at_fault = (ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION)
+    world.refused(
+        *at_fault, "serve.contextLength: 4097 is beyond the 4096 positions of the target", context_length=4097
+    )
+    assert world.inspect(context_length=4097, longer_context=True).context_length == 4097
+    world.configure({**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0}})
+    assert world.inspect(context_length=16384).context_length == 16384
+    world.refused(*at_fault, "serve.contextLength: 16385 is beyond the 16384", context_length=16385)
 
 
 def test_a_draft_vocabulary_larger_than_the_targets_is_refused(world: World) -> None:

@@ -10,7 +10,7 @@ from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect.data import DataFacts, read_data
 from eagle3_draft.inspect.draft import read_draft
 from eagle3_draft.inspect.storage import Wanted, check_space, free_bytes, is_made_from, of_former_specs
-from eagle3_draft.inspect.target import TargetFacts, read_target
+from eagle3_draft.inspect.target import TargetFacts, longest_context, read_target
 from eagle3_draft.places import place
 from eagle3_draft.stage import StageError
 
@@ -93,6 +93,14 @@ def _context_length(config: InspectConfig, target: TargetFacts) -> int:
             ExitCode.BAD_CONFIGURATION,
             Reason.INVALID_CONFIGURATION,
             "serve.contextLength: the target's config.json does not say how long its context is; set it",
+        )
+    most = None if config.longer_context else longest_context(Path(config.target))
+    if most is not None and length > most:
+        raise StageError(
+            ExitCode.BAD_CONFIGURATION,
+            Reason.INVALID_CONFIGURATION,
+            f"serve.contextLength: {length} is beyond the {most} positions of the target, and SGLang does not start with it. Lower it, or "
+            "have SGLang take it with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 in placement.env",
         )
     return length
 

@@ -126,6 +126,20 @@ def context_length(folder: Path) -> int | None:
     return _positions(language_config(_config(folder)))
 
 
+def longest_context(folder: Path) -> int | None:
+    """The longest context that SGLang lets the target in a folder be served with, or more: it multiplies positions by some factors of
+    their scaling (``get_context_length`` in its ``utils/hf_transformers``), and here by any.
+
+    Raises:
+        StageError: there is no such target (TargetUnreadable).
+    """
+    language = language_config(_config(folder))
+    positions = _positions(language)
+    scaling = language.get("rope_scaling") or language.get("rope_parameters")
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    return positions and int(positions * max(1, factor if isinstance(factor, int | float) else 1))
+
+
 def end_tokens(folder: Path) -> list[int]:
     """The tokens with which the target's configuration says that it ends a text, in order; often more than one.
 

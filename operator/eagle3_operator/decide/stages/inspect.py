@@ -1,10 +1,11 @@
 """Inspect: everything is looked at before anything is spent."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from eagle3_api.jobs import FetchResult, InspectConfig, StageName
-from eagle3_api.spec import Eagle3Draft
+from eagle3_api.sglang.flags import flag_values
+from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import changed
 from eagle3_operator.decide.stages.configuration import (
@@ -50,6 +51,7 @@ def _inputs(look: Look) -> dict[str, Any]:
         "version": sglang_version(spec),
         "engine": engine_numerics(spec),
         "contextLength": spec.serve.context_length if spec.serve else None,
+        "longerContext": _longer_context(spec),
         "storage": changed(spec.storage),
         "volumes": [v.to_json() for v in spec.placement.volumes or []],
         "token": look.handled.retry,
@@ -77,11 +79,19 @@ def _config(look: Look, key: str) -> InspectConfig:
         sglang_version=sglang_version(spec),
         engine=engine_numerics(spec),
         context_length=spec.serve.context_length if spec.serve else None,
+        longer_context=_longer_context(spec),
         object_store=object_store(spec),
         features_capacity=look.features_capacity,
         features_gone=look.features_gone,
         fetched=fetched,
     )
+
+
+def _longer_context(spec: Eagle3DraftSpec) -> Literal[True] | None:
+    """Whether SGLang is told to take a context that its own reckoning of the target's positions does not allow."""
+    variables = {variable.name for variable in spec.placement.env or ()}
+    overrides = spec.serve is not None and flag_values(spec.serve.arguments or [], "--json-model-override-args")
+    return True if "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN" in variables or overrides else None
 
 
 INSPECT = Stage(StageName.INSPECT, 2, _inputs, _config)
