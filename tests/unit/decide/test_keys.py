@@ -174,5 +174,5 @@ def test_inspect_is_told_where_sglang_takes_a_context_that_it_would_refuse_by_it
     others = ["--json-model-override-args", '{"max_position_embeddings": 65536}']
     for edit in ({"placement": {"env": allowed}}, {"serve": {"arguments": others}}):
         told = INSPECT.config(Look(World().edit(**edit).obj, Handled()), "k")
-        assert told.longer_context is True
-    assert INSPECT.config(Look(World().obj, Handled()), "k").longer_context is None
+        assert told.to_json()["longerContext"] is True
+    assert "longerContext" not in INSPECT.config(Look(World().obj, Handled()), "k").to_json()
