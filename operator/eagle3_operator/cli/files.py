@@ -43,16 +43,20 @@ def read_document(file: str) -> dict[str, Any]:
 def spec_of(document: dict[str, Any], file: str) -> Eagle3DraftSpec:
     """Its spec; UsageError names the first field that is wrong, or tells the rules that the API server would refuse it by.
 
-    What is no field changes nothing here, as in an object of a newer version; but it may be misspelt, so it is told. What was read
-    from a cluster was admitted, by whatever rules there were then.
+    So does a field that there is not: kubectl asks the API server to refuse it. What was read from a cluster was admitted, by whatever
+    rules and fields there were then.
     """
     schema = schema_of(Eagle3DraftSpec)
     spec = _section(Eagle3DraftSpec, document.get("spec"), f"{file}: spec", schema)
-    for path in unknown_fields(schema, document["spec"], "spec"):
-        sys.stderr.write(f"kubectl eagle3: {file}: there is no field {path}; it is ignored\n")
     metadata = metadata_of(document, file)
-    if not metadata.uid:
-        _admit(metadata.name, spec, file)
+    unknown = [f"there is no field {path}" for path in unknown_fields(schema, document["spec"], "spec")]
+    if metadata.uid:
+        for one in unknown:
+            sys.stderr.write(f"kubectl eagle3: {file}: {one}; it is ignored\n")
+        return spec
+    if unknown:
+        raise UsageError(f"{file}: {'; '.join(unknown)}")
+    _admit(metadata.name, spec, file)
     return spec
 
 

@@ -245,7 +245,10 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
     if waiting is not None and not suspended and not in_use(job):
         return Step(_say(status, StageState.RUNNING, *waiting, job))
     if job.suspended and job.queue is not None:
-        said = f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads -n {view.obj.metadata.namespace})"
+        said = (
+            f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads -n {view.obj.metadata.namespace}). Without "
+            "Kueue, or a LocalQueue of that name, it waits for ever"
+        )
         return Step(_say(status, StageState.RUNNING, Reason.QUEUED, said, job))
     if job.suspended and not suspended and job.suspended_by not in (None, names.FIELD_MANAGER):
         said = f"{job.kind} {job.name} was suspended by {job.suspended_by}, and goes on when it is resumed there"

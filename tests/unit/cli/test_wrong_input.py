@@ -176,14 +176,19 @@ def test_without_the_library_for_rules_it_is_said_that_they_were_not_looked_at(
     assert "the rules between fields were not looked at, only the API server will" in capsys.readouterr().err
 
 
-def test_a_misspelt_field_is_told_and_changes_nothing(
+def test_a_misspelt_field_is_refused_as_kubectl_apply_refuses_it_but_not_of_what_a_cluster_admitted(
     capsys: pytest.CaptureFixture[str], written: Callable[[str | bytes], str]
 ) -> None:
+    """A newer version's object has fields that this one does not know. Of a file that passes here nothing may be refused there."""
     document = yaml.safe_load(EXAMPLE.read_text())
     document["spec"]["data"]["maxSample"] = 7
     document["spec"]["placement"]["volumes"][0]["mountpath"] = "/models"
     file = written(yaml.safe_dump(document))
-    assert main(["estimate", "-f", file]) == 0
+    code, line = refusal(capsys, "estimate", "-f", file)
+    assert code == 1
+    assert "there is no field spec.data.maxSample; there is no field spec.placement.volumes.mountpath" in line
+    document["metadata"]["uid"] = "1"
+    assert main(["estimate", "-f", written(yaml.safe_dump(document))]) == 0
     said = capsys.readouterr()
     assert [line.partition("there is no field ")[2] for line in said.err.splitlines()] == [
         "spec.data.maxSample; it is ignored",
