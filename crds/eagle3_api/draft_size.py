@@ -37,7 +37,7 @@ class DraftSize:
         Raises:
             KeyError, TypeError, ValueError: a size that is needed is not there or is no number.
         """
-        hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+        hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"]) * _experts_of_that_size(config)
         if config.get("kv_lora_rank"):
             return cls(hidden, inner)
         heads = int(config["num_attention_heads"])
@@ -60,3 +60,12 @@ class DraftSize:
         read = (depth + 1) * hidden * (queries + 2 * keys)
         layers = read + depth * (queries * hidden + 3 * hidden * self.intermediate_size)
         return 6 * unroll_steps * (layers + vocabulary * hidden) + 4 * states * hidden**2
+
+
+def _experts_of_that_size(config: Mapping[str, Any]) -> int:
+    """How many feed-forward networks of ``intermediate_size`` a token meets in a layer of the target: one, or where all of them are
+    experts (gpt-oss, MiniMax M2) as many as are chosen. A draft with one expert's has a fraction of what other drafts have: published
+    ones for gpt-oss have six times its hidden size, this gives four.
+    """
+    mixture = config.get("num_local_experts") or config.get("num_experts")
+    return int(config.get("num_experts_per_tok") or 1) if mixture and "moe_intermediate_size" not in config else 1

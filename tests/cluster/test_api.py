@@ -154,6 +154,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"serve.arguments": ["--chat-template", "/models/chat.jinja"]},
         "--chat-template: data.chatTemplate",
     ),
+    "a change of the target's configuration that would change the draft's too": (
+        {"serve.arguments": ["--json-model-override", '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}']},
+        "make the change in the config.json of the target instead",
+    ),
     "two words in one item": (
         {"serve.arguments": ["--dtype bfloat16"]},
         "serve.arguments: one list item per word: '--dtype' and 'bfloat16' are two items",
@@ -571,7 +575,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "a tree with just enough nodes": {"serve.speculative": {"numSteps": 2, "topK": 2, "numDraftTokens": 7}},
     "adaptive steps of a chain": {"serve.speculative": {"mode": "Auto", "numSteps": 2, "numDraftTokens": 3}},
     "a value that has a space, and one that has a flag's name": {
-        "serve.arguments": ["--json-model-override-args={'a': 1}", "a --tp b", "--dtype=--tp", "--", "nnodes"]
+        "serve.arguments": ["--model-loader-extra-config={'a': 1}", "a --tp b", "--dtype=--tp", "--", "nnodes"]
     },
     "a version behind a registry's port, of a patched image that is pinned": {
         "image": f"registry.example.com:5000/sglang:v0.5.23.post1-cu130@sha256:{'a' * 64}"

@@ -36,7 +36,7 @@ class InspectConfig(Model):
     context_length: int | None = None
     longer_context: Literal[True] | None = Field(
         None,
-        description="SGLang takes a context beyond the target's positions, or gets other ones on its command line.",
+        description="SGLang is told to take a context beyond the target's positions.",
     )
     object_store: ObjectStoreConfig | None = None
     features_capacity: int | None = Field(None, description="Bytes of the features claim, to set against the estimate.")

@@ -26,6 +26,7 @@ from eagle3_api.sglang.drafts import (
 from eagle3_api.sglang.flags import (
     IGNORES_DEFAULTS,
     NUMERIC_FLAGS,
+    OVERRIDE_FLAG,
     OWNED_FLAGS,
     UNSUPPORTED_FLAGS,
     flag_values,
@@ -64,6 +65,7 @@ __all__ = [
     "NORM_BEFORE_FC_SINCE",
     "NUMERIC_FLAGS",
     "OLDEST",
+    "OVERRIDE_FLAG",
     "OWNED_FLAGS",
     "RAW_IF_LAST_IS_ALL",
     "RAW_UNLESS_FIRST_IS_ONE",

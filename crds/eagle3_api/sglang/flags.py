@@ -41,6 +41,9 @@ UNSUPPORTED_FLAGS = (
     "--pipeline-parallel-size",
 )
 
+#: SGLang sets what it says in the draft's configuration, too, and leaves out what stands beside it there.
+OVERRIDE_FLAG = "--json-model-override-args"
+
 #: Flags of a server that change what the target computes, and not only in what order it rounds: types, quantization, other
 #: weights, overrides of the configuration, attention that looks at a part. Attention and matrix backends compute the same.
 NUMERIC_FLAGS = frozenset(

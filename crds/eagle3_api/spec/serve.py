@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from eagle3_api.base import Model
-from eagle3_api.sglang import OWNED_FLAGS, UNSUPPORTED_FLAGS
+from eagle3_api.sglang import OVERRIDE_FLAG, OWNED_FLAGS, UNSUPPORTED_FLAGS
 from eagle3_api.spec.duration import Duration, Period
 from eagle3_api.spec.placement import STAGE_PLACEMENT, Placement
 from eagle3_api.spec.schema import rule, rules, section
@@ -71,6 +71,11 @@ _ARGUMENTS = [
         _none_names(UNSUPPORTED_FLAGS),
         "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
         "DP attention with speculation, and data parallelism within a server are not supported; for more servers, set serve.replicas",
+    ),
+    rule(
+        _none_names((OVERRIDE_FLAG,)),
+        f"serve.arguments: SGLang applies {OVERRIDE_FLAG} to the draft's configuration too, whose positions and sizes would be others than it "
+        "was trained with: make the change in the config.json of the target instead, for which draft and features are then made",
     ),
     rule(
         "self.all(a, !a.startsWith('--') || !a.split('=')[0].contains(' '))",

@@ -151,3 +151,15 @@ def test_only_the_first_layer_of_a_draft_reads_a_token_as_well() -> None:
     queries, keys, output, mlp = 2 * 10, 2 * 5, 10 * 2, 3 * 2 * 3
     first, second = (reads * (queries + 2 * keys) + output + mlp for reads in (2, 1))
     assert size.operations(states=3, depth=2, vocabulary=7, unroll_steps=1) == 6 * (first + second + 14) + 4 * 3 * 4
+
+
+def test_a_draft_is_as_wide_as_what_a_token_meets_of_its_target() -> None:
+    """Of gpt-oss and MiniMax M2 ``intermediate_size`` is an expert's, of which a token meets several: a draft had one."""
+    minimax = {"hidden_size": 3072, "intermediate_size": 1536, "num_local_experts": 256, "num_experts_per_tok": 8}
+    for config, width in (
+        (GPT_OSS, 4 * 2880),
+        (minimax | {"num_attention_heads": 48}, 8 * 1536),
+        (KIMI, 18432),
+        (LLAMA_8B, 14336),
+    ):
+        assert DraftSize.for_target(config).intermediate_size == width

@@ -171,8 +171,6 @@ def test_the_same_wish_has_the_same_key(epochs: int, seed: int) -> None:
 
 def test_inspect_is_told_where_sglang_takes_a_context_that_it_would_refuse_by_itself() -> None:
     allowed = [{"name": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "value": "1"}]
-    others = ["--json-model-override-args", '{"max_position_embeddings": 65536}']
-    for edit in ({"placement": {"env": allowed}}, {"serve": {"arguments": others}}):
-        told = INSPECT.config(Look(World().edit(**edit).obj, Handled()), "k")
-        assert told.to_json()["longerContext"] is True
+    told = INSPECT.config(Look(World().edit(placement={"env": allowed}).obj, Handled()), "k")
+    assert told.to_json()["longerContext"] is True
     assert "longerContext" not in INSPECT.config(Look(World().obj, Handled()), "k").to_json()

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3_api.jobs import FetchResult, InspectConfig, StageName
-from eagle3_api.sglang.flags import flag_values
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import Handled
 from eagle3_operator.decide.keys import changed
@@ -90,8 +89,7 @@ def _config(look: Look, key: str) -> InspectConfig:
 def _longer_context(spec: Eagle3DraftSpec) -> Literal[True] | None:
     """Whether SGLang is told to take a context that its own reckoning of the target's positions does not allow."""
     variables = {variable.name for variable in spec.placement.env or ()}
-    overrides = spec.serve is not None and flag_values(spec.serve.arguments or [], "--json-model-override-args")
-    return True if "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN" in variables or overrides else None
+    return True if "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN" in variables else None
 
 
 INSPECT = Stage(StageName.INSPECT, 2, _inputs, _config)
