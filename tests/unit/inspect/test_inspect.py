@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from eagle3_api.checkpoints.form import LATENT_SIZES
 from eagle3_api.checkpoints.safetensors import Tensor
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import (
@@ -28,6 +29,7 @@ from eagle3_draft.data.inputs import extraction_inputs, inherited
 from eagle3_draft.inspect import run
 from eagle3_draft.inspect.data import read_data
 from eagle3_draft.inspect.storage import Wanted, check_space
+from eagle3_draft.inspect.target import read_target
 from eagle3_draft.stage import StageError
 from published import files
 from published.shapes import shapes
@@ -39,10 +41,13 @@ LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 32,
     "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
     "vocab_size": 1000,
     "max_position_embeddings": 4096,
     "torch_dtype": "bfloat16",
 }
+LATENT = dict.fromkeys(LATENT_SIZES, 16)
 DRAFT = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "num_hidden_layers": 1,
@@ -208,7 +213,7 @@ def test_a_configuration_tells_the_size_of_its_target_or_nothing_of_it(
     path = world.target / "config.json"
     sized = json.loads(path.read_text()) | {"num_attention_heads": 4, "intermediate_size": 128}
     path.write_text(json.dumps(sized | changes))
-    assert world.inspect().active_parameters == parameters
+    assert read_target(world.target).active_parameters == parameters
 
 
 def test_the_facts_of_a_target_and_its_data(world: World) -> None:
@@ -246,6 +251,7 @@ def test_the_facts_fit_a_termination_message(world: World) -> None:
 
 def test_a_nested_configuration_is_that_of_the_language_model(world: World) -> None:
     text = {"num_hidden_layers": 61, "hidden_size": 7168, "vocab_size": 163840, "max_position_embeddings": 262144}
+    text |= {"intermediate_size": 18432, "kv_lora_rank": 512}
     world.configure({"architectures": ["KimiK25ForConditionalGeneration"], "text_config": text, "dtype": "bfloat16"})
     facts = world.inspect(auxiliary_layers=[2, 30, 58], sglang_version="lmsysorg/sglang:v0.5.23")
     assert (facts.num_layers, facts.hidden_size, facts.vocabulary_size) == (61, 7168, 163840)
@@ -398,7 +404,7 @@ def test_latent_attention_is_for_targets_that_have_it(world: World) -> None:
         "LlamaForCausalLM has none",
         attention="Latent",
     )
-    world.configure({**LLAMA, "architectures": ["DeepseekV3ForCausalLM"]})
+    world.configure({**LLAMA, **LATENT, "architectures": ["DeepseekV3ForCausalLM"]})
     assert world.inspect(attention="Latent").draft_attention == "Latent"
     assert world.inspect().draft_attention == "Heads"
 
@@ -407,6 +413,23 @@ def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
     world.configure({name: value for name, value in LLAMA.items() if name != "max_position_embeddings"})
     world.refused(ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, "serve.contextLength", context_length=None)
     assert world.inspect(context_length=512).context_length == 512
+
+
+@pytest.mark.parametrize(
+    ("said", "at_fault", "attention"),
+    [
+        ({"q_lora_rank": None}, "something that is no size", "Latent"),
+        ({"num_attention_heads": None}, "something that is no size", "Heads"),
+        ({"intermediate_size": ...}, "no intermediate_size", "Heads"),
+    ],
+)
+def test_what_a_draft_takes_its_sizes_from_is_looked_at_before_its_features_are_made(
+    world: World, said: dict[str, Any], at_fault: str, attention: str
+) -> None:
+    """The training told it, hours later: of DeepSeek V2 Lite, which has no q_lora_rank, and a draft with latent attention."""
+    config = {**LLAMA, **LATENT, "architectures": ["DeepseekV3ForCausalLM"]} if attention == "Latent" else LLAMA
+    world.configure({name: value for name, value in {**config, **said}.items() if value is not ...})
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNSUPPORTED, f"config.json says {at_fault}", attention=attention)
 
 
 def test_a_context_that_sglang_would_not_start_with_is_refused_before_anything_is_made(world: World) -> None:

@@ -123,7 +123,16 @@ def context_length(folder: Path) -> int | None:
     Raises:
         StageError: there is no such target (TargetUnreadable).
     """
-    return _positions(language_config(_config(folder)))
+    return _positions(read_language(folder))
+
+
+def read_language(folder: Path) -> dict[str, Any]:
+    """The configuration of the language model of the target in a folder.
+
+    Raises:
+        StageError: there is no such target (TargetUnreadable).
+    """
+    return language_config(_config(folder))
 
 
 def longest_context(folder: Path) -> int | None:
@@ -133,7 +142,7 @@ def longest_context(folder: Path) -> int | None:
     Raises:
         StageError: there is no such target (TargetUnreadable).
     """
-    language = language_config(_config(folder))
+    language = read_language(folder)
     positions = _positions(language)
     scaling = language.get("rope_scaling") or language.get("rope_parameters")
     factor = scaling.get("factor") if isinstance(scaling, dict) else None

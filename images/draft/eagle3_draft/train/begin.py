@@ -109,11 +109,12 @@ def begin(config: TrainConfig, usage: Usage, target: Target) -> Beginning:
             newer=config.variant == "EAGLE-3.1",
             latent=config.attention == "Latent",
         )
-    except KeyError as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        missing = f"no {error.args[0]}" if isinstance(error, KeyError) else f"something that is no size ({error})"
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNSUPPORTED,
-            f"{config.target}/config.json says no {error.args[0]}, from which the draft's sizes follow",
+            f"{config.target}/config.json says {missing}, from which the draft's sizes follow",
         ) from None
     return Beginning(sizes, vocabulary)
 
