@@ -726,7 +726,7 @@ def stored(api_server: AnyCluster, namespace: str) -> Iterator[str]:
         ),
         (
             {"serve": None},
-            "spec: Invalid value: serve cannot be removed: the servers would go without a word. Set serve.replicas to 0",
+            "spec: Invalid value: serve cannot be removed once it is set: running servers would stop unannounced. Set serve.replicas to 0",
         ),
     ],
 )

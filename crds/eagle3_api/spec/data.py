@@ -13,28 +13,29 @@ class Regenerate(Model):
     """How the target answers the data's questions itself: a draft learns best from what the target really says."""
 
     enabled: bool = Field(
-        True, description="Whether it does. Without this section it does not, unless the data is prompts."
+        True,
+        description="Whether the target answers the questions itself. Without this section it does so only for data.prompts.",
     )
     temperature: float = Field(
         0.0,
         ge=0,
         le=2,
-        description="Of its answers; 0 takes the likeliest token. Best what your clients ask for. Beside it and topP the target's "
-        "generation_config.json holds (top_k, min_p, repetition_penalty), as for your clients.",
+        description="Sampling temperature of the generated answers; 0 takes the likeliest token. Use the value that your clients use. "
+        "top_k, min_p and repetition_penalty come from the target's generation_config.json, as they do when it serves.",
     )
     top_p: float = Field(1.0, gt=0, le=1, description="Share of the probability that an answer's token is drawn from.")
     max_tokens: int = Field(
         1024,
         ge=1,
         le=1_048_576,
-        description="Tokens of an answer, reasoning included: a target that reasons needs thousands. One that is cut is learned "
-        "from, without an end.",
+        description="Longest answer in tokens, reasoning included: a target that reasons needs thousands. An answer that is cut is "
+        "learned from up to the cut.",
     )
     seed: int = Field(
         0,
         ge=0,
         le=2147483647,
-        description="Of what is drawn at a temperature above 0. SGLang follows it where serve.arguments have "
+        description="Random seed of the answers at a temperature above 0. SGLang follows it only where serve.arguments have "
         "--enable-deterministic-inference.",
     )
 

@@ -16,7 +16,7 @@ class Extract(Model):
         1,
         ge=1,
         le=64,
-        description="Pods that extract side by side, each with gpus GPUs. Another number goes on with what is there.",
+        description="Pods that extract side by side, each with gpus GPUs. You may change it at any time; finished parts are reused.",
     )
     dtype: FeatureDtype = Field(
         "bf16",

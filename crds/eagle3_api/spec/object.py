@@ -83,7 +83,7 @@ class Eagle3DraftSpec(Model):
         ),
         rule(
             "has(self.serve) || !has(oldSelf.serve)",
-            "serve cannot be removed: the servers would go without a word. Set serve.replicas to 0, or delete the object",
+            "serve cannot be removed once it is set: running servers would stop unannounced. Set serve.replicas to 0, or delete the object",
         ),
     )
 

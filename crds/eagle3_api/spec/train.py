@@ -32,7 +32,7 @@ class WeightsAndBiases(Model):
     """A project of Weights & Biases. Its key comes as WANDB_API_KEY through placement.env, from a Secret."""
 
     project: Text = Field(description="The project's name.")
-    entity: Text | None = Field(None, description="The user or team; the key's own without.")
+    entity: Text | None = Field(None, description="The W&B user or team. Default the API key's owner.")
 
 
 class Logging(Model):

@@ -21,8 +21,10 @@ class Failures(Model):
 
     model_config = rules(rule("self.of <= self.__in__", "failures.of cannot be larger than failures.in"))
 
-    of: int = Field(2, ge=1, le=10, description="Windows that must fail,")
-    within: int = Field(2, ge=1, le=10, alias="in", description="of so many judged ones, the last.")
+    of: int = Field(2, ge=1, le=10, description="How many windows must fail before the operator acts.")
+    within: int = Field(
+        2, ge=1, le=10, alias="in", description="How many of the most recent judged windows are counted."
+    )
 
 
 class Watch(Model):
@@ -36,7 +38,7 @@ class Watch(Model):
         "5m", description="Length of one window, ten seconds at least; windows do not overlap."
     )
     min_tokens: int = Field(
-        1000, ge=1, le=1_000_000_000, description="Generated tokens that a window needs to be judged."
+        1000, ge=1, le=1_000_000_000, description="Verified tokens that a window needs to be judged."
     )
     failures: Failures = section(Failures)
     mode: Literal["Enforce", "Observe"] = Field("Enforce", description="Observe reports and never rolls back.")

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("torch") is None:
         if given.command == "check":
             return command.run(given)
-        sys.stderr.write(f"{given.command} needs torch: pip install 'eagle3-operator[draft]'\n")
+        sys.stderr.write(f"{given.command} needs torch: pip install '.[draft]' in the operator's repository\n")
         return ExitCode.BAD_CONFIGURATION
     # torch takes seconds to import, and whoever asks for help must not wait for it
     from eagle3_draft.convert import by_hand
