@@ -27,7 +27,7 @@ from eagle3_api.jobs.extract import ExtractConfig, ExtractResult, cut_warning
 from eagle3_api.jobs.fetch import FetchConfig, Fetched, FetchResult, HubDataset, HubSource, StoredSource
 from eagle3_api.jobs.hook import HookConfig
 from eagle3_api.jobs.inspect import Facts, InspectConfig
-from eagle3_api.jobs.probe import LoadResult, ProbeConfig, ProbeResult
+from eagle3_api.jobs.probe import LoadResult, Mismatch, ProbeConfig, ProbeResult
 from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
 from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
 from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result, result_of
@@ -68,6 +68,7 @@ __all__ = [
     "JobConfig",
     "JobEnvelope",
     "LoadResult",
+    "Mismatch",
     "ObjectReference",
     "ObjectStoreConfig",
     "ProbeConfig",

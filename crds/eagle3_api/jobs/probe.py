@@ -8,6 +8,9 @@ from eagle3_api.base import Model
 from eagle3_api.jobs.contract import ObjectReference
 from eagle3_api.spec.probe import LOADS
 
+#: A report has room for so many.
+MISMATCHES = 8
+
 
 class ProbeConfig(Model):
     """Probe: measure one revision's server before it gets traffic."""
@@ -30,6 +33,22 @@ class ProbeConfig(Model):
     loads: list[int] = Field(default_factory=list, description="Further requests in flight to measure at, in order.")
     count: int = Field(description="Prompts to send.")
     max_tokens: int
+
+
+class Mismatch(Model):
+    """An argument with which a server runs, though it was asked for another."""
+
+    name: str = Field(description="The server's own name for it.")
+    asked: str = Field(description="As JSON, cut where it is long.")
+    got: str = Field(description="What /server_info says, as JSON, cut where it is long; null where it says nothing.")
+
+    @property
+    def unset(self) -> bool:
+        """The server runs without it."""
+        return self.got == "null"
+
+    def __str__(self) -> str:
+        return f"{self.name}: asked {self.asked}, got {self.got}"
 
 
 class LoadResult(Model):
@@ -75,10 +94,8 @@ class ProbeResult(LoadResult):
         0,
         description="Of as many answers of the plain server, those that differ from its own second ones beyond a tie.",
     )
-    argument_mismatches: list[str] = Field(
-        default_factory=list,
-        max_length=8,
-        description="What /server_info says otherwise: '<name>: asked <a>, got <b>'.",
+    argument_mismatches: list[Mismatch] = Field(
+        default_factory=list, max_length=MISMATCHES, description="The arguments that /server_info gives otherwise."
     )
     template_mismatch: str = Field(
         "", description="How the server's own chat template differs from the rendering that the draft learned from."

@@ -120,15 +120,15 @@ def _arguments_differ(case: _Case) -> _Finding | None:
     if not mismatches:
         return None
     # The one argument on whose value all others depend
-    algorithm = next((text for text in mismatches if text.startswith("speculative_algorithm:")), None)
+    algorithm = next((one for one in mismatches if one.name == "speculative_algorithm"), None)
     if algorithm is None:
         return _Finding(
             "Fail",
             Reason.ARGUMENT_MISMATCH,
-            f"the server runs with other arguments than it was given: {'; '.join(mismatches)}. "
+            f"the server runs with other arguments than it was given: {'; '.join(map(str, mismatches))}. "
             "SGLang adjusts some silently; ask for what it takes, or use another version",
         )
-    if algorithm.endswith("got null"):
+    if algorithm.unset:
         return _Finding(
             "Fail", Reason.SPECULATION_INACTIVE, f"the server is healthy but does not speculate ({algorithm})"
         )

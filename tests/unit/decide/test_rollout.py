@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import EventReason, Reason
-from eagle3_api.jobs import LoadResult, Report, StageName
+from eagle3_api.jobs import LoadResult, Mismatch, Report, StageName
 from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import START, World, serving_draft, serving_plain, stamp, trained
 from unit.samples import FACTS, converted, measured
@@ -448,10 +448,10 @@ def test_traffic_that_is_not_ours_makes_a_probe_inconclusive() -> None:
 def test_arguments_that_the_server_changed_are_named() -> None:
     """Row 2's read-back."""
     world = serving_plain().ready(1)
-    mismatch = "speculative_num_draft_tokens: asked 16, got 2"
+    mismatch = Mismatch(name="speculative_num_draft_tokens", asked="16", got="2")
     world.finish("probe", measured(accept=1.2, speed=95.0, argument_mismatches=[mismatch]))
     assert world.reason("RevisionProven") == ("False", Reason.ARGUMENT_MISMATCH)
-    assert mismatch in world.condition("RevisionProven").message
+    assert str(mismatch) in world.condition("RevisionProven").message
 
 
 def test_a_goal_that_cannot_start_is_passed_over_for_the_plain_revision() -> None:
@@ -529,7 +529,7 @@ def test_a_plain_server_that_is_fallen_back_to_while_it_is_measured_again_gets_a
 
 
 def test_what_failed_its_measurement_serves_no_sooner_because_it_is_measured_again() -> None:
-    mismatch = "attention_backend: asked for 'flashinfer', got 'triton'"
+    mismatch = Mismatch(name="attention_backend", asked='"flashinfer"', got='"triton"')
     world = trained().ready(0).finish("probe", measured(argument_mismatches=[mismatch]))
     assert world.told.revisions[0].state == "Rejected"
     world.annotations["eagle3.dev/retry"] = "r0@1"

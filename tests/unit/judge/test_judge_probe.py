@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import LoadResult, ProbeResult
+from eagle3_api.jobs import LoadResult, Mismatch, ProbeResult
 from eagle3_api.spec import Probe
 from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import cost_of_loads, judge_probe
@@ -190,23 +190,26 @@ def test_the_server_without_a_draft_passes_when_it_answered() -> None:
 @pytest.mark.parametrize(
     ("mismatch", "reason"),
     [
-        ('speculative_algorithm: asked "EAGLE3", got "EAGLE"', Reason.WRONG_ALGORITHM),
-        ('speculative_algorithm: asked "EAGLE3", got null', Reason.SPECULATION_INACTIVE),
-        ("max_running_requests: asked 64, got 48", Reason.ARGUMENT_MISMATCH),
-        ("speculative_num_draft_tokens: asked 16, got 2", Reason.ARGUMENT_MISMATCH),
+        (Mismatch(name="speculative_algorithm", asked='"EAGLE3"', got='"EAGLE"'), Reason.WRONG_ALGORITHM),
+        (Mismatch(name="speculative_algorithm", asked='"EAGLE3"', got="null"), Reason.SPECULATION_INACTIVE),
+        (Mismatch(name="max_running_requests", asked="64", got="48"), Reason.ARGUMENT_MISMATCH),
+        (Mismatch(name="speculative_num_draft_tokens", asked="16", got="2"), Reason.ARGUMENT_MISMATCH),
     ],
 )
 def test_a_server_that_runs_with_other_arguments_is_rejected_whatever_it_measured(
-    mismatch: str, reason: Reason
+    mismatch: Mismatch, reason: Reason
 ) -> None:
     for speculative in (True, False):
         verdict = judge(measured(argument_mismatches=[mismatch], speculative=speculative, foreign_requests=3))
         assert (verdict.outcome, verdict.reason) == ("Fail", reason)
-        assert mismatch in verdict.message
+        assert str(mismatch) in verdict.message
 
 
 def test_the_wrong_algorithm_is_named_among_other_mismatches() -> None:
-    mismatches = ["tp_size: asked 2, got 1", 'speculative_algorithm: asked "EAGLE3", got "EAGLE"']
+    mismatches = [
+        Mismatch(name="tp_size", asked="2", got="1"),
+        Mismatch(name="speculative_algorithm", asked='"EAGLE3"', got='"EAGLE"'),
+    ]
     assert judge(measured(argument_mismatches=mismatches)).reason is Reason.WRONG_ALGORITHM
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from eagle3_draft.probe.arguments import CHARACTERS, MISMATCHES, Scalar, mismatches
+from eagle3_api.jobs.probe import MISMATCHES
+from eagle3_draft.probe.arguments import CHARACTERS, Scalar, mismatches
 
 
 def test_a_server_that_does_as_asked_has_no_mismatches() -> None:
@@ -19,7 +20,7 @@ def test_silently_adjusted_arguments_are_named_with_both_values() -> None:
         "speculative_algorithm": "EAGLE3",
     }
     info = {"speculative_num_draft_tokens": 2, "max_running_requests": 48, "speculative_algorithm": None}
-    assert mismatches(asked, info) == [
+    assert [str(one) for one in mismatches(asked, info)] == [
         "speculative_num_draft_tokens: asked 16, got 2",
         "max_running_requests: asked 64, got 48",
         'speculative_algorithm: asked "EAGLE3", got null',
@@ -46,12 +47,20 @@ def test_numbers_are_equal_by_value_and_nothing_else_is_converted(asked: Scalar,
 
 
 def test_what_the_server_does_not_say_is_null() -> None:
-    assert mismatches({"a": None, "b": 1}, {}) == ["b: asked 1, got null"]
+    (one,) = mismatches({"a": None, "b": 1}, {})
+    assert (str(one), one.unset) == ("b: asked 1, got null", True)
+    assert not mismatches({"b": 1}, {"b": "null"})[0].unset
 
 
 def test_the_texts_fit_a_report() -> None:
     long: dict[str, Scalar] = {f"argument_{i}": "/models/" + "x" * 500 for i in range(20)}
     found = mismatches(long, dict.fromkeys(long, "y" * 5000))
     assert len(found) == MISMATCHES
-    assert all(len(text) <= CHARACTERS for text in found)
-    assert found[0].startswith('argument_0: asked "/models/')
+    assert all(len(text) <= CHARACTERS for one in found for text in (one.asked, one.got))
+
+
+def test_of_long_paths_the_ends_are_told_by_which_they_differ() -> None:
+    folder = "/models/" + "x" * 500
+    (one,) = mismatches({"model_path": f"{folder}/kimi"}, {"model_path": f"{folder}/llama"})
+    assert one.asked.startswith('"/models/')
+    assert (one.asked[-6:], one.got[-7:]) == ('/kimi"', '/llama"')

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import ExitCode, LoadResult, ProbeConfig, Report, StageName
+from eagle3_api.jobs import ExitCode, LoadResult, Mismatch, ProbeConfig, Report, StageName
 from eagle3_api.spec.probe import LOADS
 from eagle3_draft import artifacts, probe
 from eagle3_draft.probe.server import Server
@@ -198,7 +198,7 @@ def test_silently_adjusted_arguments_are_reported_and_the_server_is_measured_all
 ) -> None:
     server.info["max_running_requests"] = 48
     result = probe.run(config(server, prompts, expected_arguments={"max_running_requests": 64}))
-    assert result.argument_mismatches == ["max_running_requests: asked 64, got 48"]
+    assert result.argument_mismatches == [Mismatch(name="max_running_requests", asked="64", got="48")]
     assert result.tokens == 3 * 8
 
 

@@ -9,25 +9,23 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-#: The report has room for so many, each of so many characters.
-MISMATCHES = 8
-CHARACTERS = 160
+from eagle3_api.jobs.probe import MISMATCHES, Mismatch
+
+#: Of each value, so many characters fit the report.
+CHARACTERS = 60
 
 Scalar = str | int | float | bool | None
 
 
-def mismatches(asked: Mapping[str, Scalar], info: Mapping[str, Any]) -> list[str]:
-    """One text for each argument that differs, ``<name>: asked <a>, got <b>``, both as JSON.
+def mismatches(asked: Mapping[str, Scalar], info: Mapping[str, Any]) -> list[Mismatch]:
+    """The arguments that differ, as many as a report has room for.
 
     Args:
         asked: by the server's own names.
         info: ``/server_info``. A name that it lacks is null.
     """
-    return [
-        _shortened(f"{name}: asked {json.dumps(value)}, got ", json.dumps(info.get(name)))
-        for name, value in asked.items()
-        if not _same(value, info.get(name))
-    ][:MISMATCHES]
+    differ = [name for name, value in asked.items() if not _same(value, info.get(name))]
+    return [Mismatch(name=name, asked=_text(asked[name]), got=_text(info.get(name))) for name in differ[:MISMATCHES]]
 
 
 def _same(asked: Scalar, got: Any) -> bool:
@@ -39,7 +37,7 @@ def _same(asked: Scalar, got: Any) -> bool:
     return bool(asked == got)
 
 
-def _shortened(asked: str, got: str) -> str:
-    room = max(CHARACTERS - len(asked), 20)
-    text = asked + (got if len(got) <= room else got[: room - 1] + "…")
-    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS // 2]}…{text[-(CHARACTERS // 2 - 1) :]}"
+def _text(value: Any) -> str:
+    """As JSON. Of a long one the middle is left out: paths differ at their ends."""
+    text = json.dumps(value)
+    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS // 2]}…{text[1 - CHARACTERS // 2 :]}"
