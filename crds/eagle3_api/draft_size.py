@@ -35,14 +35,15 @@ class DraftSize:
             config: the target's ``config.json``, with its language model's section on top.
 
         Raises:
-            KeyError, TypeError, ValueError: a size that is needed is not there or is no number.
+            KeyError, ValueError: as of ``size_in``.
         """
-        hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"]) * _experts_of_that_size(config)
+        hidden = size_in(config, "hidden_size")
+        inner = size_in(config, "intermediate_size") * _experts_of_that_size(config)
         if config.get("kv_lora_rank"):
             return cls(hidden, inner)
-        heads = int(config["num_attention_heads"])
-        kv_heads = int(config.get("num_key_value_heads") or heads)
-        return cls(hidden, inner, heads, kv_heads, int(config.get("head_dim") or hidden // heads))
+        heads = size_in(config, "num_attention_heads")
+        kv_heads = size_in(config, "num_key_value_heads", heads)
+        return cls(hidden, inner, heads, kv_heads, size_in(config, "head_dim", hidden // heads))
 
     def operations(self, *, states: int, depth: int, vocabulary: int, unroll_steps: int) -> int:
         """What the matrix products of a training compute for one token that counts in every unroll step.
@@ -60,6 +61,21 @@ class DraftSize:
         read = (depth + 1) * hidden * (queries + 2 * keys)
         layers = read + depth * (queries * hidden + 3 * hidden * self.intermediate_size)
         return 6 * unroll_steps * (layers + vocabulary * hidden) + 4 * states * hidden**2
+
+
+def size_in(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A size that a configuration says; the default where that is missing or null.
+
+    Raises:
+        KeyError: it is needed and not said; the argument is its name.
+        ValueError: it is no positive number; the message names it.
+    """
+    value = default if config.get(name) is None else config[name]
+    if value is None:
+        raise KeyError(name)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is {value!r:.40}, not a positive number")
+    return value
 
 
 def _experts_of_that_size(config: Mapping[str, Any]) -> int:

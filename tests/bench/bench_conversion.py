@@ -36,7 +36,7 @@ from eagle3_api.sglang import NEWEST
 from eagle3_draft import artifacts, convert
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.tensors import PIECE
 from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary

@@ -42,7 +42,7 @@ import torch.distributed as dist
 from bench import from_disk
 from eagle3_api.draft_size import DraftSize
 from eagle3_draft.features import Sample, mapped, teach
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.learning import Learning

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eagle3_api.jobs import PROGRESS_MARK, JobEnvelope, Progress
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from gpu import store
 from unit.train.corpus import train_config
 

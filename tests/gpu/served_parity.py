@@ -38,8 +38,8 @@ from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.inspect.target import read_target
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from published.layouts import LAYOUTS, Original
 from served import deepseek

@@ -19,7 +19,7 @@ from eagle3_api.artifacts import PROMPTS
 from eagle3_api.features import TeacherKind
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import FeatureWriter, Header, Sample, Split, Teaching, mapped, plan_shards, teach
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from unit.train.corpus import FEATURES_KEY, Corpus
 
 #: How sure the target is of its next token: the difference of its logit to all others', about.

@@ -11,9 +11,8 @@ from torch import Tensor
 from eagle3_api.spec import Loss
 from eagle3_draft.features import LastState, Sample, TopK, mapped
 from eagle3_draft.features.likeliest_kernel import likeliest
-from eagle3_draft.model import DraftConfig
 from eagle3_draft.model.causal import GridKeys, PackedKeys, attend_plainly, first_keys
-from eagle3_draft.model.config import Latent
+from eagle3_draft.model.config import DraftConfig, Latent
 from eagle3_draft.model.diagonal import Chain, merge_plainly
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import GPU_MULTIPLE, FastDraft

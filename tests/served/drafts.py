@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import once
 from eagle3_api.artifacts import CONFIG, WEIGHTS
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.draft import Draft
 from tiny.flags import AUXILIARY_LAYERS
 
 STEPS = 150

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 
 from eagle3_draft.features import Sample
-from eagle3_draft.model import Draft
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, right_rows
 from eagle3_draft.train.replay import accepted, replay

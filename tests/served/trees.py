@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from eagle3_draft.features import Sample
-from eagle3_draft.model import Draft
 from eagle3_draft.model.attention import Cache
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.rope import Rotary
 
 #: Before the first token of a tree.

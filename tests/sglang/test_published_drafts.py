@@ -15,8 +15,8 @@ from torch import Tensor
 from eagle3_api.artifacts import WEIGHTS
 from eagle3_draft.convert import run
 from eagle3_draft.convert.emit import weight_type
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import held_out
 from published.kinds import KINDS, LATENT, LATENT_SIZES

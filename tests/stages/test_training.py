@@ -22,8 +22,8 @@ from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
 from eagle3_draft import artifacts, convert
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.model import Draft, DraftConfig
-from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.config import DraftConfig, draft_config
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out, run

@@ -47,6 +47,9 @@ class TrainConfig(Model):
     depth: int = Field(1, description="Decoder layers of the draft.")
     variant: Variant = "EAGLE-3"
     attention: Attention = "Heads"
+    context_length: int | None = Field(
+        None, description="That is served: the draft's positions where the target does not say its own."
+    )
     init_from: str | None = Field(None, description="A draft to go on from, with its own vocabulary and architecture.")
     init_digest: str | None = None
     epochs: int

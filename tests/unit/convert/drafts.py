@@ -18,8 +18,8 @@ from eagle3_draft.convert import run
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.model import Draft, DraftConfig
-from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.config import DraftConfig, draft_config
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack

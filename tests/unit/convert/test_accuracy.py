@@ -7,7 +7,7 @@ import torch
 from eagle3_draft.convert import accuracy
 from eagle3_draft.convert.head import HEAD_ROWS, likeliest, logits
 from eagle3_draft.features import LastState, Sample
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.fast import FastDraft
 
 STEPS = 7

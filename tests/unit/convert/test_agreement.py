@@ -26,7 +26,7 @@ from eagle3_draft.convert.reading import Reading, neighbours, of_layers
 from eagle3_draft.convert.reading import judge as judge_reading
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.features import LastState, Sample
-from eagle3_draft.model import Draft
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out

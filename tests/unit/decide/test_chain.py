@@ -664,6 +664,14 @@ def training_of(job: Manifest) -> TrainConfig:
     return config
 
 
+def test_a_training_is_told_the_served_context_which_is_nothing_that_it_is_known_by() -> None:
+    """Where the target says none the draft's positions are its, and conversion raises them where more is served."""
+    links = [after_inspection(World().obj, FACTS.model_copy(update={"context_length": n}), Attempts()) for n in (1, 2)]
+    trains = [link for chain in links for link in chain if isinstance(link.config, TrainConfig)]
+    assert [link.config.context_length for link in trains if isinstance(link.config, TrainConfig)] == [1, 2]
+    assert trains[0].key == trains[1].key
+
+
 def about_to_train(*, jobsets: bool, name: str = "kimi") -> World:
     """Everything is there for a training on three nodes but its Job."""
     world = World(name=name).edit(train={"nodes": 3, "gpus": 8, "sharding": "Hybrid"})

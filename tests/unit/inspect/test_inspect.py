@@ -418,18 +418,22 @@ def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
 @pytest.mark.parametrize(
     ("said", "at_fault", "attention"),
     [
-        ({"q_lora_rank": None}, "something that is no size", "Latent"),
-        ({"num_attention_heads": None}, "something that is no size", "Heads"),
-        ({"intermediate_size": ...}, "no intermediate_size", "Heads"),
+        ({"q_lora_rank": None}, "it says no q_lora_rank", "Latent"),
+        ({"num_attention_heads": ...}, "it says no num_attention_heads", "Latent"),
+        ({"num_attention_heads": None}, "it says no num_attention_heads", "Heads"),
+        ({"intermediate_size": ...}, "it says no intermediate_size", "Heads"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "its rope says no factor", "Heads"),
+        ({"rope_scaling": "llama3"}, "its rope_scaling or rope_parameters is no object", "Heads"),
+        ({"rms_norm_eps": "tiny"}, "rms_norm_eps is 'tiny'", "Heads"),
     ],
 )
-def test_what_a_draft_takes_its_sizes_from_is_looked_at_before_its_features_are_made(
+def test_what_a_draft_is_made_of_is_looked_at_before_its_features_are_made(
     world: World, said: dict[str, Any], at_fault: str, attention: str
 ) -> None:
     """The training told it, hours later: of DeepSeek V2 Lite, which has no q_lora_rank, and a draft with latent attention."""
     config = {**LLAMA, **LATENT, "architectures": ["DeepseekV3ForCausalLM"]} if attention == "Latent" else LLAMA
     world.configure({name: value for name, value in {**config, **said}.items() if value is not ...})
-    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNSUPPORTED, f"config.json says {at_fault}", attention=attention)
+    world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNSUPPORTED, at_fault, attention=attention)
 
 
 def test_a_context_that_sglang_would_not_start_with_is_refused_before_anything_is_made(world: World) -> None:

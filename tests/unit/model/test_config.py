@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from eagle3_draft.model import Draft
+from eagle3_api.checkpoints.form import LATENT_SIZES
+from eagle3_api.conditions import Reason
 from eagle3_draft.model.config import Llama3Scaling, draft_config
+from eagle3_draft.model.draft import Draft
+from eagle3_draft.stage import StageError
 
 LLAMA3_ROPE = {
     "factor": 8.0,
@@ -124,12 +127,42 @@ def test_a_latent_draft_has_its_targets_sizes() -> None:
     assert made.latent is not None
     assert made.latent.model_dump() == ranks | {"rope_interleave": True}
     assert (made.heads, made.kv_heads, made.head_dim, made.rotary_dim) == (64, 64, 192, 64)
-    target["text_config"]["q_lora_rank"] = None
-    with pytest.raises(KeyError, match="q_lora_rank"):
-        draft_config(target, layers=[1, 2, 3], draft_vocabulary_size=64, latent=True)
 
 
-def test_a_missing_size_is_named() -> None:
-    without = {name: value for name, value in LLAMA.items() if name != "intermediate_size"}
-    with pytest.raises(KeyError, match="intermediate_size"):
-        draft_config(without, layers=[1], draft_vocabulary_size=64)
+LATENT_KIMI = {**KIMI["text_config"], **dict.fromkeys(LATENT_SIZES, 16)}
+
+
+@pytest.mark.parametrize(
+    ("target", "said", "told"),
+    [
+        (LLAMA, {"intermediate_size": ...}, "it says no intermediate_size"),
+        (LLAMA, {"num_attention_heads": None}, "it says no num_attention_heads"),
+        (LLAMA, {"num_key_value_heads": "eight"}, "num_key_value_heads is 'eight', not a positive number"),
+        (LLAMA, {"num_attention_heads": 0}, "num_attention_heads is 0, not a positive number"),
+        (LLAMA, {"head_dim": ..., "num_attention_heads": 8192}, "head_dim is 0, not a positive number"),
+        (LLAMA, {"max_position_embeddings": None}, "it says no max_position_embeddings"),
+        (LLAMA, {"rms_norm_eps": [1e-6]}, "rms_norm_eps is [1e-06], not a positive number"),
+        (LLAMA, {"rope_scaling": {**LLAMA3_ROPE, "factor": None}}, "its rope says no factor"),
+        (LLAMA, {"rope_scaling": {**LLAMA3_ROPE, "factor": "large"}}, "its rope's factor is 'large'"),
+        (LLAMA, {"rope_scaling": "llama3"}, "its rope_scaling or rope_parameters is no object"),
+        (LATENT_KIMI, {"q_lora_rank": None}, "it says no q_lora_rank"),
+        (LATENT_KIMI, {"num_attention_heads": ...}, "it says no num_attention_heads"),
+    ],
+)
+def test_what_a_draft_is_made_of_and_its_target_does_not_say_is_named(
+    target: dict[str, Any], said: dict[str, Any], told: str
+) -> None:
+    config = {name: value for name, value in {**target, **said}.items() if value is not ...}
+    with pytest.raises(StageError) as raised:
+        draft_config(config, layers=[1], draft_vocabulary_size=64, latent=target is LATENT_KIMI)
+    assert raised.value.reason == Reason.TARGET_UNSUPPORTED
+    assert f"and {told}. " in raised.value.message
+    assert ("draft.attention to Heads" in raised.value.message) == (target is LATENT_KIMI)
+
+
+def test_a_draft_of_a_target_that_does_not_say_its_positions_has_those_that_are_served() -> None:
+    silent = {**LLAMA, "max_position_embeddings": None}
+    sizes = [
+        draft_config(target, layers=[1], draft_vocabulary_size=64, context_length=4096) for target in (silent, LLAMA)
+    ]
+    assert [one.max_position_embeddings for one in sizes] == [4096, 131072]

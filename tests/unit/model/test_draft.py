@@ -8,8 +8,9 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from eagle3_draft.model import Draft, DraftConfig, attention
-from eagle3_draft.model.config import Latent, YarnScaling, scaling_of
+from eagle3_draft.model import attention
+from eagle3_draft.model.config import DraftConfig, Latent, YarnScaling, scaling_of
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.rope import Rotary
 from unit.model.served import ServedDraft
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3_draft.model import DraftConfig, causal
+from eagle3_draft.model import causal
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import Factor
 from eagle3_draft.model.fast import FastDraft
 from eagle3_draft.model.rows import needed

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from eagle3_draft.features import Sample
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.draft import Draft
 from served.proposals import behind, expected
 from unit.model.served import ServedDraft
 from unit.train import corpus

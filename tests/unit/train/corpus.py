@@ -20,7 +20,8 @@ from eagle3_api.jobs import ObjectReference, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
 from eagle3_draft.features import Features, FeatureWriter, Header, Sample, Split, teach
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.model import Draft, DraftConfig
+from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import Batch, pack

@@ -13,8 +13,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.features import Features, Samples
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.model import Draft, DraftConfig
-from eagle3_draft.model.config import LinearScaling, Llama3Scaling, LongScaling, YarnScaling
+from eagle3_draft.model.config import DraftConfig, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.begin import begin, first_weights, own_embedding, prepare
@@ -170,6 +170,14 @@ def test_without_one_a_training_begins_afresh(made: drafts.Made) -> None:
     config = corpus.train_config(corpus.Corpus(made.target, made.target), made.target.parent)
     assert first_weights(config, Target(made.target)) is None
     assert len(begin(config, USAGE, Target(made.target)).vocabulary.ids) == config.vocabulary_size
+
+
+def test_where_the_target_does_not_say_its_positions_a_draft_has_the_context_that_is_served(made: drafts.Made) -> None:
+    """The training refused what Inspect had taken for good."""
+    config = corpus.train_config(corpus.Corpus(made.target, made.target), made.target.parent, context_length=48)
+    target = Target(made.target)
+    target.config["max_position_embeddings"] = None
+    assert begin(config, USAGE, target).config.max_position_embeddings == 48
 
 
 @pytest.fixture

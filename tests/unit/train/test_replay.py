@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from eagle3_draft.features import Sample
-from eagle3_draft.model import Draft
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.evaluate import survivors
 from eagle3_draft.train.loss import Teacher, right_rows

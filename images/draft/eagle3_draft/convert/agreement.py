@@ -17,7 +17,7 @@ from torch import Tensor
 from eagle3_api.checkpoints.rules import Finding, Level, Rule
 from eagle3_api.conditions import Reason
 from eagle3_draft.features import Sample
-from eagle3_draft.model import Draft
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.evaluate import replayed
 

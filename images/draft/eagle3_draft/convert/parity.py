@@ -20,8 +20,7 @@ from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import read_folder, read_form
 from eagle3_api.checkpoints.files import Stored
 from eagle3_draft.convert.trained import stored
-from eagle3_draft.model import DraftConfig
-from eagle3_draft.model.config import config_of
+from eagle3_draft.model.config import DraftConfig, config_of
 from eagle3_draft.model.fast import FastDraft
 from eagle3_draft.model.target import Target
 from eagle3_draft.tensors import EMBEDDING, pieces, type_of

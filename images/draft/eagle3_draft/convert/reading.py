@@ -17,7 +17,7 @@ from eagle3_api.checkpoints.rules import Rule
 from eagle3_api.conditions import Reason
 from eagle3_api.sglang import UnsupportedLayersError, Version, capture_ids
 from eagle3_draft.features import Sample
-from eagle3_draft.model import Draft
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.train.batches import pack
 
 #: Standard errors beyond which another reading is better not by chance: once in thirty thousand right drafts.

@@ -17,7 +17,7 @@ from eagle3_draft.convert.provenance import Training
 from eagle3_draft.convert.trained import trained_form
 from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint, refuse
 from eagle3_draft.inspect.target import TargetFacts
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.stage import StageError
 
 

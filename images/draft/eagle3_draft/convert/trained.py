@@ -9,8 +9,7 @@ from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft import artifacts
-from eagle3_draft.model import DraftConfig
-from eagle3_draft.model.config import rope_parameters
+from eagle3_draft.model.config import DraftConfig, rope_parameters
 from eagle3_draft.stage import StageError
 
 

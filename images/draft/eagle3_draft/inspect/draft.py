@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagle3_api.checkpoints import Served, report, resolve_layers
-from eagle3_api.checkpoints.form import LATENT_SIZES
-from eagle3_api.checkpoints.readers.llama import rope_of
 from eagle3_api.conditions import Reason
-from eagle3_api.draft_size import DEFAULT_VOCABULARY, DraftSize
+from eagle3_api.draft_size import DEFAULT_VOCABULARY
 from eagle3_api.jobs import ExitCode, InspectConfig
 from eagle3_api.sglang import LATENT_ATTENTION, Version, default_layers
 from eagle3_api.spec.draft import Attention
 from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.target import TargetFacts, read_language
+from eagle3_draft.model.config import draft_config
 from eagle3_draft.stage import StageError
 
 
@@ -57,27 +56,17 @@ def read_draft(config: InspectConfig, target: TargetFacts, version: Version, con
             return _brought(config, name, Path(path), target, version, context_length)
     layers = _required(config.auxiliary_layers or default_layers(target.num_layers), target)
     attention = _attention(config, target)
-    _check_sizes(Path(config.target), attention)
     vocabulary_size = _vocabulary(config, target)
+    # As the training will, hours later
+    draft_config(
+        read_language(Path(config.target)),
+        layers=layers,
+        draft_vocabulary_size=vocabulary_size,
+        context_length=context_length,
+        latent=attention == "Latent",
+    )
     warnings = _beyond_training(config, context_length)
     return DraftFacts(layers, target.capture_ids(layers, version), vocabulary_size, attention, warnings=warnings)
-
-
-def _check_sizes(target: Path, attention: Attention) -> None:
-    """The training takes the draft's sizes from the target: what is not there is told before its features are paid for."""
-    text = read_language(target)
-    try:
-        DraftSize.for_target(text)
-        rope_of(text)
-        if attention == "Latent":
-            [int(text[name]) for name in LATENT_SIZES]
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        missing = f"no {error.args[0]}" if isinstance(error, KeyError) else f"something that is no size ({error})"
-        raise StageError(
-            ExitCode.BAD_INPUT,
-            Reason.TARGET_UNSUPPORTED,
-            f"target.model: config.json says {missing}, and a draft with {attention} takes its sizes from there",
-        ) from None
 
 
 def _brought(

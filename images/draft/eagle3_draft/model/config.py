@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from eagle3_api.base import Model
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form
-from eagle3_api.checkpoints.readers.llama import rope_of
+from eagle3_api.checkpoints.readers.llama import positive, rope_of
 from eagle3_api.checkpoints.rope import sglangs_alone
-from eagle3_api.draft_size import DraftSize
+from eagle3_api.conditions import Reason
+from eagle3_api.draft_size import DraftSize, size_in
+from eagle3_api.jobs import ExitCode
+from eagle3_draft.stage import StageError
 from eagle3_draft.target_files import language_config
 
 
@@ -128,6 +131,7 @@ def draft_config(
     *,
     layers: list[int],
     draft_vocabulary_size: int,
+    context_length: int | None = None,
     depth: int = 1,
     newer: bool = False,
     latent: bool = False,
@@ -141,44 +145,74 @@ def draft_config(
         target: the target's config.json.
         layers: the auxiliary layers.
         draft_vocabulary_size: tokens that the draft can propose.
+        context_length: that is served: the draft's positions where the target does not say its own.
         depth: decoder layers of its own.
         newer: EAGLE-3.1 (arXiv 2605.09992): a norm for each auxiliary state, and the normed state fed back.
         latent: with the target's latent attention in place of heads.
 
     Raises:
-        KeyError: a size is missing; the message is its name.
+        StageError: the target does not say something of which the draft is made (TargetUnsupported).
     """
     text = language_config(target)
-    size, sizes = DraftSize.for_target(text), None
-    if latent:
-        sizes = Latent.model_validate({name: _present(text, name) for name in LATENT_SIZES})
-        heads = int(text["num_attention_heads"])
-        head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
-        size = replace(size, heads=heads, kv_heads=heads, head_dim=head_dim)
+    try:
+        size, sizes = DraftSize.for_target(text), None
+        if latent:
+            sizes = Latent.model_validate({name: size_in(text, name) for name in LATENT_SIZES})
+            heads = size_in(text, "num_attention_heads")
+            head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
+            size = replace(size, heads=heads, kv_heads=heads, head_dim=head_dim)
+        positions = size_in(text, "max_position_embeddings", context_length)
+        return DraftConfig(
+            **asdict(size),
+            target_hidden_size=size.hidden_size,
+            layers=layers,
+            depth=depth,
+            rms_norm_eps=_epsilon(text),
+            **_own_rope(text, positions),
+            vocabulary_size=size_in(text, "vocab_size"),
+            draft_vocabulary_size=draft_vocabulary_size,
+            max_position_embeddings=positions,
+            fc_norm=newer,
+            norm_output=newer,
+            latent=sizes,
+        )
+    except (KeyError, ValueError) as error:
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            Reason.TARGET_UNSUPPORTED,
+            f"target.model: of its config.json the draft's sizes and its rope are made, and {_what_is_wrong(error)}. Name a draft that "
+            "brings its own (draft.initFrom)" + (", or set draft.attention to Heads" if latent else ""),
+        ) from None
+
+
+def _epsilon(text: Mapping[str, Any]) -> float:
+    said = text.get("rms_norm_eps") or None
+    if (value := positive(said, 1e-6)) is None:
+        raise ValueError(f"rms_norm_eps is {said!r:.40}, not a positive number")
+    return value
+
+
+def _own_rope(text: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    """The base and the scaling that a draft takes over."""
     rope = rope_of(text)
-    positions = int(text["max_position_embeddings"])
-    return DraftConfig(
-        **asdict(size),
-        target_hidden_size=size.hidden_size,
-        layers=layers,
-        depth=depth,
-        rms_norm_eps=float(text.get("rms_norm_eps") or 1e-6),
-        rope_theta=rope["rope_theta"],
-        rope_scaling=scaling_of(rope, positions) if rope["rope_type"] == "llama3" else None,
-        vocabulary_size=int(text["vocab_size"]),
-        draft_vocabulary_size=draft_vocabulary_size,
-        max_position_embeddings=positions,
-        fc_norm=newer,
-        norm_output=newer,
-        latent=sizes,
-    )
+    if not rope:
+        raise ValueError("its rope_scaling or rope_parameters is no object")
+    scaling = scaling_of(rope, positions) if rope["rope_type"] == "llama3" else None
+    return {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
 
 
-def _present(config: Mapping[str, Any], name: str) -> Any:
-    """A field; KeyError where it is null as well."""
-    if config.get(name) is None:
-        raise KeyError(name)
-    return config[name]
+def _what_is_wrong(error: KeyError | ValueError) -> str:
+    if isinstance(error, KeyError):
+        return f"it says no {error.args[0]}"
+    if isinstance(error, ValidationError):  # of a scaling, whose fields stand in rope_scaling or rope_parameters
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        return (
+            f"its rope says no {field}"
+            if first["type"] == "missing"
+            else f"its rope's {field} is {first['input']!r:.40}"
+        )
+    return str(error)
 
 
 def config_of(form: Form, layers: Sequence[int]) -> DraftConfig:

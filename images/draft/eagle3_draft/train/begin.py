@@ -17,8 +17,7 @@ from eagle3_draft.data.tokenizer_files import own_template, special_tokens
 from eagle3_draft.features import Features, Samples, Text
 from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import check_trainable, checkpoint_digest, read_checkpoint
-from eagle3_draft.model import DraftConfig
-from eagle3_draft.model.config import config_of, draft_config
+from eagle3_draft.model.config import DraftConfig, config_of, draft_config
 from eagle3_draft.model.target import Target
 from eagle3_draft.progress import Progress
 from eagle3_draft.stage import StageError
@@ -100,22 +99,15 @@ def begin(config: TrainConfig, usage: Usage, target: Target) -> Beginning:
     if config.init_from is not None:
         return _existing(_inspected(config, Path(config.init_from)), config, len(usage.supervised))
     vocabulary = _chosen(config, usage, target)
-    try:
-        sizes = draft_config(
-            target.config,
-            layers=config.layers,
-            draft_vocabulary_size=len(vocabulary.ids),
-            depth=config.depth,
-            newer=config.variant == "EAGLE-3.1",
-            latent=config.attention == "Latent",
-        )
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        missing = f"no {error.args[0]}" if isinstance(error, KeyError) else f"something that is no size ({error})"
-        raise StageError(
-            ExitCode.BAD_INPUT,
-            Reason.TARGET_UNSUPPORTED,
-            f"{config.target}/config.json says {missing}, from which the draft's sizes follow",
-        ) from None
+    sizes = draft_config(
+        target.config,
+        layers=config.layers,
+        draft_vocabulary_size=len(vocabulary.ids),
+        context_length=config.context_length,
+        depth=config.depth,
+        newer=config.variant == "EAGLE-3.1",
+        latent=config.attention == "Latent",
+    )
     return Beginning(sizes, vocabulary)
 
 

@@ -21,7 +21,7 @@ from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig, idle_warning
 from eagle3_draft.features import Features
-from eagle3_draft.model import DraftConfig
+from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of

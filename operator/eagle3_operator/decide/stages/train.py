@@ -54,6 +54,7 @@ def _config(context: Context, key: str) -> TrainConfig:
         depth=spec.draft.depth,
         variant=spec.draft.variant,
         attention=spec.draft.attention,
+        context_length=facts.context_length,
         init_from=spec.draft.init_from,
         init_digest=facts.init_digest,
         epochs=spec.train.epochs,
