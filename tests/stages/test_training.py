@@ -27,6 +27,7 @@ from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out, run
+from eagle3_draft.train.begin import first_weights
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original
 from stages.supervised import PATIENCE, descendants, has_ended, kill, ranks, supervised, wait_for, wait_for_step
@@ -195,6 +196,29 @@ def test_a_training_goes_on_from_a_published_draft_with_its_vocabulary(
         Vocabulary.load(draft / VOCABULARY).offsets.tolist() == load_file(there / "model.safetensors")["d2t"].tolist()
     )
     assert artifacts.read(draft).made_from["initFrom"] == digest
+
+
+def test_a_training_that_only_makes_the_draft_worse_publishes_it_as_it_was_and_warns(
+    made: corpus.Corpus, whole: Path, tmp_path: Path
+) -> None:
+    there = published(whole, "ModelOpt", tmp_path / "there")
+    config = short(
+        made, tmp_path, epochs=1, learning_rate=1.0, init_from=str(there), init_digest=checkpoint_digest(there)
+    )
+    killed_at(2, config, tmp_path / "killed")  # what was best is known to the next try
+    result = run(config)
+    draft = tmp_path / "draft"
+    first, *others = report(draft)["heldOut"]
+    assert (first["step"], first["epoch"]) == (0, 0)
+    assert all(first["accept_length"] > other["accept_length"] for other in others)
+    assert (result.best_step, result.expected_accept_lengths) == (0, first["accept_length"])
+    begun = first_weights(config, Target(made.target))
+    assert begun is not None
+    assert {name: tensor.tolist() for name, tensor in load_file(draft / WEIGHTS).items()} == {
+        name: tensor.tolist() for name, tensor in begun.items()
+    }
+    assert "no step made the draft of draft.initFrom better, which is published as it was" in result.warning
+    assert "those that it began with, which none of" in (draft / REPORT_PAGE).read_text()
 
 
 def test_a_training_goes_on_from_a_draft_that_is_narrower_than_its_target_and_keeps_its_embedding(

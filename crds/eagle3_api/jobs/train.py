@@ -114,11 +114,24 @@ class TrainResult(Model):
         "long as the GPU that has most of them.",
     )
     peak_memory_bytes: int = Field(0, description="On the GPU that took most; of a process, on a CPU.")
-    best_step: int = Field(0, description="After which step the published weights were measured best.")
+    best_step: int = Field(
+        0,
+        description="After which step the published weights were measured best; 0 where they are those that the training began with.",
+    )
     resumed: int = Field(0, description="How often the training was resumed.")
     passed_over: int = Field(0, description="Checkpoints that could not be gone on from; the report names them.")
 
     @property
     def warning(self) -> str:
         """What is wrong with it all the same; or empty."""
-        return idle_warning(self.busy)
+        return "; ".join(filter(None, (self._vain, idle_warning(self.busy))))
+
+    @property
+    def _vain(self) -> str:
+        """That no step made the draft better; empty where one did, and where there were none."""
+        if self.best_step or not self.steps:
+            return ""
+        return (
+            "no step made the draft of draft.initFrom better, which is published as it was. Lower train.learningRate, or give "
+            "conversations that are more like your requests"
+        )

@@ -112,6 +112,14 @@ def test_the_end_of_a_training_warns_where_gpus_stood_idle() -> None:
     assert "waiting for data: the GPUs stand idle for 50% of the time" in told.message
 
 
+def test_the_end_of_a_training_warns_where_it_made_no_better_draft_than_it_began_with() -> None:
+    vain = TRAINED.model_copy(update={"best_step": 0})
+    world = World().settle().finish("inspect").finish("extract").finish("train", vain)
+    told = next(event for event in world.events if event.reason == "TrainSucceeded")
+    assert told.type == "Warning"
+    assert "no step made the draft of draft.initFrom better, which is published as it was" in told.message
+
+
 @pytest.mark.parametrize(
     ("extract", "data", "parameters", "told"),
     [

@@ -24,7 +24,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_api.spec import EarlyStop
 from eagle3_draft.features import Features, Sample
+from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import draft_config
+from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
 from eagle3_draft.stage import StageError
@@ -38,7 +40,9 @@ from eagle3_draft.train.loop import REPLAY_STEPS, Training
 from eagle3_draft.train.loss_kernel import UnrollLoss
 from eagle3_draft.train.publish import publish
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, choose
+from published.layouts import LAYOUTS, Original
 from testcluster.wait import wait_for
+from unit.convert import drafts
 from unit.train import corpus
 
 # Each goes through a whole stage, which takes seconds
@@ -90,6 +94,26 @@ def test_it_measures_as_often_as_asked_and_always_at_an_epoch_s_end(made: corpus
     assert [evaluation["epoch"] for evaluation in state.evaluations] == [1, 1, 2, 2]
     assert steps == sorted(set(steps))
     assert steps[-1] == state.step
+
+
+def test_a_draft_that_is_gone_on_from_is_measured_before_the_first_step_and_learns_as_if_it_were_not(
+    made: corpus.Corpus, tmp_path: Path
+) -> None:
+    """To save an optimizer that took no step yet has it count one, by which its first steps would be smaller."""
+    sizes = draft_config(Target(made.target).config, layers=corpus.LAYERS, draft_vocabulary_size=64)
+    draft = Draft(sizes)
+    draft.initialise(3)
+    ids = choose(torch.ones(corpus.VOCABULARY, dtype=torch.int64), 64, always=[]).ids
+    there = tmp_path / "there"
+    there.mkdir()
+    layer = drafts.as_transformers(sizes)
+    LAYOUTS["SpecForge"](Original(dict(draft.state_dict()), ids, layer, tuple(corpus.LAYERS)), there)
+    brought = {"init_from": str(there), "init_digest": checkpoint_digest(there)}
+    Path(tmp_path / "scratch").mkdir()
+    training = Training(prepared(made, tmp_path, epochs=1, **brought), CPU, Stop())
+    state = training.run()
+    assert measured_at(state) == [0, state.step]
+    assert {int(one["step"]) for one in training.learning.optimizer.state.values()} == {state.step}
 
 
 def test_the_published_weights_are_those_that_were_measured_best(made: corpus.Corpus, tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ def test_the_page_says_what_was_reached_and_which_weights_are_published() -> Non
         assert number in html
 
 
+def test_the_page_says_where_a_training_was_in_vain_and_where_there_was_none() -> None:
+    vain = REPORT | {"result": RESULT | {"bestStep": 0}, "heldOut": [evaluation(0, 2.25), evaluation(40, 2.2)]}
+    assert "The published weights are those that it began with, which none of 40 steps made better." in page(vain)
+    none = REPORT | {"result": RESULT | {"bestStep": 0, "steps": 0}, "heldOut": [evaluation(0, 2.25)]}
+    assert "The published weights are those that it began with." in page(none)
+
+
 def test_the_page_names_checkpoints_that_could_not_be_gone_on_from() -> None:
     assert "checkpoints passed over" not in page(REPORT)
     assert "<td>.step-12: state.json is not as it was written</td>" in page(

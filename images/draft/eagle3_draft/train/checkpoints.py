@@ -113,7 +113,9 @@ class Checkpoints:
         self._patience = patience
         # Whoever waits here for a rank that writes gives up as all do, not by a time of its own
         self._group = dist.new_group(backend="gloo", timeout=rank_timeout(patience))
-        self._newest: int | None = None  # step of the newest checkpoint, as far as this process made or loaded it
+        # Step of the newest checkpoint, as far as this process made or loaded it; what a training begins with needs none, and to save an
+        # optimizer before its first step would count one
+        self._newest = 0
         self._publisher = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
         self._began = 0.0  # when the newest was

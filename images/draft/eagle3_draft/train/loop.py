@@ -351,7 +351,8 @@ class Training:
 
     def _measuring(self, step: int, epoch: int, done: float) -> None:
         """Say how far the measure is; end it if any rank is to stop. It is lost, and nothing else: a checkpoint was made before."""
-        self._say(min(step, len(self.plan.steps) - 1), f"epoch {epoch}/{self.config.epochs}, {done:.0%} measured")
+        when = f"epoch {epoch}/{self.config.epochs}" if step else "before the first step"
+        self._say(min(step, len(self.plan.steps) - 1), f"{when}, {done:.0%} measured")
         to_stop = torch.tensor([self.stop.received], dtype=torch.int64)
         dist.all_reduce(to_stop, dist.ReduceOp.MAX)
         if to_stop.item():

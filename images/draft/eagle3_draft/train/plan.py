@@ -37,7 +37,8 @@ class Plan:
 
     Attributes:
         steps: in their order.
-        evaluated: after which of them (1-based) the draft is measured.
+        evaluated: after which of them (1-based) the draft is measured; after 0 where there is no step, and where a draft is gone on
+            from, which is published as it was unless a step makes it better.
         busy: share of all ranks' time in which they compute: every step is as long as its fullest rank takes. 1 without steps.
     """
 
@@ -53,6 +54,8 @@ class Plan:
         fullest = sum(step.fullest for step in self.steps)
         self.busy = sum(step.tokens for step in self.steps) / (ranks * fullest) if fullest else 1.0
         self.evaluated = evaluation_steps([len(steps) for steps in epochs], config.evaluations_per_epoch)
+        if config.init_from is not None or not epochs:
+            self.evaluated |= {0}
 
     def passes(self, done: int) -> list[Pass]:
         """Those of all steps that follow the first ones."""

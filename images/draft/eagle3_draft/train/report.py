@@ -73,8 +73,7 @@ def page(report: Mapping[str, Any]) -> str:
         summary=escape(
             f"Expected accept length {result['expectedAcceptLengths'][-1]:.2f} with "
             f"{len(result['expectedAcceptLengths'])} draft steps, on {result['heldOut']:,} held-out conversations. The "
-            f"published weights are those after step {result['bestStep']:,} of {result['steps']:,}"
-            f" (epoch {report['bestEpoch']})."
+            f"published weights are those {_published(report)}."
         ),
         accept_lengths=_accept_lengths(evaluations, result["bestStep"]),
         losses=_losses(report["training"], evaluations, result["bestStep"]),
@@ -83,6 +82,14 @@ def page(report: Mapping[str, Any]) -> str:
         numbers=_table(["", ""], _numbers(result, report["passedOver"])),
         settings=escape("\n".join(f"{name}: {value}" for name, value in sorted(report["config"].items()))),
     )
+
+
+def _published(report: Mapping[str, Any]) -> str:
+    """When the published weights were reached, in words."""
+    best, steps = report["result"]["bestStep"], report["result"]["steps"]
+    if best:
+        return f"after step {best:,} of {steps:,} (epoch {report['bestEpoch']})"
+    return "that it began with" + (f", which none of {steps:,} steps made better" if steps else "")
 
 
 def _accept_lengths(evaluations: Sequence[Mapping[str, Any]], best: int) -> str:

@@ -21,12 +21,7 @@ def evaluation_steps(steps: Sequence[int], per_epoch: int) -> frozenset[int]:
     Args:
         steps: of each epoch.
         per_epoch: evaluations wanted; an epoch of fewer steps has one after each.
-
-    Returns:
-        0 alone where there is no epoch: what is there before any step is measured then.
     """
-    if not steps:
-        return frozenset({0})
     found: set[int] = set()
     start = 0
     for of_epoch in steps:
