@@ -23,6 +23,9 @@ ARTIFACTS_KEPT = 3
 #: Retries of finished stages that the status remembers.
 ATTEMPTS_KEPT = 16
 
+#: Edits of a revision's Deployment that are remembered once they are taken back.
+MENDED_KEPT = 3
+
 #: Servers of a revision whose counters are read, where no Prometheus does it.
 PODS_READ = 64
 
@@ -127,6 +130,20 @@ class Reading(Model):
     pods: list[PodReading] = Field(max_length=PODS_READ)
 
 
+class Template(Model):
+    """The pod template of a revision's Deployment, by which it is seen whether it is what the operator made."""
+
+    runs: str = Field("", description="Hash of what it has pods run.")
+    fields: str = Field("", description="Hash of the names of those of its fields that the operator wrote last.")
+
+
+class Mended(Model):
+    """An edit of a revision's Deployment that was taken back."""
+
+    at: str
+    runs: str = Field(description="Hash of what pods would have run by it.")
+
+
 class RevisionStatus(Model):
     """A way of serving: a converted draft or none, and how."""
 
@@ -161,8 +178,11 @@ class RevisionStatus(Model):
         description="It was left because it served and had no ready pod any more: it is not tried again by itself.",
     )
     replicas: int | None = Field(None, description="Pods that it is to have, as of the last look.")
-    mended_at: str | None = Field(
-        None, description="When its Deployment's pod template was last put back, which somebody else had changed."
+    template: Template | None = Field(None, description="Of its Deployment, as it was last seen as it was made.")
+    mended: list[Mended] = Field(
+        default_factory=list,
+        max_length=MENDED_KEPT,
+        description="When its Deployment's pod template was put back, which somebody else had changed; the newest last.",
     )
     displaces: bool = Field(
         False, description="Its pods found no GPU beside the serving revision: it starts in the place of that one."

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from eagle3_api.jobs import Progress, Report
-from eagle3_api.status import Reading, Window
+from eagle3_api.status import Reading, Template, Window
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ class Deployment:
     #: Who else has written into its pod template since it was made, and what: the paths of these fields.
     edited_by: str | None = None
     edited: tuple[str, ...] = ()
+    #: Of that template as it is now.
+    template: Template = field(default_factory=Template)
     ready_replicas: int = 0
     #: Pods that still exist, ready or not, terminating or not.
     pods: tuple[Pod, ...] = ()

@@ -1,13 +1,17 @@
 """API objects, as the API server's JSON, to the plain values of an ``Observation``. Pure functions, no requests."""
 
+import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from eagle3_api import GROUP
 from eagle3_api.jobs import FATAL_EXIT_CODES, Progress, Report
 from eagle3_api.quantity import quantity
+from eagle3_api.status import Template
 from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.jobs import CONTAINER as STAGE_CONTAINER
@@ -16,6 +20,10 @@ from eagle3_operator.manifests.servers import PORT_NAME
 from eagle3_operator.observation import Budget, Claim, Deployment, Job, Pod, Service
 
 Json = Mapping[str, Any]
+
+#: How Reloader, which restarts pods when a Secret or a ConfigMap changes, names the variables that it does that by.
+_RELOADER = "STAKATER_"
+_RELOADED = re.compile(rf"spec\.(initContainers|containers)\[[^]]*\]\.env\[{_RELOADER}")
 
 #: What every container waits for on its way, and what tells nothing.
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
@@ -250,23 +258,38 @@ def _wrote(metadata: Json, field: str) -> str | None:
     return latest.get("manager") if latest is not None else None
 
 
-def _edits(metadata: Json) -> dict[str, set[str]]:
-    """Who else than the operator has written what of a Deployment's pod template, the last one first.
+def _written(metadata: Json) -> dict[str, set[str]]:
+    """Who has written what of what a Deployment has pods run, the last one first.
 
-    What an admission adds to a request is written by whoever made that. What both have written is as the operator has it. Labels
-    and annotations of others change nothing of what pods run: by one ``kubectl rollout restart``, and whoever reloads Secrets, has them made anew.
+    What an admission adds to a request is written by whoever made that. Labels, annotations and Reloader's variables change nothing
+    of what pods run: by one of these ``kubectl rollout restart``, and whoever reloads Secrets, has them made anew.
     """
     written: dict[str, set[str]] = {}
     entries = metadata.get("managedFields") or ()
     for entry in sorted(entries, key=lambda entry: entry.get("time", ""), reverse=True):
         template = ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {}
-        written.setdefault(entry["manager"], set()).update(_leaves(template))
-    ours = written.pop(names.FIELD_MANAGER, set())
-    theirs = {
-        who: {path for path in paths - ours if path.startswith("spec.") or "eagle3.dev/" in path}
-        for who, paths in written.items()
-    }
-    return {who: paths for who, paths in theirs.items() if paths}
+        written.setdefault(entry["manager"], set()).update(filter(_is_run, _leaves(template)))
+    return written
+
+
+def _is_run(path: str) -> bool:
+    """Whether a field of a pod template changes what its pods run."""
+    return (path.startswith("spec.") and not _RELOADED.match(path)) or f"{GROUP}/" in path
+
+
+def _template(template: Json, ours: Collection[str]) -> Template:
+    """A pod template of which these fields are the operator's; the same for the same, whoever restarts its pods meanwhile."""
+    spec, metadata = template.get("spec") or {}, template.get("metadata") or {}
+    containers = [
+        one | {"env": [variable for variable in one.get("env") or () if not variable["name"].startswith(_RELOADER)]}
+        for one in spec.get("containers") or ()
+    ]
+    annotations = {n: v for n, v in (metadata.get("annotations") or {}).items() if n.startswith(f"{GROUP}/")}
+    return Template(runs=_hash([spec | {"containers": containers}, annotations]), fields=_hash(sorted(ours)))
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _leaves(fields: Json, path: str = "") -> Iterable[str]:
@@ -337,7 +360,10 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
     number = revision_number(metadata.get("labels"))
     if number is None:
         return None
-    annotations, edits = metadata.get("annotations") or {}, _edits(metadata)
+    annotations, written = metadata.get("annotations") or {}, _written(metadata)
+    ours = written.pop(names.FIELD_MANAGER, set())
+    # What both have written is as the operator has it
+    edits = {who: paths - ours for who, paths in written.items() if paths - ours}
     conditions = _conditions(status)
     failure = conditions.get("ReplicaFailure", {})
     refused = failure.get("status") == "True"
@@ -351,6 +377,7 @@ def deployment_from(deployment: Json, pods: Iterable[Json], *, owner: str) -> De
         scaled_by=_wrote(metadata, "replicas"),
         edited_by=next(iter(edits), None),
         edited=tuple(sorted(path for paths in edits.values() for path in paths)),
+        template=_template(deployment["spec"].get("template") or {}, ours),
         # What the Deployment counts may be from before one of them began to end
         ready_replicas=min(status.get("readyReplicas", 0), sum(pod.ready and not pod.terminating for pod in made)),
         pods=made,

@@ -314,7 +314,8 @@ def stalled(told: Told, whole: Whole, at: Situation) -> Said:
     if stuck is not None:
         return replace(stuck, status="True")
     unwell = whole.lifted_from is Type.DRAFT_HEALTHY
-    if unwell or said.reason in _FOR_A_PERSON or _waits_in_vain(at, said):
+    stays = said.reason is Reason.SERVER_EDITED and at.rollout is not None and at.rollout.edit_stays
+    if unwell or stays or said.reason in _FOR_A_PERSON or _waits_in_vain(at, said):
         return replace(said, status="True")
     return Said("False", said.reason)
 

@@ -1,13 +1,15 @@
 """What others have changed of a revision's servers: no request is to be served by what was not proven, so it is taken back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eagle3_api.status import MENDED_KEPT, Mended
 from eagle3_operator.decide import times
 from eagle3_operator.decide.view import View
 from eagle3_operator.observation import Deployment
 
-#: Once in so long a template is put back: each time its pods start anew, and a controller may write it again and again.
-MENDED_EVERY_SECONDS = 3600.0
+#: Each time a template is put back its pods start anew: of all edits together as many as are remembered, in so long.
+MENDED_WITHIN_SECONDS = 3600.0
 
 #: Fields that a message names.
 _NAMED = 4
@@ -22,20 +24,25 @@ class Verdict:
         mends: its template is put back.
         deletes: it goes, because it cannot be.
         again: seconds until it can be put back, if it is not now.
+        stays: nothing more happens without a person.
     """
 
     message: str
     mends: bool = False
     deletes: bool = False
     again: float | None = None
+    stays: bool = False
 
 
-def judged(deployment: Deployment, mended_at: str | None, *, serves: bool, can_be_made: bool, view: View) -> Verdict:
+def judged(deployment: Deployment, mended: Sequence[Mended], *, serves: bool, can_be_made: bool, view: View) -> Verdict:
     """What is done about a revision whose Deployment somebody has edited.
+
+    Who makes the very same of it again, once it was put back, is a controller that would do so each time: its pods would start
+    anew for ever, and serve nobody. That edit is left, and told.
 
     Args:
         deployment: of the revision.
-        mended_at: when it was put back last.
+        mended: the edits that were taken back last.
         serves: the public Service selects it.
         can_be_made: today's spec makes the very Deployment that it had.
         view: the object and the time.
@@ -47,24 +54,37 @@ def judged(deployment: Deployment, mended_at: str | None, *, serves: bool, can_b
         )
         return Verdict(f"{what}. {done}", deletes=True)
     if not can_be_made:
-        command = f"kubectl delete deployment {name} -n {view.obj.metadata.namespace}"
         done = (
             "It serves on so, because the object does not say any more how it was made. What is proven and can be made takes its "
-            f"place once that is ready, or at once by: {command}"
+            f"place once that is ready, or at once by: {_delete(name, view)}"
         )
         return Verdict(f"{what}. {done}")
-    left = MENDED_EVERY_SECONDS - times.age(mended_at, view.now)
-    if mended_at is None or left <= 0:
+    before = next((one.at for one in mended if one.runs == deployment.template.runs), None)
+    if before is not None:
         done = (
-            "It is put back, for which its pods start anew. What is to be served otherwise is edited in the Eagle3Draft"
+            f"It was put back at {before}, and the same was written again: it is left so, for its pods would start anew each time. See who "
+            f"writes it; once nobody does, what is proven comes back by: {_delete(name, view)}"
         )
-        return Verdict(f"{what}. {done}", mends=True)
-    done = f"It was put back at {mended_at}, and is not again within the hour: see that nobody else writes it"
-    return Verdict(f"{what}. {done}", again=left + 1)
+        return Verdict(f"{what}. {done}", stays=True)
+    left = MENDED_WITHIN_SECONDS - times.age(mended[0].at, view.now) if len(mended) == MENDED_KEPT else 0.0
+    if left > 0:
+        done = f"{MENDED_KEPT} edits were put back since {mended[0].at}, and this one is once that is an hour ago: see who writes it"
+        return Verdict(f"{what}. {done}", again=left + 1)
+    done = "It is put back, for which its pods start anew. What is to be served otherwise is edited in the Eagle3Draft"
+    return Verdict(f"{what}. {done}", mends=True)
+
+
+def noted(mended: Sequence[Mended], deployment: Deployment, view: View) -> list[Mended]:
+    """What is remembered once this edit is taken back too."""
+    return [*mended, Mended(at=times.text(view.now), runs=deployment.template.runs)][-MENDED_KEPT:]
+
+
+def _delete(name: str, view: View) -> str:
+    return f"kubectl delete deployment {name} -n {view.obj.metadata.namespace}"
 
 
 def _told(deployment: Deployment) -> str:
-    fields = ", ".join(deployment.edited[:_NAMED]) + (", ..." if len(deployment.edited) > _NAMED else "")
-    return (
-        f"{deployment.edited_by} has changed Deployment {deployment.name} ({fields}): what runs is not what was proven"
-    )
+    who, fields = deployment.edited_by or "somebody", "fields are taken out"
+    if deployment.edited:
+        fields = ", ".join(deployment.edited[:_NAMED]) + (", ..." if len(deployment.edited) > _NAMED else "")
+    return f"{who} has changed Deployment {deployment.name} ({fields}): what runs is not what was proven"

@@ -87,6 +87,15 @@ class Revision:
         return self.deployment.ready_replicas if self.deployment else 0
 
     @property
+    def edited(self) -> bool:
+        """Somebody has made something else of its Deployment: what is measured of it says nothing."""
+        made, now = self.status.template, self.deployment
+        if now is None or (made is not None and made.runs == now.template.runs):
+            return False
+        # What nobody wrote is new with the cluster's own version; but for what is gone
+        return now.edited_by is not None or (made is not None and made.fields != now.template.fields)
+
+    @property
     def serve(self) -> Serve:
         return self.spec.serve or Serve()
 

@@ -14,7 +14,7 @@ Answered anew at every reconcile from what is known, in the steps of ``_STEPS``:
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from eagle3_api.conditions import EventReason, Reason, Type
+from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus
@@ -56,6 +56,8 @@ class Outcome:
     requeue_after: float | None
     #: That what serves is not what was proven, because somebody has edited its servers.
     edited: str
+    #: What serves or is tried stays edited until a person has done something.
+    edit_stays: bool
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Rollout:
     scale: list[Scale] = field(default_factory=list)
     #: What is said of an edit of what serves.
     edited: str = ""
+    edit_stays: bool = False
     wake: list[float] = field(default_factory=list)
     #: When the watch last moved the Service back.
     rolled_back: str | None = None
@@ -136,6 +139,7 @@ class Rollout:
             events=self.events,
             requeue_after=min(self.wake, default=None),
             edited=self.edited,
+            edit_stays=self.edit_stays,
         )
 
     def _change(self, number: int, **changes: object) -> Revision:
@@ -239,25 +243,29 @@ class Rollout:
             if count > revision.replicas and (gone or number != self.fleet.serving or not revision.replicas):
                 self._change(number, started_at=times.text(self.view.now))
             if gone:
-                self._change(number, model=self.facts.target_folder(self.view.obj.spec.target.model))
+                self._change(number, model=self.facts.target_folder(self.view.obj.spec.target.model), template=None)
             apply, scale = capacity.bring(self.fleet[number], count, self.view, self.facts)
             self.actions.apply += apply
             self.scale += scale
 
     def mend_servers(self) -> None:
         """Take back what others have changed of the servers, or tell why not."""
-        told = {condition.message for condition in self.before.conditions if condition.type == Type.SERVER_AVAILABLE}
+        told = {condition.message for condition in self.before.conditions}
         for number, revision in self.fleet.revisions.items():
             deployment = revision.deployment
-            if deployment is None or deployment.edited_by is None or not deployment.owned or self._refused(revision):
+            if deployment is None or not deployment.owned:
+                continue
+            if not revision.edited:
+                self._change(number, template=deployment.template)
+            if not revision.edited or self._refused(revision):
                 continue
             serves = number == self.fleet.serving
-            can_be_made, mended_at = self.fleet.can_be_made(revision), revision.status.mended_at
-            verdict = edits.judged(deployment, mended_at, serves=serves, can_be_made=can_be_made, view=self.view)
+            can_be_made, mended = self.fleet.can_be_made(revision), revision.status.mended
+            verdict = edits.judged(deployment, mended, serves=serves, can_be_made=can_be_made, view=self.view)
             if verdict.mends:
                 manifest = capacity.made(revision, deployment.replicas, self.view, self.facts)
                 self.mend.append(Mend(manifest))
-                self._change(number, mended_at=times.text(self.view.now))
+                self._change(number, mended=edits.noted(mended, deployment, self.view), template=None)
             elif verdict.deletes:
                 self.actions.delete.append(Delete("Deployment", deployment.name))
                 self.scale = [scale for scale in self.scale if scale.name != deployment.name]
@@ -265,7 +273,11 @@ class Rollout:
                 self.wake.append(verdict.again)
             if serves:
                 self.edited = verdict.message
-            if verdict.mends or verdict.deletes or (serves and verdict.message not in told):
+            if number == self.candidate:
+                self.reason, self.message = Reason.SERVER_EDITED, verdict.message
+            matters = serves or number == self.candidate
+            self.edit_stays |= matters and verdict.stays
+            if verdict.mends or verdict.deletes or (matters and verdict.message not in told):
                 self.events.append(Event("Warning", EventReason.SERVER_EDITED, verdict.message))
 
     def promote(self) -> None:
@@ -312,8 +324,10 @@ class Rollout:
             if name in self.view.seen.services:
                 self.actions.delete.append(Delete("Service", name))
         self.fleet = self.fleet.without(over)
-        # A probe whose server goes is no try: it is made anew once the server is back
-        tried = self.candidate if self.candidate is not None and self.pods.get(self.candidate) else None
+        # A probe whose server goes, or is edited, is no try: it is made anew once the server is back as it was
+        candidate = self.fleet.of(self.candidate)
+        as_made = candidate is not None and not candidate.edited
+        tried = self.candidate if as_made and self.candidate is not None and self.pods.get(self.candidate) else None
         probes = retirement.probes(self.view.seen.jobs.values(), self.fleet.revisions, tried)
         self.actions.delete += [probe for probe in probes if probe not in self.actions.delete]
 

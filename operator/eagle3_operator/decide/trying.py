@@ -35,7 +35,7 @@ def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actio
     """The fleet with the candidate one step further, and what to say of it: its server starts, and once ready is measured."""
     candidate = fleet[number]
     kind = "without speculation" if candidate.plain else "with the new draft"
-    if candidate.ready == 0 or candidate.replicas == 0 or _refused(candidate, view):
+    if candidate.ready == 0 or candidate.replicas == 0 or candidate.edited or _refused(candidate, view):
         return started(fleet, number, view, f"{candidate.name} is starting, {kind}")
     plain = None if candidate.plain else fleet.latest(wanted.plain_key)
     status, step = measure(candidate, plain, view, wanted, fleet.facts, serving=fleet.occupant)

@@ -412,6 +412,7 @@ def test_who_has_scaled_a_deployment_last_is_known() -> None:
 def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -> None:
     """A rollout that kubectl restarts changes nothing of it; what was set as it was is no edit."""
     edited = deployment(names.labels("kimi", revision=3))
+    edited["spec"]["template"] = {"spec": {"containers": [{"name": "server"}]}}
 
     def wrote(who: str, time: str, template: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"manager": who, "time": time, "fieldsV1": {"f:spec": {"f:template": template}}, **more}
@@ -422,12 +423,15 @@ def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -
     def noted(annotation: str) -> dict[str, Any]:
         return {"f:metadata": {"f:annotations": {".": {}, f"f:{annotation}": {}}}}
 
-    environment: dict[str, Any] = {"f:env": {".": {}, 'k:{"name":"DEBUG"}': {".": {}, "f:name": {}, "f:value": {}}}}
+    def variable(name: str) -> dict[str, Any]:
+        return {"f:env": {".": {}, f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}, "f:value": {}}}}
+
     ours = wrote("eagle3-operator", BORN, server(**{"f:image": {}}))
     harmless = [
         ours,
         wrote("kubectl-rollout", LATER, noted("kubectl.kubernetes.io/restartedAt")),
         wrote("argocd", LATER, server(**{"f:image": {}})),
+        wrote("Reloader", LATER, server(**variable("STAKATER_HF_TOKEN_SECRET"))),
     ]
     edited["metadata"]["managedFields"] = harmless
     made = deployment_from(edited, [], owner=UID)
@@ -435,7 +439,7 @@ def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -
     assert (made.edited_by, made.edited) == (None, ())
     edited["metadata"]["managedFields"] = [
         *harmless,
-        wrote("kubectl-edit", LAST, server(**{"f:command": {}, **environment})),
+        wrote("kubectl-edit", LAST, server(**{"f:command": {}, **variable("DEBUG")})),
         {"manager": "kube-controller-manager", "subresource": "status", "time": LAST, "fieldsV1": {"f:status": {}}},
     ]
     made = deployment_from(edited, [], owner=UID)
@@ -447,6 +451,40 @@ def test_who_else_has_written_into_the_pod_template_of_a_deployment_is_known() -
     made = deployment_from(edited, [], owner=UID)
     assert made is not None
     assert made.edited == ("metadata.annotations.eagle3.dev/adaptive",), "which the server reads"
+
+
+def test_an_edit_is_the_same_though_its_pods_are_restarted_meanwhile() -> None:
+    edited = deployment(names.labels("kimi", revision=3))
+
+    def edit(image: str, restarted: str) -> str:
+        variables = [{"name": "STAKATER_HF_TOKEN_SECRET", "value": restarted}]
+        edited["spec"]["template"] = {
+            "metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": restarted}},
+            "spec": {"containers": [{"name": "server", "image": image, "env": variables}]},
+        }
+        made = deployment_from(edited, [], owner=UID)
+        assert made is not None
+        return made.template.runs
+
+    assert edit("one", "now") == edit("one", "later") != edit("two", "now")
+
+
+def test_what_is_taken_out_of_a_pod_template_is_missed_among_what_the_operator_wrote() -> None:
+    made = deployment(names.labels("kimi", revision=3))
+
+    def fields(*wrote: str) -> str:
+        server: dict[str, Any] = {f"f:{name}": {} for name in wrote}
+        spec = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"server"}': server}}}}}
+        others = {"manager": "kube-controller-manager", "time": LAST, "fieldsV1": {"f:status": {}}}
+        made["metadata"]["managedFields"] = [
+            {"manager": "eagle3-operator", "time": BORN, "fieldsV1": spec},
+            others,
+        ]
+        seen = deployment_from(made, [], owner=UID)
+        assert seen is not None
+        return seen.template.fields
+
+    assert fields("image", "livenessProbe") == fields("livenessProbe", "image") != fields("image")
 
 
 def test_a_pod_that_is_about_to_end_is_no_ready_one_of_its_deployment() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.jobs import Facts, LoadResult, ProbeResult, Report, StageName
+from eagle3_api.status import Template
 from eagle3_operator.cluster.status import available
 from eagle3_operator.observation import Pod, Service
 from unit.decide.world import World, serving_draft, serving_plain, stamp, trained
@@ -596,9 +597,16 @@ def test_who_scales_a_revision_that_does_not_serve_is_told_of_too() -> None:
     )
 
 
-def edited(world: World, number: int) -> World:
+def edited(world: World, number: int, to: str = "another image") -> World:
     deployment = world.seen.deployments[number]
-    world._put(replace(deployment, edited_by="kubectl-edit", edited=("spec.containers[server].command",)))
+    world._put(
+        replace(
+            deployment,
+            edited_by="kubectl-edit",
+            edited=("spec.containers[server].command",),
+            template=Template(runs=to),
+        )
+    )
     return world
 
 
@@ -614,18 +622,71 @@ def test_a_server_that_somebody_edits_is_put_back_and_told_of() -> None:
     assert world.mended == ["kimi-r1"]
 
 
-def test_what_is_edited_again_and_again_restarts_its_pods_once_an_hour() -> None:
+def test_what_is_written_again_once_it_was_put_back_is_left_and_told_to_a_person() -> None:
+    """A policy that rewrites what exists had the server's pods start anew each hour, for ever."""
     world = edited(serving_draft().later(700).settle(), 1).settle().ready(1)
     edited(world.later(60), 1)
     (event,) = world.step().events
     assert "It was put back at 2026" in event.message
     assert world.settle().reason() == ("False", Reason.SERVER_EDITED)
+    assert (world.reason("Stalled"), world.reason("Reconciling")[0]) == (("True", Reason.SERVER_EDITED), "False")
+    assert "comes back by: kubectl delete deployment kimi-r1 -n llm" in world.condition("ServerAvailable").message
+    assert world.last is not None
+    assert world.last.events == ()
+    assert world.later(86_400).settle().mended == ["kimi-r1"]
+
+
+def test_another_edit_is_put_back_at_once_and_no_more_than_three_within_an_hour() -> None:
+    """A second one, a minute after the first, served for an hour."""
+    world = serving_draft().later(700).settle()
+    for image in ("one", "two", "three"):
+        edited(world.later(60), 1, image).settle().ready(1)
+    assert (world.mended, world.reason()) == (["kimi-r1"] * 3, ("True", Reason.SERVING))
+    edited(world.later(60), 1, "four").settle()
+    assert world.reason() == ("False", Reason.SERVER_EDITED)
+    assert world.reason("Stalled")[0] == "False"
     assert world.last is not None
     assert world.last.requeue_after is not None
-    assert (world.last.events, world.last.requeue_after <= 3541) == ((), True)
-    assert world.mended == ["kimi-r1"]
-    world.later(3541).settle()
-    assert world.mended == ["kimi-r1", "kimi-r1"]
+    assert (world.last.events, world.last.requeue_after <= 3421) == ((), True)
+    world.later(3421).settle()
+    assert world.mended == ["kimi-r1"] * 4
+
+
+def test_what_is_taken_out_of_a_server_is_put_back() -> None:
+    """Of a variable or a probe that is gone no name tells who wrote it: the server ran on without it."""
+    world = serving_draft().later(700).settle()
+    world._put(replace(world.seen.deployments[1], template=Template(runs="less", fields="fewer")))
+    (event,) = world.step().events
+    assert "somebody has changed Deployment kimi-r1 (fields are taken out)" in event.message
+    assert world.settle().ready(1).mended == ["kimi-r1"]
+
+
+def test_a_cluster_of_another_version_may_have_other_defaults() -> None:
+    """They are in every template that is read from then on, and written by nobody."""
+    world = serving_draft().later(700).settle()
+    for number, deployment in world.seen.deployments.items():
+        world._put(replace(deployment, template=Template(runs="more")))
+        assert world.settle().told.revisions[number].template == world.seen.deployments[number].template
+    assert (world.mended, world.reason()) == ([], ("True", Reason.SERVING))
+
+
+def test_what_somebody_puts_back_himself_is_left() -> None:
+    """It is what was proven, whoever wrote it last; its pods need no further start, and the edit before it may be made again."""
+    world = edited(serving_draft().later(700).settle(), 1, "")
+    assert (world.settle().mended, world.reason()) == ([], ("True", Reason.SERVING))
+
+
+def test_a_candidate_that_somebody_edits_is_not_measured_so() -> None:
+    """What was measured was another server, and its proof the word by which the draft was served."""
+    world = edited(trained(World()).ready(0), 0).settle()
+    assert (world.mended, world.jobs("probe")) == (["kimi-r0"], []), "what it measured is lost"
+    edited(world.ready(0), 0).settle()
+    assert world.jobs("probe") == []
+    assert world.reason("RevisionProven") == ("Unknown", Reason.SERVER_EDITED)
+    assert world.reason("Stalled") == ("True", Reason.SERVER_EDITED)
+    assert [event.reason for event in world.events].count(EventReason.SERVER_EDITED) == 2
+    world._put(replace(world.seen.deployments[0], edited_by=None, edited=(), template=Template()))
+    assert world.settle().finish("probe", measured()).serving == 0
 
 
 def test_an_edited_server_that_the_object_does_not_say_how_to_make_serves_on_and_another_goes() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Report, StageName
 from eagle3_api.spec import Eagle3Draft
-from eagle3_api.status import Condition, Eagle3DraftStatus, Window
+from eagle3_api.status import Condition, Eagle3DraftStatus, Template, Window
 from eagle3_operator.cluster.parse import revision_number
 from eagle3_operator.decide import decide
 from eagle3_operator.decision import Decision, Event, Manifest
@@ -142,7 +142,9 @@ class World:
         self.applied += applied
         for mend in decision.mend:
             number = int(mend.manifest["metadata"]["labels"][names.REVISION_LABEL][1:])
-            mended = replace(self.seen.deployments[number], edited_by=None, edited=(), pods=(), ready_replicas=0)
+            mended = replace(
+                self.seen.deployments[number], template=Template(), edited_by=None, edited=(), pods=(), ready_replicas=0
+            )
             self._put(mended)
             self._schedule(number)
             self.mended.append(mend.name)
