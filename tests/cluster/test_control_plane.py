@@ -110,7 +110,7 @@ def test_without_a_prometheus_the_servers_own_counters_decide_whether_the_draft_
         site.until("a verdict", lambda: condition(after_traffic(2.5), "DraftHealthy").get("status") == "True")
         said = condition(site.object("kimi"), "DraftHealthy")["message"]
         assert said.startswith("accept length 2.50")
-        assert said.endswith("Read from its pods themselves: spec.watch names no Prometheus")
+        assert said.endswith("Read directly from its pods, because spec.watch names no Prometheus")
         site.until("the roll-back", lambda: after_traffic(1.0)["status"]["servingRevision"] == 0)
         proven = condition(site.object("kimi"), "RevisionProven")
         assert (proven["status"], proven["reason"]) == ("False", "SlowerThanBaseline")

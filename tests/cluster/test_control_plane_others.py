@@ -282,7 +282,7 @@ def test_who_scales_a_revision_that_does_not_serve_is_overruled_and_told_of(site
         return next((one["message"] for one in site.events("kimi") if one["reason"] == "ScaleOverruled"), None)
 
     said = site.until("the event", told)
-    assert "has scaled Deployment kimi-r0 to 2; it is 0 again, as r0 does not serve" in said
+    assert "has scaled Deployment kimi-r0 to 2. The operator restored 0, because r0 does not serve" in said
     assert site.get("deployments", "kimi-r0")["spec"]["replicas"] == 0
 
 
@@ -301,7 +301,7 @@ def test_a_server_that_somebody_edits_is_put_back_whole_and_told_of_and_one_that
         return events if sum(one["count"] for one in events) == times else []
 
     (event,) = site.until("the edit to be told", lambda: told(1))
-    said = "kubectl-set has changed Deployment kimi-r1 (spec.containers[server].image): what runs is not what was proven. It is put back"
+    said = "kubectl-set has changed Deployment kimi-r1 (spec.containers[server].image): what runs is not what was proven. The operator restores it"
     assert (event["type"], event["message"][: len(said)]) == ("Warning", said)
     assert site.get("deployments", "kimi-r1")["spec"] == made["spec"]
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1
@@ -327,6 +327,6 @@ def test_a_server_that_somebody_edits_is_put_back_whole_and_told_of_and_one_that
 
     site.cluster.kubectl("set", "image", "deployment/kimi-r1", "server=sglang.example/sglang:v0.5.22", *ours)
     said = site.until_says("kimi", "ServerAvailable", "ServerEdited")["message"]
-    assert "the same was written again: it is left so" in said
+    assert "the same edit was made again: it is left in place" in said
     site.cluster.kubectl("set", "image", "deployment/kimi-r1", f"server={proven}", *ours)
     assert site.until_ready("kimi")["status"]["servingRevision"] == 1

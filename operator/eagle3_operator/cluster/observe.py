@@ -294,7 +294,7 @@ class Observer:
         """The last lines of the pod's main container, and why they could not be read, if so."""
         metadata, container = pod["metadata"], parse.main_container(pod)
         if self._clock() >= until:
-            return "", f"the log of pod {metadata['name']} is not asked for: the others took {LOGS_SECONDS:.0f} s"
+            return "", f"the log of pod {metadata['name']} was not read: the other logs took {LOGS_SECONDS:.0f} s"
         try:
             log = self._client.log(metadata["namespace"], metadata["name"], container, lines=lines, previous=previous)
         except ApiError as error:

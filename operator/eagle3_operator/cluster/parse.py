@@ -479,7 +479,7 @@ def kept_from(pod: Json, others: Iterable[Json], one_node: Collection[str]) -> s
             metadata = other["metadata"]
             owner = (metadata.get("labels") or {}).get(names.NAME_LABEL)
             whose = f" of Eagle3Draft {owner}" if owner is not None else ""
-            return f"claim {held} is one node's at a time, and {where} has it, for pod {metadata['name']}{whose}"
+            return f"claim {held} can be mounted by one node at a time, and {where} has it, for pod {metadata['name']}{whose}"
     return None
 
 

@@ -186,8 +186,8 @@ def _defect(error: Exception, seen: Json) -> str:
         return told
     said = " ".join(f"{type(error).__name__}: {error}".split())
     return (
-        f"this version of the operator fails when it decides what to do for the object, which is left as it is: {shortened(said)}. "
-        "The operator's log says where. Report it, and undo the last edit or go back to the version before"
+        f"the operator hit an internal error while deciding what to do, and changed nothing: {shortened(said)}. Report it with the "
+        "operator's log; undoing the last edit, or going back to the previous version of the operator, may help"
     )
 
 

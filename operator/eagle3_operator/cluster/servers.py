@@ -59,9 +59,9 @@ class Servers:
             with self._http.stream("GET", url, headers=_HEADERS) as answer:
                 said = counted(_text(answer), pod=pod.name, restarts=pod.restarts) if answer.is_success else None
         except httpx.HTTPError as failure:
-            return f"{where}: does not answer ({failure}); may the operator reach it, by its network policies?"
+            return f"{where}: does not answer ({failure}); check that network policies let the operator reach it"
         except ValueError as error:
-            return f"{where}: answered what is no text of counters ({error})"
+            return f"{where}: its answer is not a list of counters ({error})"
         if said is None:
             return f"{where}: status {answer.status_code}, and no counters of SGLang's"
         return said

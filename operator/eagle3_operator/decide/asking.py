@@ -32,16 +32,16 @@ def waits(
     follows = proven and mover.replicas > 0 and mover.status.bakes_until is None
     if mover.status.covered or (follows and not outage) or not approvals.needed(outage=outage):
         return None
-    cost = f"autoApply is Never: {mover.name} is not started by itself"
+    cost = f"autoApply is Never: {mover.name} starts only once it is approved"
     if outage:
+        start = f"(a start may take up to {start_budget(view.obj.spec, facts) / 60:.0f} min)"
         cost = (
-            f"{mover.name} finds no GPU beside r{fleet.serving}, so {_lost(count, start_budget(view.obj.spec, facts))}"
+            f"{mover.name} finds no free GPU beside r{fleet.serving}. {_lost(mover.name, fleet.serving, count)} {start}"
         )
     return Reason.AWAITING_APPROVAL, f"{cost}. {approvals.command(mover.name, mover.status.key)}"
 
 
-def _lost(count: int, budget: float) -> str:
-    start = f"(a start may take up to {budget / 60:.0f} min)"
+def _lost(name: str, serving: int | None, count: int) -> str:
     if count < 2:
-        return f"it would replace it: the Service has no pod while it starts and is probed {start}"
-    return f"its pods would take the place of that one's, one by one: the Service has {count - 1} of {count} meanwhile {start}"
+        return f"Starting {name} stops r{serving}, and the Service has no pod until {name} has started and passed its probe"
+    return f"The pods of {name} would replace those of r{serving} one by one, and the Service has {count - 1} of {count} pods meanwhile"

@@ -28,7 +28,7 @@ _LAST_WORDS = 300
 _PROGRESS_SECONDS = 60.0
 
 #: Said of a Job whose progress is not known whole. In the same words each time, whichever pod it is.
-_UNREAD = "the log of one of its pods cannot be read, as the operator's log says: its progress is not known whole, nor whether that pod stalls"
+_UNREAD = "the log of one of its pods cannot be read (see the operator's log), so its progress is incomplete and a stall of that pod would go unnoticed"
 
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
@@ -40,7 +40,7 @@ LOSSES_ALLOWED = 2
 _REPORT_LOST = ("its report is lost", "See what removes its pods, or their termination messages, before they are read.")
 _PARTS_UNSEEN = (
     "each of its pods ended before it saw the others' last part",
-    "See why the features' storage does not show a pod at once what another has written (nodes that cache it, a bucket that lags).",
+    "Find out why a pod does not see at once what another pod has written to the features' storage (nodes that cache it, a bucket that lags).",
 )
 
 
@@ -62,7 +62,9 @@ def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting
     if job.terminating and status.state is StageState.FAILED:
         return Step(status)
     if job.terminating:
-        return Step(_say(status, StageState.WAITING, Reason.PENDING, "waiting for the former Job's pods to go", job))
+        return Step(
+            _say(status, StageState.WAITING, Reason.PENDING, "waiting for the pods of the previous Job to end", job)
+        )
     if jobs.template_hash(view.obj, link.stage) != job.template and not _works(job):
         return _replace(status, job, "its image or placement changed")
     if job.complete:
@@ -148,7 +150,7 @@ def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None)
 
 def _replace(status: StageStatus, job: Job, why: str) -> Step:
     return Step(
-        _say(status, StageState.WAITING, Reason.PENDING, f"{job.kind} {job.name} is made anew: {why}", job),
+        _say(status, StageState.WAITING, Reason.PENDING, f"{job.kind} {job.name} is recreated: {why}", job),
         delete=(Delete(job.kind, job.name),),
     )
 
@@ -199,7 +201,7 @@ def _ended(status: StageStatus, job: Job, view: View, reason: Reason, message: s
     if again not in stages_of(Part.REVISION):  # which tries it again by itself
         command = commands.retry(view.obj.metadata, again, finished)
         mended = (
-            "What is corrected in the spec is tried at once; after any other repair"
+            "A correction of the spec is tried at once; after any other repair, run"
             if again is status.name
             else "Then retry"
         )
@@ -212,9 +214,9 @@ def _why_failed(job: Job) -> tuple[Reason, str]:
     pods = sorted(job.pods, key=lambda pod: pod.finished_at or pod.created_at)
     last = pods[-1] if pods else None
     if last is not None and last.oom_killed:
-        return Reason.OUT_OF_MEMORY, f"pod {last.name} was killed for its memory; raise placement.memory."
+        return Reason.OUT_OF_MEMORY, f"pod {last.name} ran out of memory and was killed; raise placement.memory."
     if last is not None and last.timed_out:
-        said = f"pod {last.name} was ended, because it took longer than publish.hook.timeout.{_quoted(last)}"
+        said = f"pod {last.name} was ended because it took longer than publish.hook.timeout.{_quoted(last)}"
         return Reason.HOOK_TIMED_OUT, f"{said} See what it waits for, or raise publish.hook.timeout."
     report = job.report
     if report is not None and not report.ok:
@@ -251,7 +253,7 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
         )
         return Step(_say(status, StageState.RUNNING, Reason.QUEUED, said, job))
     if job.suspended and not suspended and job.suspended_by not in (None, names.FIELD_MANAGER):
-        said = f"{job.kind} {job.name} was suspended by {job.suspended_by}, and goes on when it is resumed there"
+        said = f"{job.kind} {job.name} was suspended by {job.suspended_by} and continues when {job.suspended_by} resumes it"
         return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, said, job))
     if job.suspended != suspended:
         word = "suspended" if suspended else "resumed"
@@ -282,7 +284,7 @@ def _end_queued(status: StageStatus, job: Job) -> Step:
 
     Its successor of the same name goes on from its last part or checkpoint.
     """
-    said = f"{job.kind} {job.name} is ended, because spec.suspend is true; its successor goes on where it was"
+    said = f"{job.kind} {job.name} is deleted because spec.suspend is true; the next one continues where it stopped"
     return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, said, job), delete=(Delete(job.kind, job.name),))
 
 
@@ -305,13 +307,13 @@ def _podless(job: Job, view: View) -> Waiting | None:
         return None
     name = job.name if job.kind == "Job" else group.job_of(job.name)
     told = f"kubectl describe job {name} -n {view.obj.metadata.namespace}"
-    said = f"no pod of Job {name} is made: a quota or an admission refuses it, as {told} says"
+    said = f"Job {name} gets no pod: a quota or an admission rule refuses it; {told} shows which"
     return Reason.UNSCHEDULABLE, said
 
 
 def _unmade(job: Job, view: View) -> Waiting | None:
     told = f"kubectl describe jobset {job.name} -n {view.obj.metadata.namespace}"
-    said = f"JobSet {job.name} has made no Job yet: {told}, and JobSet's controller, say why"
+    said = f"JobSet {job.name} has created no Job yet: see {told}, and the log of JobSet's controller"
     return (Reason.PENDING, said) if job.unmade else None
 
 
@@ -320,7 +322,7 @@ def _held(job: Job, view: View) -> Waiting | None:
     for pod in job.pods:
         waited = (view.now - (pod.finished_at or view.now)).total_seconds()
         if pod.held_by is not None and waited > view.settings.surge_patience_seconds:
-            said = f"the work of pod {pod.name} has ended, but its container {pod.held_by}, which something has added, runs on"
+            said = f"pod {pod.name} has finished its work, but container {pod.held_by}, which was injected into it, keeps running"
             return Reason.HELD_BY_SIDECAR, said
     return None
 

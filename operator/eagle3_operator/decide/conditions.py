@@ -94,7 +94,11 @@ def accepted(at: Situation) -> Said | None:
         if fetched.status != "True":
             return fetched
     said = _of_stage(at.stages.get(StageName.INSPECT), StageName.INSPECT)
-    return Said("True", Reason.ACCEPTED, "all rules hold") if said.status == "True" else said
+    return (
+        Said("True", Reason.ACCEPTED, "the spec fits the target, the data and the volumes")
+        if said.status == "True"
+        else said
+    )
 
 
 def features_ready(at: Situation) -> Said | None:
@@ -135,7 +139,9 @@ def draft_published(at: Situation) -> Said | None:
     if at.spec.publish.hook is not None:
         said = _of_stage(at.stages.get(StageName.HOOK), StageName.HOOK)
         if said.status != "True":
-            return replace(said, message=f"it is pushed, and publish.hook is not done: {said.message}".rstrip(": "))
+            return replace(
+                said, message=f"the draft was pushed, but publish.hook has not finished: {said.message}".rstrip(": ")
+            )
     return Said("True", Reason.ARTIFACT_PUBLISHED, PublishResult.model_validate(stage.result).told())
 
 
@@ -156,10 +162,10 @@ def revision_proven(at: Situation) -> Said | None:
 
 def _aftermath(at: Situation, newest: Revision) -> str:
     if at.serving is not None and at.serving.number == newest.number and not newest.startable:
-        return "Nothing else may serve: it is restarted again and again."
+        return "No other proven revision exists, so the operator keeps restarting this one."
     serving = f"{at.serving.name} is serving" if at.serving else "nothing is serving"
     if at.serving is not None and at.serving.number == newest.number and at.rollout is not None and at.rollout.reason:
-        return f"It serves on meanwhile. {at.rollout.message}"
+        return f"It keeps serving meanwhile. {at.rollout.message}"
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
     status = newest.status
@@ -232,7 +238,7 @@ def draft_healthy(at: Situation) -> Said | None:
     verdict, watch = serving.watch_verdict, at.spec.watched
     if verdict is None or watch is None:
         return None
-    source = "" if watch.prometheus else ". Read from its pods themselves: spec.watch names no Prometheus"
+    source = "" if watch.prometheus else ". Read directly from its pods, because spec.watch names no Prometheus"
     unseen = watch.on_no_data == "Report" and blind(verdict, serving.status.windows, watch)
     unwell = verdict.failed or verdict.reason is Reason.DRIFTING or unseen
     status: Status = "True" if verdict.passed else "False" if unwell else "Unknown"

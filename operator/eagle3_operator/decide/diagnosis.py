@@ -48,7 +48,7 @@ def diagnose(deployment: Deployment) -> tuple[Reason, str]:
     """Why this Deployment's server ended or does not get ready."""
     newest = max(deployment.pods, key=lambda pod: pod.created_at, default=None)
     if newest is not None and newest.oom_killed:
-        return Reason.OUT_OF_MEMORY, f"pod {newest.name} was killed for its memory; raise serve.placement.memory"
+        return Reason.OUT_OF_MEMORY, f"pod {newest.name} ran out of memory and was killed; raise serve.placement.memory"
     log = "\n".join(deployment.log)
     for pattern, reason, message in _SIGNATURES:
         if found := re.search(pattern, log):

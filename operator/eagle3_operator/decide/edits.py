@@ -49,28 +49,26 @@ def judged(deployment: Deployment, mended: Sequence[Mended], *, serves: bool, ca
     """
     what, name = _told(deployment), deployment.name
     if not can_be_made and not serves:
-        done = (
-            "The object does not say any more how it was made, so it is deleted: it would start as what was not proven"
-        )
+        done = "It is deleted, because the object no longer says how it was made: it would start as something that was never proven"
         return Verdict(f"{what}. {done}", deletes=True)
     if not can_be_made:
         done = (
-            "It serves on so, because the object does not say any more how it was made. What is proven and can be made takes its "
-            f"place once that is ready, or at once by: {_delete(name, view)}"
+            "It keeps serving like that, because the object no longer says how it was made. A proven revision that can still be made "
+            f"replaces it once that is ready, or at once by: {_delete(name, view)}"
         )
         return Verdict(f"{what}. {done}")
     before = next((one.at for one in mended if one.runs == deployment.template.runs), None)
     if before is not None:
         done = (
-            f"It was put back at {before}, and the same was written again: it is left so, for its pods would start anew each time. See who "
-            f"writes it; once nobody does, what is proven comes back by: {_delete(name, view)}"
+            f"It was restored at {before}, and the same edit was made again: it is left in place, because restoring it restarts the pods each "
+            f"time. Find out who makes it; once nobody does, bring back what is proven with: {_delete(name, view)}"
         )
         return Verdict(f"{what}. {done}", stays=True)
     left = MENDED_WITHIN_SECONDS - times.age(mended[0].at, view.now) if len(mended) == MENDED_KEPT else 0.0
     if left > 0:
-        done = f"{MENDED_KEPT} edits were put back since {mended[0].at}, and this one is once that is an hour ago: see who writes it"
+        done = f"{MENDED_KEPT} edits were undone since {mended[0].at}; this one is undone an hour after that. Find out who makes them"
         return Verdict(f"{what}. {done}", again=left + 1)
-    done = "It is put back, for which its pods start anew. What is to be served otherwise is edited in the Eagle3Draft"
+    done = "The operator restores it, which restarts its pods. To change what is served, edit the Eagle3Draft"
     return Verdict(f"{what}. {done}", mends=True)
 
 

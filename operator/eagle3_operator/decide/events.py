@@ -80,12 +80,12 @@ def overruled(
 def _overruling(deployment: Deployment, wanted: int, after: Eagle3DraftStatus, metadata: Metadata) -> str:
     who = deployment.scaled_by or "somebody"
     called = f"{who} (a HorizontalPodAutoscaler)" if who == _CONTROLLERS else who
-    what = f"{called} has scaled Deployment {deployment.name} to {deployment.replicas}"
-    scalable = f"an autoscaler whose scaleTargetRef is Eagle3Draft {metadata.name}"
+    what = f"{called} has scaled Deployment {deployment.name} to {deployment.replicas}. The operator restored {wanted}"
+    scalable = f"point the autoscaler's scaleTargetRef at Eagle3Draft {metadata.name}"
     if deployment.revision != after.serving_revision:
-        return f"{what}; it is {wanted} again, as r{deployment.revision} does not serve. Scale the object, or have {scalable}"
+        return f"{what}, because r{deployment.revision} does not serve. Scale the Eagle3Draft instead, or {scalable}"
     command = commands.scale(metadata, deployment.replicas)
-    return f"{what}; it is {wanted} again, as this object says. Scale that: {command}, or {scalable}"
+    return f"{what}, as this object asks. Scale the Eagle3Draft instead: {command}, or {scalable}"
 
 
 def _refusals(before: Eagle3DraftStatus, refused: Iterable[str]) -> list[Event]:

@@ -118,7 +118,7 @@ class Fleet:
         if newer is not None and self.disproven(revision) and not revision.dropped:
             return newer.judgement()
         if not self.can_run(revision):
-            return Reason.UNAVAILABLE, "its Deployment is gone, and the object does not say any more how it was made"
+            return Reason.UNAVAILABLE, "its Deployment is gone, and the object no longer says how it was made"
         return revision.judgement()
 
     def replaces(self, revision: Revision) -> bool:

@@ -24,8 +24,8 @@ def forbidden(obj: Eagle3Draft, settings: Settings) -> Said | None:
         name = placement.service_account_name if placement is not None else None
         if name is not None and name not in settings.allowed_service_accounts:
             text = (
-                f"{path}placement.serviceAccountName: {name!r} is not one that objects may use; whoever installed the operator "
-                "lists them in the chart's values (allowedServiceAccounts)"
+                f"{path}placement.serviceAccountName: {name!r} is not allowed; whoever installed the operator can "
+                "allow it in the chart's values (allowedServiceAccounts)"
             )
             return Said("False", Reason.INVALID_CONFIGURATION, text)
     try:
@@ -42,7 +42,7 @@ def taken_name(view: View) -> Said | None:
     if view.obj.spec.serve is None or public is None or public.owned:
         return None
     text = (
-        f"Service {name} exists and does not belong to this object, whose own has to have that name. It is left as it is. "
+        f"Service {name} exists and does not belong to this object, which needs that name for its own Service. It is left as it is. "
         "Delete it, or give this object another name"
     )
     return Said("False", Reason.NAME_CONFLICT, text)
@@ -59,7 +59,7 @@ def unknown_prometheus(view: View, before: Eagle3DraftStatus) -> Said | None:
     known = ", ".join(sorted(servers)) or "none"
     text = (
         f"watch.prometheus.name: the chart's values name no Prometheus {watch.prometheus.name!r} (prometheus.servers: {known}). "
-        "Correct it, have it added there, or leave watch.prometheus out: then the operator reads the serving pods themselves"
+        "Correct the name, have it added there, or leave watch.prometheus out, and the operator reads the serving pods directly"
     )
     return Said("False", Reason.INVALID_CONFIGURATION, text)
 
@@ -93,7 +93,7 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
         made.append(claims.claim(view.obj, root))
     actions.apply += made
     refused = view.refused_of(made)
-    return Said("Unknown", *(refused or (Reason.PENDING, "claims are being made"))) if made else None
+    return Said("Unknown", *(refused or (Reason.PENDING, "the claims are being created"))) if made else None
 
 
 def _is_ours(view: View, name: str, ours: bool) -> bool:
@@ -113,8 +113,8 @@ def _wrong(view: View, root: names.RootName, claim: Claim, ours: bool) -> Said |
 
 def _missing(view: View, root: names.RootName, name: str) -> Said:
     text = (
-        f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Make it, correct "
-        f"its name, or give storage.{root} a size in place of it for the operator to make one"
+        f"storage.{root}: there is no PersistentVolumeClaim {name!r} in namespace {view.obj.metadata.namespace}. Create it, correct "
+        f"its name, or set storage.{root}.size instead, for the operator to create one"
     )
     return Said("False", Reason.STORAGE_UNAVAILABLE, text)
 
@@ -122,8 +122,8 @@ def _missing(view: View, root: names.RootName, name: str) -> Said:
 def _taken(root: names.RootName, claim: Claim) -> Said:
     """Nothing is written to a claim that nobody named and somebody else made: it may hold anything."""
     text = (
-        f"storage.{root}: claim {claim.name!r} exists and does not belong to this object; with a size given, the operator "
-        f"makes one of that name. Delete it or give the object another name; to use it, say storage.{root}.claim in a new object"
+        f"storage.{root}: claim {claim.name!r} exists and does not belong to this object. Because storage.{root}.size is set, the operator "
+        f"creates one of that name. Delete it or give the object another name; to use it, set storage.{root}.claim in a new object"
     )
     return Said("False", Reason.NAME_CONFLICT, text)
 
@@ -131,8 +131,8 @@ def _taken(root: names.RootName, claim: Claim) -> Said:
 def _going(root: names.RootName, claim: Claim) -> Said:
     """No pod that is made now gets it, and with the last one that has it, what lies on it goes."""
     text = (
-        f"storage.{root}: PersistentVolumeClaim {claim.name!r} is being deleted, and goes once no pod mounts it. Save what is "
-        "on it, then make it anew"
+        f"storage.{root}: PersistentVolumeClaim {claim.name!r} is being deleted and will disappear when the last pod that "
+        "mounts it ends. Copy its contents, then recreate it"
     )
     return Said("False", Reason.STORAGE_UNAVAILABLE, text)
 

@@ -40,7 +40,7 @@ def measure(
     """
     link = PROBE.link(Probed(view.obj, revision, plain, wanted, facts))
     former = [job for job in _under_way(revision, view) if job.key != link.key]
-    waiting = (Reason.PENDING, "the former probe is being ended") if former else None
+    waiting = (Reason.PENDING, "the previous probe is being ended") if former else None
     step = advance(link, None, view, waiting)
     gone = (Delete("Job", job.name) for job in former if not job.terminating)
     step = replace(step, delete=(*step.delete, *gone))
@@ -53,7 +53,7 @@ def measure(
     alone = revision.replaces(serving)
     trouble = _never_starts(view.job(link), view, alone=alone) or (_refused(revision, ended, view) if alone else None)
     if trouble is not None:
-        return _given_up(revision, trouble, f" in the place of r{serving}" if alone else ""), step
+        return _given_up(revision, trouble, f" in place of r{serving}" if alone else ""), step
     return status, step
 
 
@@ -77,7 +77,7 @@ def _never_starts(job: Job | None, view: View, *, alone: bool) -> Waiting | None
     if waited <= (view.settings.surge_patience_seconds if trouble else BEFORE_THE_CONTAINER):
         return None
     reason, text = trouble or (Reason.PROBE_ERROR, f"the pod of Job {job.name} was not started")
-    return advised((reason, f"{text}, for {waited / 60:.0f} min"))
+    return advised((reason, f"{text} (for {waited / 60:.0f} min)"))
 
 
 def _refused(revision: Revision, probe: StageStatus, view: View) -> Waiting | None:
@@ -101,7 +101,7 @@ def _measured(revision: Revision, artifact: str, result: ProbeResult, view: View
     if not fits(result, view, wanted):
         asked = _at(policy.concurrency, policy.further_loads, wanted.draft.prompts_digest)
         measured_at = _at(result.concurrency, [at.concurrency for at in result.loads], result.prompts_digest)
-        text = f"it measured at {measured_at}; asked were {asked}"
+        text = f"it measured at {measured_at}, but {asked} was asked for"
         return _not_measured(status, f"{revision.name}: {text}")
     verdict = judge_probe(result, policy, expected=status.expected_accept_length, name=revision.name)
     if verdict.passed or verdict.failed:

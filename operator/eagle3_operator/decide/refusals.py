@@ -14,12 +14,12 @@ from eagle3_operator.observation import Refusal
 #: By words of the refusal, the first match: those of Kubernetes' own quotas, admission and authorization, and ours.
 _ADVICE = (
     ("quota", "Free some of that quota, or have it raised: kubectl describe quota -n {namespace}."),
-    ("calling webhook", "Mend that webhook, or ask whoever runs it."),
+    ("calling webhook", "Repair that webhook, or ask whoever runs it."),
     ("denied", "Change what it objects to in this object, or ask whoever set that rule."),
-    (" cannot ", "The operator's role lacks that right: install the chart again, in the operator's version."),
+    (" cannot ", "The operator's role lacks that permission: upgrade the chart to the operator's version."),
     ("does not belong to this object", ""),
 )
-_ELSE = "Correct the field of this object that it stems from."
+_ELSE = "Correct the field of this object that causes it."
 
 #: What is another at each try. That a day is another one too is told, once a day.
 _PASSING = r"""(?xi:
@@ -71,4 +71,4 @@ def told(refusal: Refusal, namespace: str) -> tuple[Reason, str]:
     """What was refused, why, and what to do."""
     advice = next((advice for words, advice in _ADVICE if words in refusal.message), _ELSE).format(namespace=namespace)
     sentence = str(refusal).rstrip(".")
-    return Reason.REFUSED, " ".join(filter(None, (f"{sentence}.", advice, "It is tried again by itself.")))
+    return Reason.REFUSED, " ".join(filter(None, (f"{sentence}.", advice, "The operator tries it again by itself.")))

@@ -143,7 +143,7 @@ def _has_left(former: Mapping[StageName, StageStatus], view: View) -> bool:
 
 def _remembered(link: Link) -> StageStatus:
     """Clean's status where a draft is adopted and not converted yet: Extract, which would tell of the features, is no stage any more."""
-    said = "the features of former specs go once the draft that is adopted is converted"
+    said = "the features of former specs are removed once the adopted draft is converted"
     return new_status(link).model_copy(update={"reason": Reason.PENDING, "message": said})
 
 
@@ -234,7 +234,7 @@ def awaited_claim(view: View) -> Waiting | None:
         making = (Reason.PENDING, f"PersistentVolumeClaim {name} is being made")
         return view.refused(("PersistentVolumeClaim", name)) or making
     if claim.terminating:
-        return Reason.PENDING, f"PersistentVolumeClaim {name} is being deleted, and made anew then"
+        return Reason.PENDING, f"PersistentVolumeClaim {name} is being deleted and will be recreated"
     return None
 
 

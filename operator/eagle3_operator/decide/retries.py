@@ -78,8 +78,8 @@ def _there(status: Eagle3DraftStatus) -> list[str]:
 def _unknown(asked: str, status: Eagle3DraftStatus) -> Event:
     there = ", ".join(_there(status)) or "nothing yet"
     text = (
-        f"{RETRY_ANNOTATION}={asked} names nothing to try again, and nothing was done: it is STAGE@WORD or rN@WORD, with any word "
-        f"that was not used before. Of this object there are: {there}"
+        f"{RETRY_ANNOTATION}={asked} was ignored: it matches no stage or revision. Use STAGE@WORD or rN@WORD, with a WORD that was "
+        f"not used before. This object has: {there}"
     )
     return Event("Warning", EventReason.RETRY_UNKNOWN, text)
 

@@ -142,8 +142,8 @@ class Revision:
             return verdict
         newest = status.windows[-1]
         text = (
-            f"{newest.running:.0f} requests together in {newest.start}/{newest.end}: the servers draft otherwise then than when "
-            f"they were probed, at concurrency {' and '.join(map(str, self._bar.loads))}; only windows of about that load are judged"
+            f"{newest.running:.0f} requests together in {newest.start}/{newest.end}: the servers draft differently at that load than "
+            f"when they were probed, at concurrency {' and '.join(map(str, self._bar.loads))}; only windows near that load are judged"
         )
         return Verdict("Inconclusive", Reason.OTHER_LOAD, text)
 

@@ -458,11 +458,14 @@ class Rollout:
         elif tried:
             reason, message = self.reason or Reason.PENDING, self.message
         elif revision.may_serve:
-            reason, message = Reason.PROVEN, "as it was measured before; another of its kind is measured by now"
+            reason, message = (
+                Reason.PROVEN,
+                "still proven by its earlier measurement; a newer revision with the same settings is measured in its place",
+            )
         elif self.wanted is None:
-            reason, message = Reason.PENDING, "waits until target, data and draft are known again"
+            reason, message = Reason.PENDING, "waits until the target, the data and the draft are known again"
         else:
-            reason, message = Reason.PENDING, "the object asks for another revision by now"
+            reason, message = Reason.PENDING, "superseded: the spec now asks for another revision"
         changes = {"state": revision.state(serving=serving, tried=tried), "reason": reason, "message": message}
         return replace(revision, status=revision.status.model_copy(update=changes))
 

@@ -68,7 +68,7 @@ def asked(
     if not made and _outage(view) and not _approved(view, train, before):
         return Room(waiting=(Reason.AWAITING_APPROVAL, _request(view, train, facts, before)))
     left = ", ".join(sorted(_servers_left(view)))
-    waiting = (Reason.MAKING_ROOM, f"waits until the servers are gone (serve.whileTraining): {left}") if left else None
+    waiting = (Reason.MAKING_ROOM, f"waits for the servers to stop (serve.whileTraining): {left}") if left else None
     return Room(train.key, waiting)
 
 

@@ -102,7 +102,7 @@ def _serves(revision: Revision, *, rescue_begun: bool, budget: float, now: datet
     if silent <= budget + (0 if begun else BEFORE_THE_CONTAINER):
         return {}
     reason, problem = not_begun(deployment, now) or diagnose(deployment)
-    text = f"it served, and no pod of it has been ready for long in {silent / 60:.0f} min: {problem}"
+    text = f"{revision.name} was serving, but none of its pods has stayed ready for the last {silent / 60:.0f} min: {problem}"
     failure = Failure(revision.serve.start_retries + 1, reason, text)
     return failure.changes | {"failed_at": times.text(now), "crashed": True}
 
@@ -148,8 +148,8 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
     # Beside what serves it waits, but on a node where nothing comes of it: the next pod may be given another
     if trouble is not None and (waited > budget if alone else slow and trouble[0] is Reason.POD_NOT_STARTED):
         reason, text = trouble
-        where = f" in the place of r{serving}" if alone else ""
-        return Failure(for_good, *advised((reason, f"{text}, for {waited / 60:.0f} min{where}")))
+        where = f" in place of r{serving}" if alone else ""
+        return Failure(for_good, *advised((reason, f"{text} (for {waited / 60:.0f} min{where})")))
     restarts = max((pod.restarts for pod in deployment.pods), default=0)
     if restarts > revision.status.start_failures:
         reason, problem = diagnose(deployment)

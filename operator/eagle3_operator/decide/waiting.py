@@ -19,11 +19,11 @@ _BAD_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "R
 #: What a person can do about a pod that has a place and does not run.
 _ADVICE = {
     Reason.IMAGE_PULL: "Correct the image, or name its Secret in placement.imagePullSecrets",
-    Reason.INVALID_CONFIGURATION: "Correct what it names in placement, or the image",
-    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that another node has, for "
-    "which ReadWriteMany helps, or one node for both (placement.nodeSelector); a network; an image that comes slowly",
-    Reason.HELD_BY_SIDECAR: "Have it added as a sidecar of Kubernetes' own (an init container that is restarted always), or not "
-    "at all: placement.labels and placement.annotations can tell the mesh",
+    Reason.INVALID_CONFIGURATION: "Create the Secret or ConfigMap that it names, or correct placement; where it names none, correct the image",
+    Reason.POD_NOT_STARTED: "Its Events say why (kubectl get events): a volume that cannot be mounted, or that is attached to another "
+    "node (use ReadWriteMany, or one node for both with placement.nodeSelector); a network fault; an image that downloads slowly",
+    Reason.HELD_BY_SIDECAR: "Have it injected as a native sidecar (an init container with restartPolicy: Always), or turn its "
+    "injection off with placement.labels or placement.annotations",
 }
 
 #: What a pod waits for comes within so long, or hardly any more without a person: the end of others' work, for a place; its start on
@@ -39,11 +39,11 @@ _AFTERTHOUGHT = re.compile(r"[.,]? *(no new claims to deallocate,? *)?preemption
 _CAUSES = (
     (
         r'persistentvolumeclaim "([^"]+)" not found',
-        "Make the claim {0}, or correct its name in placement.volumes",
+        "Create the claim {0}, or correct its name in placement.volumes",
     ),
     (
         r"unbound immediate PersistentVolumeClaims|didn't find available persistent volumes",
-        "kubectl get pvc shows which claim is not bound, kubectl describe pvc why: no volume, no class of storage, no room",
+        "kubectl get pvc shows which claim is not bound, kubectl describe pvc why: no volume, no storage class, no room",
     ),
     (
         r"volume node affinity conflict",
@@ -59,7 +59,7 @@ _CAUSES = (
     ),
     (
         r"ReadWriteOncePod access mode",
-        "A ReadWriteOncePod claim is one pod's at a time: use ReadWriteMany, or ReadWriteOnce where one node is enough",
+        "Only one pod at a time can mount a ReadWriteOncePod claim: use ReadWriteMany, or ReadWriteOnce where one node is enough",
     ),
     (
         r"Insufficient ([-a-z0-9.]+/[-\w.]*[-\w])",
@@ -71,11 +71,11 @@ _CAUSES = (
     ),
     (
         r"didn't match Pod's node affinity/selector",
-        "Correct placement.nodeSelector or affinity: kubectl get nodes --show-labels lists the labels that there are",
+        "Correct placement.nodeSelector or affinity: kubectl get nodes --show-labels lists their labels",
     ),
     (
         r"untolerated taint",
-        "Name the taint in placement.tolerations if the pods may run there",
+        "Add the taint to placement.tolerations if the pods may run there",
     ),
 )
 _OTHERWISE = "Free GPUs or quota, or correct placement"
@@ -118,9 +118,7 @@ def _lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
     """A pod that has had its node for so long, and whose container was not started there: the kubelet says why in Events only."""
     for pod in pods:
         if pod.placed_at and (left := time_left(pod, now)) is not None and left < 0:
-            said = (
-                f"pod {pod.name} has had node {pod.node} since {times.text(pod.placed_at)}, and was not started there"
-            )
+            said = f"pod {pod.name} was scheduled to node {pod.node} at {times.text(pod.placed_at)}, but its container has not started"
             return Reason.POD_NOT_STARTED, f"{said}: {pod.kept_from}" if pod.kept_from else said
     return None
 

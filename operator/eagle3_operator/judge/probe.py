@@ -110,7 +110,7 @@ def cost_of_loads(result: ProbeResult) -> str:
     break_even = "" if first.break_even is None else f", break-even is {first.break_even:.2f}"
     return (
         f"{where} speculation costs time instead of saving it ({first.speedup:.2f}x{break_even}), and under such a load the "
-        "watch leaves it: draft fewer steps, or let the server choose them (serve.speculative.mode: Auto)"
+        "watch would roll it back: draft fewer steps, or let the server choose them (serve.speculative.mode: Auto)"
     )
 
 
@@ -126,7 +126,7 @@ def _arguments_differ(case: _Case) -> _Finding | None:
             "Fail",
             Reason.ARGUMENT_MISMATCH,
             f"the server runs with other arguments than it was given: {'; '.join(map(str, mismatches))}. "
-            "SGLang adjusts some silently; ask for what it takes, or use another version",
+            "SGLang adjusts some silently; set values that it accepts, or use another version",
         )
     if algorithm.unset:
         return _Finding(
@@ -148,7 +148,7 @@ def _others_were_served(case: _Case) -> _Finding | None:
     return _Finding(
         "Inconclusive",
         Reason.FOREIGN_TRAFFIC,
-        f"{foreign} requests of somebody else reached the server while it was measured; it has to be measured again",
+        f"{foreign} requests from somebody else reached the server while it was being measured; it has to be measured again",
     )
 
 

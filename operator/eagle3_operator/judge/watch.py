@@ -61,7 +61,9 @@ def judge_watch(
         return _no_traffic(recent, watch)
     if (fault := _fault(judged[-1], bar)) is not None:
         reason, text = fault
-        needed = f"{len(faults)} of {watch.failures.of} failed windows of {watch.failures.within} that it takes"
+        needed = (
+            f"{len(faults)} failed; the watch acts when {watch.failures.of} of {watch.failures.within} windows fail"
+        )
         return Verdict("Inconclusive", reason, f"{text}; {needed}", numbers)
     newest = judged[-1]
     if early is not None and _drifts(judged, watch, early, bar):
@@ -116,11 +118,13 @@ def _drift(newest: Window, watch: Watch, early: float) -> str:
     text = (
         f"accept length {newest.accept_length or 0:.2f} in {_span(newest)}, more than {watch.drift_band:.0%} below the "
         f"{early:.2f} of this revision's first windows: traffic has moved away from what the draft learned. It is still "
-        "faster than none, and serves on"
+        "faster than none, and keeps serving"
     )
     if watch.on_drift == "Retrain":
-        return f"{text}. The data is looked at again, and trained on if it has changed, once per cooldown ({watch.cooldown})"
-    return f"{text}. Train on newer data: replace it under its path, and retry inspect or set watch.onDrift to Retrain"
+        return f"{text}. The operator inspects the data again, and trains on it if it has changed, once per cooldown ({watch.cooldown})"
+    return (
+        f"{text}. Train on newer data: replace the data at its path, then retry inspect or set watch.onDrift to Retrain"
+    )
 
 
 def _is_judged(made: Window, watch: Watch) -> bool:

@@ -39,7 +39,7 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert table["features"].strip().startswith("4.58 TiB")
     assert "87.8 M (data.expectedTokens)" in table["tokens"]
     assert "39m on a pod of 8 GPUs at 37,088 tokens/s, if the volume takes 1.98 GiB/s" in table["time"]
-    assert "2.1h more at 11,364 tokens/s" in table["answers"]
+    assert "adds up to 2.1h at 11,364 tokens/s" in table["answers"]
     assert "estimated, not measured: 2 x 32.0 G parameters a token at 30% of 989 Tflop/s a GPU" in table["rates"]
     assert table["or fp8 TopK"].strip() == "1.75 TiB"
     assert table["training"].strip().startswith("1.8h on 4 GPUs at 66,807 tokens/s, 5 epochs, less where not every")
@@ -51,7 +51,7 @@ def test_rates_of_another_gpu_than_the_pods_ask_for_are_told_as_such(
 ) -> None:
     kimi = str(EXAMPLES / "kimi-k25.yaml")
     said = told(capsys, "-f", kimi)["GPU"]
-    assert "reckoned of an H200, and placement.nodeSelector asks for NVIDIA-RTX-PRO-6000" in said
+    assert "these times assume an H200, but placement.nodeSelector asks for NVIDIA-RTX-PRO-6000" in said
     assert "GPU" not in told(capsys, "-f", kimi, "--gpu-teraflops", "503", "--gpu-terabytes-per-second", "1.8")
     document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
     document["spec"]["placement"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H200"}
@@ -124,8 +124,8 @@ def test_answers_of_the_targets_own_are_said_to_change_the_count(
     assert "answers" not in told(capsys, "-f", edited(tmp_path, regenerate=None))
     file = edited(tmp_path, regenerate={"maxTokens": 2048})
     said = told(capsys, "-f", file, "--answer-tokens-per-second", "4000")["answers"]
-    assert "at most 2,048 tokens each, and the tokens above must have counted them" in said
-    assert "up to 6.1h more at 4,000 tokens/s a pod" in said
+    assert "up to 2,048 tokens each (the tokens above must include them)" in said
+    assert "adds up to 6.1h at 4,000 tokens/s a pod" in said
 
 
 def test_without_any_bound_the_user_is_told_what_a_million_tokens_take_and_what_to_give(

@@ -420,7 +420,9 @@ def test_a_pod_that_is_late_on_its_node_names_whoever_has_its_claim_on_another()
         (pod,) = observer.observe(obj, Eagle3DraftStatus(), now).observation.jobs["kimi-train-k3"].pods
         return pod.kept_from
 
-    said = "claim drafts is one node's at a time, and gpu-2 has it, for pod llama-r1-x of Eagle3Draft llama"
+    said = (
+        "claim drafts can be mounted by one node at a time, and gpu-2 has it, for pod llama-r1-x of Eagle3Draft llama"
+    )
     assert seen(NOW, beside, elsewhere) == said
     assert seen(NOW, beside) is None
     ended = elsewhere | {"status": {"phase": "Succeeded"}}

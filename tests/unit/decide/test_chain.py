@@ -194,7 +194,7 @@ def test_a_failed_stage_stalls_the_object_with_its_own_words_and_is_left_alone()
     assert world.reason("Reconciling")[0] == "False"
     assert "4.58 TiB" in world.condition("Ready").message
     command = f"kubectl annotate e3d kimi -n llm eagle3.dev/retry=inspect@{stamp(world.now)} --overwrite"
-    assert world.condition("Ready").message.endswith(f"after any other repair: {command}")
+    assert world.condition("Ready").message.endswith(f"after any other repair, run: {command}")
     world.later(86400).settle()
     assert len(world.created) == 1
 
@@ -223,7 +223,7 @@ def test_a_job_that_a_sidecar_of_somebody_elses_keeps_from_ending_is_told_after_
     world.later(121).settle()
     assert world.reason("Accepted") == ("Unknown", Reason.HELD_BY_SIDECAR)
     assert (
-        "its container istio-proxy, which something has added, runs on. Have it added as"
+        "but container istio-proxy, which was injected into it, keeps running. Have it injected as"
         in world.condition("Ready").message
     )
 
@@ -306,8 +306,8 @@ def test_a_retry_that_names_nothing_is_told_once_and_does_nothing(asked: str) ->
     world.settle().later(700).settle()
     (event,) = [one for one in world.events if one.reason == "RetryUnknown"]
     assert event.type == "Warning"
-    assert f"eagle3.dev/retry={asked} names nothing" in event.message
-    assert event.message.endswith("there are: inspect, extract, train, clean, convert, r0")
+    assert f"eagle3.dev/retry={asked} was ignored: it matches no stage or revision" in event.message
+    assert event.message.endswith("This object has: inspect, extract, train, clean, convert, r0")
     assert (world.told.stages, len(world.created)) == (before.stages, created)
 
 
@@ -360,7 +360,7 @@ def test_what_is_corrected_in_the_spec_is_tried_at_once_as_the_message_says(
             break
         world.finish(before)
     world.fail(stage, reason, "it could not")
-    assert "What is corrected in the spec is tried at once" in world.condition("Ready").message
+    assert "A correction of the spec is tried at once" in world.condition("Ready").message
     made = len(world.created)
     claims = {**world.seen.claims, "larger": Claim("larger", 10**14)}
     world.seen = replace(world.seen, claims=claims)
@@ -479,12 +479,12 @@ def test_a_pod_that_is_not_started_on_its_node_for_half_an_hour_is_told_of() -> 
     assert world.reason("Reconciling") == ("True", Reason.POD_NOT_STARTED)
     said = world.condition("FeaturesReady").message
     assert said.startswith(
-        "pod kimi-extract-0 has had node gpu-1 since 2026-11-29T12:00:00Z, and was not started there. "
+        "pod kimi-extract-0 was scheduled to node gpu-1 at 2026-11-29T12:00:00Z, but its container has not started. "
     )
     assert "kubectl get events" in said
-    why = "claim drafts is one node's at a time, and gpu-2 has it, for pod llama-r1-x of Eagle3Draft llama"
+    why = "claim drafts can be mounted by one node at a time, and gpu-2 has it, for pod llama-r1-x of Eagle3Draft llama"
     world._put_job(replace(world.job("extract"), pods=(replace(pod, kept_from=why),)))
-    assert f"and was not started there: {why}. " in world.settle().condition("FeaturesReady").message
+    assert f"but its container has not started: {why}. " in world.settle().condition("FeaturesReady").message
     told = world.status
     assert world.later(5000).settle().status == told, "its words do not change with the time"
     assert world.later(500).settle().reason("Stalled") == ("True", Reason.POD_NOT_STARTED), "two hours are for a person"
@@ -881,8 +881,7 @@ def test_an_extraction_of_which_no_pod_ever_sees_the_whole_has_failed_by_its_sto
     assert world.reason("FeaturesReady") == ("False", Reason.JOB_FAILED)
     said = world.condition("FeaturesReady").message
     assert (
-        "completed 3 times, but each of its pods ended before it saw the others' last part. See why the features'"
-        in said
+        "completed 3 times, but each of its pods ended before it saw the others' last part. Find out why a pod" in said
     )
     assert "removes" not in said
 
@@ -1283,7 +1282,7 @@ def test_a_service_account_that_the_chart_does_not_allow_is_refused_by_its_path(
     world.settle()
     assert world.reason("Accepted") == ("False", Reason.INVALID_CONFIGURATION)
     path = f"{section}.placement" if section else "placement"
-    assert f"{path}.serviceAccountName: 'admin' is not one that objects may use" in world.condition("Accepted").message
+    assert f"{path}.serviceAccountName: 'admin' is not allowed" in world.condition("Accepted").message
     assert world.reason("Stalled")[0] == "True"
     assert (world.created, world.replicas, world.serving) == (created, replicas, 1)
 

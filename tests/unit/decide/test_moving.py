@@ -58,7 +58,7 @@ def test_a_bar_that_is_raised_over_what_serves_costs_no_pod_without_a_persons_wo
     assert (world.serving, world.replicas) == (1, {0: 0, 1: 1})
     assert world.reason() == world.reason("RevisionProven") == ("False", Reason.SLOWER_THAN_BASELINE)
     assert world.reason("Stalled")[0] == "True"
-    assert "It serves on meanwhile. r0 finds no GPU beside r1" in world.condition("Ready").message
+    assert "It keeps serving meanwhile. r0 finds no free GPU beside r1" in world.condition("Ready").message
     world.edit(probe={"minSpeedup": 1.1}).settle()
     assert (world.reason()[0], world.serving, world.outages) == ("True", 1, outages)
     world.edit(probe={"minSpeedup": 11}).settle().approve().settle()
@@ -298,7 +298,7 @@ def test_a_load_that_is_added_is_measured_of_baseline_and_draft_and_one_that_is_
 def test_a_measurement_that_lacks_a_load_is_none() -> None:
     world = trained(World().edit(probe={"loads": [8]})).ready(0).finish("probe", at_loads(16))
     assert world.told.revisions[0].probe is None
-    assert "it measured at concurrency 1, 16 with prompts pppppppp; asked were concurrency 1, 8" in (
+    assert "it measured at concurrency 1, 16 with prompts pppppppp, but concurrency 1, 8" in (
         world.told.revisions[0].probe_problem
     )
 
@@ -434,7 +434,7 @@ def test_with_room_for_one_more_the_pods_take_each_others_place_with_a_persons_w
     some_ready(world, 2).finish("probe", measured(accept=2.6, speed=120.0))
     some_ready(world, 2).later(121).settle()
     assert world.reason() == ("False", Reason.AWAITING_APPROVAL)
-    assert "the Service has 1 of 2 meanwhile" in world.condition("Ready").message
+    assert "the Service has 1 of 2 pods meanwhile" in world.condition("Ready").message
     assert (world.serving, world.replicas) == (1, {0: 0, 1: 2, 2: 0})
     world.approve().settle()
     assert world.replicas == {0: 0, 1: 1, 2: 2}
@@ -578,8 +578,11 @@ def test_who_scales_what_serves_is_overruled_and_told_what_to_scale_instead(who:
         decision = world.step()
         (event,) = decision.events
         assert (event.type, event.reason) == ("Warning", "ScaleOverruled")
-        assert event.message.startswith(f"{named} to 3; it is {pods[1]} again, as this object says. Scale that: ")
-        assert "kubectl scale e3d/kimi -n llm --replicas=3, or an autoscaler whose scaleTargetRef" in event.message
+        assert event.message.startswith(f"{named} to 3. The operator restored {pods[1]}, as this object asks. ")
+        assert (
+            "kubectl scale e3d/kimi -n llm --replicas=3, or point the autoscaler's scaleTargetRef at Eagle3Draft kimi"
+            in event.message
+        )
         world.ready(1).settle()
         assert (world.replicas, world.step().events) == (pods, ())
     assert world.status == before
@@ -592,7 +595,7 @@ def test_who_scales_a_revision_that_does_not_serve_is_told_of_too() -> None:
     (event,) = world.step().events
     assert (event.type, event.reason, world.replicas[0]) == ("Warning", "ScaleOverruled", 0)
     assert (
-        "somebody has scaled Deployment kimi-r0 to 2; it is 0 again, as r0 does not serve. Scale the object"
+        "somebody has scaled Deployment kimi-r0 to 2. The operator restored 0, because r0 does not serve. Scale the Eagle3Draft instead"
         in event.message
     )
 
@@ -616,7 +619,7 @@ def test_a_server_that_somebody_edits_is_put_back_and_told_of() -> None:
     (event,) = world.step().events
     assert (event.type, event.reason, world.mended) == ("Warning", "ServerEdited", ["kimi-r1"])
     said = "kubectl-edit has changed Deployment kimi-r1 (spec.containers[server].command): what runs is not what was proven"
-    assert event.message.startswith(f"{said}. It is put back")
+    assert event.message.startswith(f"{said}. The operator restores it")
     assert world.reason() == world.reason("ServerAvailable") == ("False", Reason.SERVER_EDITED)
     assert world.settle().ready(1).reason() == ("True", Reason.SERVING)
     assert world.mended == ["kimi-r1"]
@@ -627,10 +630,13 @@ def test_what_is_written_again_once_it_was_put_back_is_left_and_told_to_a_person
     world = edited(serving_draft().later(700).settle(), 1).settle().ready(1)
     edited(world.later(60), 1)
     (event,) = world.step().events
-    assert "It was put back at 2026" in event.message
+    assert "It was restored at 2026" in event.message
     assert world.settle().reason() == ("False", Reason.SERVER_EDITED)
     assert (world.reason("Stalled"), world.reason("Reconciling")[0]) == (("True", Reason.SERVER_EDITED), "False")
-    assert "comes back by: kubectl delete deployment kimi-r1 -n llm" in world.condition("ServerAvailable").message
+    assert (
+        "bring back what is proven with: kubectl delete deployment kimi-r1 -n llm"
+        in world.condition("ServerAvailable").message
+    )
     assert world.last is not None
     assert world.last.events == ()
     assert world.later(86_400).settle().mended == ["kimi-r1"]
@@ -696,7 +702,7 @@ def test_an_edited_server_that_the_object_does_not_say_how_to_make_serves_on_and
     assert (world.mended, world.serving) == (["kimi-r0"], 1)
     said = world.condition("ServerAvailable")
     assert (said.status, said.reason) == ("False", Reason.SERVER_EDITED)
-    assert "It serves on so" in said.message
+    assert "It keeps serving like that" in said.message
     assert "kubectl delete deployment kimi-r1 -n llm" in said.message
     assert [event.reason for event in world.events].count(EventReason.SERVER_EDITED) == 2
 
@@ -828,7 +834,7 @@ def test_a_draft_that_crashes_again_and_again_under_traffic_is_left_after_the_ti
     assert world.replicas == {0: 1, 1: 0}
     assert world.reason("RevisionProven") == ("False", Reason.START_FAILED)
     said = world.condition("RevisionProven").message
-    assert "no pod of it has been ready for long in 20 min" in said
+    assert "none of its pods has stayed ready for the last 20 min" in said
     assert "illegal memory access" in said
     assert (
         "r0 is serving; r1 is tried again when the spec changes, or by: kubectl annotate e3d kimi -n llm eagle3.dev/retry=r1@"

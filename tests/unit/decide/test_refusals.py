@@ -195,7 +195,7 @@ def test_a_probe_that_is_refused_in_the_place_of_what_serves_gives_the_place_bac
     assert world.replicas[1] == 0
     world.later(130).settle()
     assert world.replicas[1] == 1
-    assert "its probe could not be started in the place of r1" in world.condition("RevisionProven").message
+    assert "its probe could not be started in place of r1" in world.condition("RevisionProven").message
 
 
 def test_a_job_whose_pods_nobody_lets_be_made_is_told_after_two_minutes() -> None:
@@ -321,8 +321,8 @@ def test_what_serves_and_whose_further_pods_a_quota_refuses_says_so() -> None:
         ('jobs.batch "a" is forbidden: exceeded quota: few', "kubectl describe quota -n llm"),
         ('admission webhook "policy.example" denied the request: no GPUs', "ask whoever set that rule"),
         ("ValidatingAdmissionPolicy 'no-gpus' with binding 'all' denied request: no GPUs", "ask whoever set that rule"),
-        ('failed calling webhook "policy.example": connection refused', "Mend that webhook"),
-        ('User "system:serviceaccount:a:b" cannot create resource "jobs"', "install the chart again"),
+        ('failed calling webhook "policy.example": connection refused', "Repair that webhook"),
+        ('User "system:serviceaccount:a:b" cannot create resource "jobs"', "upgrade the chart"),
         ('Job.batch "a" is invalid: spec.template.spec.containers[0]', "Correct the field"),
     ],
 )
@@ -331,4 +331,4 @@ def test_each_kind_of_refusal_comes_with_its_advice(words: str, advice: str) -> 
     assert reason is Reason.REFUSED
     assert message.startswith(f"Job kimi-train-0 could not be created: {words}. ")
     assert advice in message
-    assert message.endswith("It is tried again by itself.")
+    assert message.endswith("The operator tries it again by itself.")

@@ -77,11 +77,11 @@ def test_what_is_not_tried_while_everything_is_looked_at_again_does_not_seem_to_
     assert world.replicas == {0: 1, 1: 0}
     told = world.told.revisions[1]
     assert (told.state, told.reason) == ("Waiting", Reason.PENDING)
-    assert told.message == "waits until target, data and draft are known again"
+    assert told.message == "waits until the target, the data and the draft are known again"
     for stage in ("inspect", "extract", "train"):
         world.finish(stage)
     world.finish("convert", converted("e" * 64))
-    assert world.told.revisions[1].message == "the object asks for another revision by now"
+    assert world.told.revisions[1].message == "superseded: the spec now asks for another revision"
 
 
 def test_what_is_suspended_before_it_is_started_does_not_seem_to_start() -> None:

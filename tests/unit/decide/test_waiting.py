@@ -20,7 +20,7 @@ def said(words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ('0/1 nodes are available: persistentvolumeclaim "modles" not found. not found', "Make the claim modles"),
+        ('0/1 nodes are available: persistentvolumeclaim "modles" not found. not found', "Create the claim modles"),
         ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found", "kubectl get pvc"),
         (f"0/1 nodes are available: 1 Insufficient nvidia.com/gpus. {NONE_TO_PREEMPT}", "Free nvidia.com/gpus, ask"),
         (f"0/3 nodes are available: 3 Insufficient memory. {NONE_TO_PREEMPT}", "ask for less in placement.memory"),
@@ -35,7 +35,7 @@ def said(words: str) -> str:
         ("0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules.", "podAntiAffinity"),
         (
             "0/1 nodes are available: 1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use.",
-            "ReadWriteOncePod claim is one pod's at a time",
+            "Only one pod at a time can mount a ReadWriteOncePod claim",
         ),
         ("0/2 nodes are available", "Free GPUs or quota, or correct placement"),
     ],

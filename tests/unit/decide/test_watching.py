@@ -25,7 +25,7 @@ def test_what_serves_is_watched_also_where_nothing_is_said_of_it() -> None:
     assert world.reason("DraftHealthy") == ("Unknown", Reason.WARMING_UP)
     said = world.condition("DraftHealthy").message
     assert said == (
-        "the first window of 5m has not ended. Read from its pods themselves: spec.watch names no Prometheus"
+        "the first window of 5m has not ended. Read directly from its pods, because spec.watch names no Prometheus"
     )
 
 

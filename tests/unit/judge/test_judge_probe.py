@@ -121,7 +121,7 @@ def at(concurrency: int, speed: float, *, plain: float | None = 90.0, break_even
 
 ONWARDS = (
     "From concurrency 8 on speculation costs time instead of saving it (0.90x, break-even is 3.01), and under such a load the "
-    "watch leaves it: draft fewer steps, or let the server choose them (serve.speculative.mode: Auto)"
+    "watch would roll it back: draft fewer steps, or let the server choose them (serve.speculative.mode: Auto)"
 )
 
 
@@ -216,7 +216,7 @@ def test_the_wrong_algorithm_is_named_among_other_mismatches() -> None:
 def test_foreign_requests_make_a_measurement_inconclusive_not_bad() -> None:
     verdict = judge(measured(**USELESS, foreign_requests=3))
     assert (verdict.outcome, verdict.reason) == ("Inconclusive", Reason.FOREIGN_TRAFFIC)
-    assert "3 requests of somebody else" in verdict.message
+    assert "3 requests from somebody else" in verdict.message
 
 
 def test_a_healthy_server_that_does_not_speculate_is_named_so() -> None:

@@ -99,7 +99,7 @@ def test_a_pass_under_much_more_load_than_the_probes_says_so(
 def test_two_bad_windows_of_two_fail_and_one_does_not() -> None:
     one = judge(good(5), bad(10))
     assert (one.outcome, one.reason) == ("Inconclusive", Reason.SLOWER_THAN_BASELINE)
-    assert "1 of 2 failed windows of 2 that it takes" in one.message
+    assert "1 failed; the watch acts when 2 of 2 windows fail" in one.message
     two = judge(bad(5), bad(10))
     assert (two.outcome, two.reason) == ("Fail", Reason.SLOWER_THAN_BASELINE)
     assert "accept length 1.00" in two.message
@@ -277,8 +277,11 @@ def test_drift_that_is_over_is_none() -> None:
 @pytest.mark.parametrize(
     ("on_drift", "what"),
     [
-        ("Report", "Train on newer data: replace it under its path, and retry inspect or set watch.onDrift to Retrain"),
-        ("Retrain", "The data is looked at again, and trained on if it has changed, once per cooldown (1h)"),
+        (
+            "Report",
+            "Train on newer data: replace the data at its path, then retry inspect or set watch.onDrift to Retrain",
+        ),
+        ("Retrain", "The operator inspects the data again, and trains on it if it has changed, once per cooldown (1h)"),
     ],
 )
 def test_drift_says_what_becomes_of_it(on_drift: str, what: str) -> None:

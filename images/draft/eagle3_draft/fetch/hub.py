@@ -134,8 +134,8 @@ def _told(field: str, name: str, revision: str | None) -> Iterator[None]:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.HUB_NOT_FOUND,
-            f"{where}: the hub has no such repository, revision or file, or shows it to nobody without a token: correct the "
-            f"name, or give HF_TOKEN in placement.env, from a Secret ({_first_line(error)})",
+            f"{where}: the hub has no such repository, revision or file, or it requires a token. Correct the "
+            f"name, or set HF_TOKEN in placement.env from a Secret ({_first_line(error)})",
         ) from error
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
         response = getattr(error, "response", None)
