@@ -4,9 +4,11 @@ It is the operator's only memory, and everything in it is an observation with it
 the stored measurements at every reconcile, so that a change of policy needs no new measurement.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason, Status, Type
@@ -29,6 +31,20 @@ MENDED_KEPT = 3
 #: Servers of a revision whose counters are read, where no Prometheus does it.
 PODS_READ = 64
 
+#: So far two clocks may be apart: a time of the status that lies further ahead is of one that was wrong.
+AHEAD = timedelta(minutes=5)
+
+
+def _not_ahead(stamp: str, info: ValidationInfo) -> str:
+    now: datetime | None = (info.context or {}).get("now")
+    if now is None or datetime.fromisoformat(stamp) <= now + AHEAD:
+        return stamp
+    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+#: A time that is past, as the API writes it: RFC 3339 in UTC, to the second (``Eagle3DraftStatus.as_of``).
+Past = Annotated[str, AfterValidator(_not_ahead)]
+
 
 class Condition(Model):
     """One observation, as ``metav1.Condition``."""
@@ -38,7 +54,7 @@ class Condition(Model):
     reason: Reason
     message: str
     observed_generation: int
-    last_transition_time: str
+    last_transition_time: Past
 
 
 class StageState(Word):
@@ -55,7 +71,7 @@ class StageProgress(Model):
     seconds_left: float | None = None
     message: str = ""
     time: str = Field(description="When the line was written, by the clock of its node.")
-    heard: str | None = Field(
+    heard: Past | None = Field(
         None, description="When the operator told of it first, by its own clock: at most a minute after it saw it."
     )
 
@@ -67,8 +83,8 @@ class StageStatus(Model):
     key: str
     state: StageState
     job: str | None = None
-    started_at: str | None = None
-    finished_at: str | None = None
+    started_at: Past | None = None
+    finished_at: Past | None = None
     progress: StageProgress | None = None
     artifact: str | None = Field(None, description="Folder, as pods see it.")
     reason: Reason | None = None
@@ -103,8 +119,8 @@ class RevisionState(Word):
 class Window(Model):
     """One window of the watch: increases of the serving revision's counters between two times."""
 
-    start: str
-    end: str
+    start: Past
+    end: Past
     tokens: float = Field(description="Generated tokens of finished requests.")
     requests: float = Field(description="Finished requests.")
     verify_calls: float
@@ -126,7 +142,7 @@ class PodReading(Model):
 class Reading(Model):
     """What the servers of a revision had counted at one time, as they say themselves."""
 
-    time: str
+    time: Past
     pods: list[PodReading] = Field(max_length=PODS_READ)
 
 
@@ -140,7 +156,7 @@ class Template(Model):
 class Mended(Model):
     """An edit of a revision's Deployment that was taken back."""
 
-    at: str
+    at: Past
     runs: str = Field(description="Hash of what pods would have run by it.")
 
 
@@ -163,13 +179,13 @@ class RevisionStatus(Model):
     state: RevisionState = RevisionState.STARTING
     reason: Reason | None = None
     message: str = ""
-    started_at: str | None = Field(None, description="When its servers were last asked to start.")
+    started_at: Past | None = Field(None, description="When its servers were last asked to start.")
     start_failures: int = 0
     start_problem: str = Field("", description="What the last failed start said.")
-    failed_at: str | None = Field(
+    failed_at: Past | None = Field(
         None, description="When its start was given up; an hour later it is tried again, beside what serves."
     )
-    unready_since: str | None = Field(
+    unready_since: Past | None = Field(
         None,
         description="Since when no pod of it has been ready for some minutes, if it serves: after the time that a start may take it is left.",
     )
@@ -202,7 +218,7 @@ class RevisionStatus(Model):
     probe_folder: str | None = Field(None, description="Where the measurement lies: answers, report.")
     probe_errors: int = 0
     probe_problem: str = ""
-    promoted_at: str | None = None
+    promoted_at: Past | None = None
     bakes_until: str | None = Field(None, description="Kept warm until then, after another was promoted over it.")
     windows: list[Window] = Field(default_factory=list, max_length=WINDOWS_KEPT)
     reading: Reading | None = Field(
@@ -226,8 +242,8 @@ class Handled(Model):
     approve: str | None = Field(
         None, description="The last approval of a roll-out that has ended: its revision serves, or was given up."
     )
-    rollback: str | None = Field(None, description="When the watch last moved the Service back.")
-    drift: str | None = Field(None, description="When the data was last looked at again because the draft drifts.")
+    rollback: Past | None = Field(None, description="When the watch last moved the Service back.")
+    drift: Past | None = Field(None, description="When the data was last looked at again because the draft drifts.")
 
 
 class ArtifactStatus(Model):
@@ -319,6 +335,18 @@ class Eagle3DraftStatus(Model):
     baseline: str = Field("", description="Tokens/s of the plain server.")
     progress: str = Field("", description="Of the running stage.")
     draft: str = Field("", description="Digest of the served draft, shortened.")
+
+    @classmethod
+    def as_of(cls, stored: Mapping[str, Any], now: datetime) -> Self:
+        """A status as it was stored, read at a time.
+
+        What is past and lies ahead by more than ``AHEAD`` was written by a clock that was wrong, and is taken for now: what is reckoned
+        from it, the next window of the watch among that, would otherwise wait until the right clock is there.
+
+        Raises:
+            ValidationError: it is no status that this version can read.
+        """
+        return cls.model_validate(stored, context={"now": now})
 
     def to_json(self) -> dict[str, object]:
         """Without what is empty too: it is what a reader takes anyway, and would be a dozen lines of kubectl describe."""

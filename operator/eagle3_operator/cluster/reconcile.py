@@ -131,7 +131,7 @@ class Reconciler:
         now = self._now()
         try:
             obj = Eagle3Draft.model_validate(seen)
-            stored = Eagle3DraftStatus.model_validate(obj.status)
+            stored = Eagle3DraftStatus.as_of(obj.status, now)
         except ValidationError as error:
             return self._stall(key, seen, now, Reason.INVALID_CONFIGURATION, _unreadable(error)), None
         children = self._observer.observe(obj, stored, now)

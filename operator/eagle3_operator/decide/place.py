@@ -8,12 +8,14 @@ that there are three words:
 - it *takes the place* of what serves while it replaces it and has not all its pods yet: for each one goes.
 """
 
+from eagle3_api.spec import seconds
 from eagle3_operator.decide import times
 from eagle3_operator.decide.capacity import enough
 from eagle3_operator.decide.diagnosis import without_place
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Revision, Standing
 from eagle3_operator.decide.view import View
+from eagle3_operator.manifests.flags import serving
 
 
 def sought(fleet: Fleet, view: View, mover: Revision) -> Fleet:
@@ -58,15 +60,17 @@ def _to_come(fleet: Fleet, goal: Revision, count: int) -> bool:
 
 
 def warm(fleet: Fleet, view: View) -> dict[int, float]:
-    """The former revisions that are still kept warm, and seconds that are left to each: none while what serves finds no place."""
+    """The former revisions that are still kept warm, and seconds that are left to each, never more than today's ``serve.bakeTime``: none
+    while what serves finds no place."""
     if fleet.current is not None and without_place(fleet.current.deployment) is not None:
         return {}
+    longest = seconds(serving(view.obj.spec).bake_time)
     left = {
-        number: (times.parse(revision.status.bakes_until) - view.now).total_seconds()
+        number: min(longest, (times.parse(revision.status.bakes_until) - view.now).total_seconds())
         for number, revision in fleet.revisions.items()
         if revision.status.bakes_until is not None and revision.standing is not Standing.REJECTED
     }
-    return {number: seconds for number, seconds in left.items() if seconds > 0}
+    return {number: still for number, still in left.items() if still > 0}
 
 
 def _hold(revisions: list[Revision], view: View) -> bool:

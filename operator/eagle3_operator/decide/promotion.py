@@ -21,7 +21,12 @@ def moved(fleet: Fleet, goal: Revision, view: View) -> tuple[Fleet, Event]:
         event = _told(fleet, former, goal, name)
         until = _warm_until(fleet, former, goal, view)
         fleet = fleet.changed(former.number, bakes_until=until, unready_since=None)
-    promoted: dict[str, Any] = {"promoted_at": times.text(view.now), "bakes_until": None, "displaces": False}
+    promoted: dict[str, Any] = {
+        "promoted_at": times.text(view.now),
+        "bakes_until": None,
+        "displaces": False,
+        "reading": None,
+    }
     if not goal.dropped:
         # What it was like when it served before says nothing of now. Windows that it was dropped for stay: they are why
         promoted |= {"windows": [], "early_accept_length": None, "watch_problem": ""}

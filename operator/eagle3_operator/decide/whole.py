@@ -34,7 +34,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         settings: of the operator.
         now: an aware time.
     """
-    before = Eagle3DraftStatus.model_validate(obj.status)
+    before = Eagle3DraftStatus.as_of(obj.status, now)
     seen = replace(seen, refused=refusals.as_before(seen.refused, before))
     retried = retries.act_on(obj.metadata.annotations, before, seen)
     known = drift.act_on(obj.spec, retried.status, now)

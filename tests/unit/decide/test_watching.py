@@ -1,11 +1,21 @@
 """The watch of what serves: where its numbers come from, and what becomes of them."""
 
+import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import FetchConfig
-from eagle3_api.status import PodReading, Reading
+from eagle3_api.spec import seconds
+from eagle3_api.status import AHEAD, Eagle3DraftStatus, PodReading, Reading
+from eagle3_operator.decide import times
 from eagle3_operator.decide.stages import fetch
+from eagle3_operator.judge import counters, promql
 from eagle3_operator.observation import Metrics
 from unit.decide.world import World, serving_draft, stamp
 from unit.samples import FACTS, converted, measured
@@ -56,6 +66,79 @@ def test_a_retried_revision_begins_its_watch_anew() -> None:
     world.annotations["eagle3.dev/retry"] = "r1@again"
     world.settle()
     assert world.told.revisions[1].reading is None
+
+
+# ---------------------------------------------------------------------------------------------------- a wrong clock
+
+DAY = 86400.0
+
+
+@pytest.mark.parametrize("ahead", [3600.0, 400 * DAY])
+@pytest.mark.parametrize("watch", [{}, None], ids=["of a Prometheus", "of the pods"])
+def test_the_watch_goes_on_at_once_where_a_clock_that_was_ahead_is_put_right(
+    ahead: float, watch: dict[str, Any] | None
+) -> None:
+    """The next window began where the last one ended, in an hour: nobody looked until then, and a bad draft served."""
+    world = serving_draft(World().edit(watch=watch)).later(ahead)
+    world.window()
+    world.seen = replace(world.seen, metrics=Metrics(1, reading=read(world)))
+    world.step()
+    world.later(-ahead).seen = replace(world.seen, metrics=None)
+    decision, policy = world.step(), world.obj.spec.watched
+    assert policy is not None
+    length = seconds(policy.window)
+    assert decision.requeue_after is not None
+    assert decision.requeue_after <= length + 1
+    assert world.step().status.to_json() == world.status  # which is written once
+    ends, now = world.now + timedelta(seconds=length), stamp(world.now)
+    status = Eagle3DraftStatus.as_of(world.status, ends).revisions[1]
+    if watch is None:
+        assert counters.due(status, policy, ends)
+        assert status.reading is not None
+        assert status.reading.time == now
+    else:
+        assert promql.due(status, policy, ends) == (times.parse(now), times.parse(now) + timedelta(seconds=length))
+    for _ in range(2):
+        world.window(verify=2900)
+    assert world.ready(0).serving == 0
+
+
+def test_no_time_is_read_that_lies_ahead_but_those_that_are_to_come_and_a_nodes_own() -> None:
+    """What is reckoned from it (a cooldown, a start, a bake, silence) would wait until the right clock is there."""
+    world = rolled_back_to_a_draft("10m")
+    status = json.loads(json.dumps(world.status))
+    status["handled"]["drift"] = stamp(world.now)
+    status["revisions"][1]["mended"] = [{"at": stamp(world.now), "runs": "another"}]
+    status["revisions"][1]["bakesUntil"] = stamp(world.now)
+    status["stages"][2]["progress"] = {"done": 1, "time": stamp(world.now), "heard": stamp(world.now)}
+    now = world.now - timedelta(hours=2)
+    found = {path for path, at in _times(Eagle3DraftStatus.as_of(status, now).to_json()) if at > now + AHEAD}
+    assert found == {"revisions.bakesUntil", "stages.progress.time"}
+    near = Eagle3DraftStatus.as_of(status, world.now - AHEAD).to_json()
+    assert near == Eagle3DraftStatus.model_validate(status).to_json()  # two clocks that are nearly right do not quarrel
+
+
+def _times(value: object, path: str = "") -> Iterator[tuple[str, datetime]]:
+    """All times of a status, by the names of their fields."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _times(one, f"{path}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _times(one, path)
+    elif isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value):
+        yield path, times.parse(value)
+
+
+def test_what_is_kept_warm_is_kept_no_longer_than_bake_time_whatever_a_clock_once_said() -> None:
+    world = serving_draft().later(3600)
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle()
+    world.ready(2).finish("probe", measured(accept=2.5, speed=130.0))
+    assert world.serving == 2
+    world.later(-3600).step()
+    assert world.replicas[1] == 1
+    bake = seconds(world.obj.spec.serve.bake_time) if world.obj.spec.serve else 0.0
+    assert 0 < (world.step().requeue_after or 0) <= bake
 
 
 # ---------------------------------------------------------------------------------------------------------- no data
@@ -228,9 +311,9 @@ def test_a_data_set_of_a_hub_is_fetched_anew_and_the_target_is_not() -> None:
 def test_pods_that_do_not_answer_are_asked_again_when_the_next_window_has_passed() -> None:
     """Each try waits for them, and what one window could not be told the next one is."""
     pods, prometheus = unwatched(), serving_draft()
-    for world, seconds in ((pods, 300), (prometheus, 30)):
+    for world, after in ((pods, 300), (prometheus, 30)):
         world.seen = replace(world.seen, metrics=Metrics(1, problem="does not answer"))
-        assert world.step().requeue_after == seconds
+        assert world.step().requeue_after == after
 
 
 # ------------------------------------------------------------------------------------- what a newer operator has written
