@@ -124,7 +124,7 @@ class Window(Model):
     tokens: float = Field(description="Generated tokens of finished requests.")
     requests: float = Field(description="Finished requests.")
     verify_calls: float
-    running: float = Field(0, description="Mean of running requests.")
+    running: float = Field(0, description="Requests that ran together on a server.")
     accept_length: float | None = Field(None, description="(tokens - requests) / verify calls.")
 
 

@@ -45,7 +45,9 @@ def queries(namespace: str, name: str, revision: int, seconds: float) -> dict[st
     """PromQL for one window of one revision, by the names that ``window`` reads; to be evaluated at the window's end.
 
     Each yields one value or none. ``tokens``, ``requests`` and ``verify_calls`` are increases over the window and all
-    pods, ``running`` the mean of running requests of a server.
+    pods, ``running`` the requests that one of them has found running on its server, itself among them: the mean over the time
+    of all requests, not that of the clock, by which a server with a burst a minute is judged at a load that it never has. With n
+    requests in a moment that is the mean of n n over the mean of n; a mean of squares is the square of the mean and the variance.
 
     A server that does not speculate has no counter of verify calls, rather than one that stands still; but so has a
     Prometheus that drops it. ``verify_calls`` is 0 instead of nothing only where the servers' own gauge says that they
@@ -59,20 +61,23 @@ def queries(namespace: str, name: str, revision: int, seconds: float) -> dict[st
     """
     labels = f'eagle3_namespace="{_escaped(namespace)}",eagle3_name="{_escaped(name)}",eagle3_revision="r{revision}"'
 
-    def over(metric: str) -> str:
-        """The metric under either of its names.
+    def over(metric: str, more: str = "") -> str:
+        """The metric under either of its names, with further labels.
 
         SGLang calls it ``sglang:...``. Asked for OpenMetrics, as Prometheus does, newer versions of the client library
         that exposes it write ``sglang_...`` instead.
         """
         either = metric.replace(":", "[:_]")
-        return f'{{__name__=~"{either}",{labels}}}[{seconds:.0f}s]'
+        return f'{{__name__=~"{either}",{labels}{more}}}[{seconds:.0f}s]'
 
+    # With priorities SGLang also tells those of each one, besides all of them
+    running = over(_RUNNING, ',priority=""')
+    mean, square = f"avg_over_time({running})", f"(stdvar_over_time({running}) + avg_over_time({running}) ^ 2)"
     return {
         "tokens": f"sum(increase({over(TOKENS)}))",
         "requests": f"sum(increase({over(REQUESTS)}))",
         "verify_calls": (f"sum(increase({over(VERIFY_CALLS)})) or 0 * (max(max_over_time({over(_STEPS)})) == 0)"),
-        "running": f"avg(avg_over_time({over(_RUNNING)}))",
+        "running": f"sum({square}) / (sum({mean}) > 0)",
     }
 
 

@@ -98,9 +98,24 @@ def test_a_steady_pod_yields_its_increases(promtool: Promtool) -> None:
 def test_two_pods_are_summed_and_weighted_by_their_traffic(promtool: Promtool) -> None:
     # The second pod: 10 tokens and 1 request a scrape at accept length 1
     other = pod(tokens="8+10x80", requests="1+1x80", verify_calls="5+9x80", running="6x80", instance="10.0.0.2:30000")
-    expected: dict[str, float | None] = {"tokens": 1000, "requests": 40, "verify_calls": 440, "running": 4}
+    expected: dict[str, float | None] = {"tokens": 1000, "requests": 40, "verify_calls": 440, "running": 5}
     promtool.check(STEADY | other, expected)
     assert accept_length(expected) == pytest.approx(960 / 440)
+
+
+def test_a_burst_is_judged_at_the_load_that_it_had(promtool: Promtool) -> None:
+    """32 requests together for a minute of five: by the clock's mean that was a load of 6, at which a draft may gain."""
+    bursts = {**STEADY, **pod(tokens="8+40x80", requests="1+1x80", verify_calls="5+13x80", running="0x29 32x4 0x60")}
+    promtool.check(bursts, {"running": 32})
+    half = {**STEADY, **pod(tokens="8+40x80", requests="1+1x80", verify_calls="5+13x80", running="0x20 32x9 8x60")}
+    promtool.check(half, {"running": (10 * 32**2 + 10 * 8**2) / (10 * 32 + 10 * 8)})
+
+
+def test_the_load_is_that_of_all_requests_whatever_their_priority(promtool: Promtool) -> None:
+    """A server with --enable-priority-scheduling tells the total, and each priority's beside it."""
+    (total,) = (name for name in STEADY if "num_running_reqs" in name)
+    urgent = {total.replace("tp_rank", f'priority="{priority}",tp_rank'): "1x80" for priority in (0, 1)}
+    promtool.check(STEADY | urgent, {"running": 2})
 
 
 def test_the_metrics_are_found_under_the_names_of_newer_client_libraries(promtool: Promtool) -> None:
@@ -151,7 +166,7 @@ def test_a_pod_that_appears_within_the_window_counts_from_its_first_scrape(promt
 
 def test_an_idle_pod_increases_nothing_whatever_its_gauges_keep(promtool: Promtool) -> None:
     idle = pod(tokens="900x80", requests="30x80", verify_calls="290x80", running="0x80")
-    promtool.check(idle, {"tokens": 0, "requests": 0, "verify_calls": 0, "running": 0})
+    promtool.check(idle, {"tokens": 0, "requests": 0, "verify_calls": 0, "running": None})
 
 
 def test_a_revision_that_nobody_scrapes_yields_nothing(promtool: Promtool) -> None:
@@ -160,7 +175,7 @@ def test_a_revision_that_nobody_scrapes_yields_nothing(promtool: Promtool) -> No
 
 def test_a_pod_that_was_scraped_once_yields_no_increase(promtool: Promtool) -> None:
     new = pod(tokens="_x40 8", requests="_x40 1", verify_calls="_x40 5", running="_x40 0", steps="_x40 0")
-    promtool.check(new, {"tokens": None, "requests": None, "running": 0})
+    promtool.check(new, {"tokens": None, "requests": None, "running": None})
 
 
 def test_a_pod_that_is_gone_counts_until_its_last_scrape(promtool: Promtool) -> None:
