@@ -72,7 +72,7 @@ class StageProgress(Model):
     message: str = ""
     time: str = Field(description="When the line was written, by the clock of its node.")
     heard: Past | None = Field(
-        None, description="When the operator told of it first, by its own clock: at most a minute after it saw it."
+        None, description="When the operator first reported it, by its own clock: at most a minute after it saw it."
     )
 
 
@@ -132,7 +132,7 @@ class PodReading(Model):
     """What one server had counted since its container started."""
 
     pod: str
-    restarts: int = Field(0, description="Of its container.")
+    restarts: int = Field(0, description="Restarts of its container.")
     tokens: float
     requests: float
     verify_calls: float
@@ -149,12 +149,12 @@ class Reading(Model):
 class Template(Model):
     """The pod template of a revision's Deployment, by which it is seen whether it is what the operator made."""
 
-    runs: str = Field("", description="Hash of what it has pods run.")
+    runs: str = Field("", description="Hash of what its pods run.")
     fields: str = Field("", description="Hash of the names of those of its fields that the operator wrote last.")
 
 
 class Mended(Model):
-    """An edit of a revision's Deployment that was taken back."""
+    """An edit of a revision's Deployment that was undone."""
 
     at: Past
     runs: str = Field(description="Hash of what pods would have run by it.")
@@ -187,25 +187,29 @@ class RevisionStatus(Model):
     )
     unready_since: Past | None = Field(
         None,
-        description="Since when no pod of it has been ready for some minutes, if it serves: after the time that a start may take it is left.",
+        description="Since when none of its pods has been ready for some minutes, if it serves. After the time that a "
+        "start may take, another revision takes over.",
     )
     crashed: bool = Field(
         False,
-        description="It was left because it served and had no ready pod any more: it is not tried again by itself.",
+        description="It was given up because it served and then had no ready pod: it is not tried again by itself.",
     )
-    replicas: int | None = Field(None, description="Pods that it is to have, as of the last look.")
-    template: Template | None = Field(None, description="Of its Deployment, as it was last seen as it was made.")
+    replicas: int | None = Field(None, description="Pods that it should have, as of the last look.")
+    template: Template | None = Field(
+        None, description="Its Deployment's pod template, when it was last seen unedited."
+    )
     mended: list[Mended] = Field(
         default_factory=list,
         max_length=MENDED_KEPT,
-        description="When its Deployment's pod template was put back, which somebody else had changed; the newest last.",
+        description="When somebody else's changes of its Deployment's pod template were undone; the newest last.",
     )
     displaces: bool = Field(
-        False, description="Its pods found no GPU beside the serving revision: it starts in the place of that one."
+        False, description="Its pods found no GPU beside the serving revision, so it starts in place of that one."
     )
     covered: bool = Field(
         False,
-        description="The outage of trying it is approved: by its name, by its plain revision's, or by its draft's training in whose room it comes up.",
+        description="The outage that trying it takes is approved: by its name, by its plain revision's, or with the "
+        "training of its draft, whose GPUs it starts on.",
     )
     probe: ProbeResult | None = Field(
         None,
@@ -213,7 +217,7 @@ class RevisionStatus(Model):
     )
     proof: ProbeResult | None = Field(
         None,
-        description="Of a revision that is to be measured again: what it was measured as before. By that it serves meanwhile.",
+        description="For a revision that is measured again: its earlier measurement, by which it serves meanwhile.",
     )
     probe_folder: str | None = Field(None, description="Where the measurement lies: answers, report.")
     probe_errors: int = 0
@@ -234,16 +238,17 @@ class RevisionStatus(Model):
 class Handled(Model):
     """What was acted on: annotations, and what the watch saw."""
 
-    retry: str | None = Field(None, description="The last retry that everything is looked at again for.")
+    retry: str | None = Field(None, description="The last retry for which everything was inspected again.")
     beside: str | None = Field(
         None,
-        description="The last retry of a revision, or of a stage that no revision waits for: nothing else is touched; or of nothing that there is.",
+        description="The last retry of a revision, or of a stage that no revision waits for, which touches nothing "
+        "else; or the last one that matched nothing.",
     )
     approve: str | None = Field(
-        None, description="The last approval of a roll-out that has ended: its revision serves, or was given up."
+        None, description="The last approval of a rollout that has ended: its revision serves, or was given up."
     )
     rollback: Past | None = Field(None, description="When the watch last moved the Service back.")
-    drift: Past | None = Field(None, description="When the data was last looked at again because the draft drifts.")
+    drift: Past | None = Field(None, description="When the data was last inspected again because the draft drifts.")
 
 
 class ArtifactStatus(Model):
@@ -333,7 +338,7 @@ class Eagle3DraftStatus(Model):
     accept: str = Field("", description="Accept length, of the last window with traffic or else of the probe.")
     speedup: str = Field("", description="Tokens/s over the plain server's, from the probe.")
     baseline: str = Field("", description="Tokens/s of the plain server.")
-    progress: str = Field("", description="Of the running stage.")
+    progress: str = Field("", description="Progress of the running stage.")
     draft: str = Field("", description="Digest of the served draft, shortened.")
 
     @classmethod

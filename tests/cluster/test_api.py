@@ -178,9 +178,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "data of two kinds": (
         {"data": {"conversations": "/data/a.jsonl", "prompts": "/data/b.jsonl"}},
-        "give one of data.conversations, data.prompts and data.dataset: each is a whole set of data",
+        "give exactly one of data.conversations, data.prompts and data.dataset",
     ),
-    "data of no kind": ({"data": {"maxSamples": 5}}, "give one of data.conversations, data.prompts and data.dataset"),
+    "data of no kind": (
+        {"data": {"maxSamples": 5}},
+        "give exactly one of data.conversations, data.prompts and data.dataset",
+    ),
     "a target of a hub without a place for it": (
         {"target.model": "meta-llama/Llama-3.1-8B-Instruct"},
         "storage.models: target.model, draft.checkpoint or data.dataset is a repository of a hub, or lies in a bucket (a path begins with /)",
@@ -191,7 +194,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a revision of a path": (
         {"target.revision": "main"},
-        "target.revision is one of a hub's repository: a path on a volume has none",
+        "target.revision belongs to a repository of a hub: a path on a volume has no revision",
     ),
     "questions that nobody is to answer": (
         {"data": {"prompts": "/data/b.jsonl", "regenerate": {"enabled": False}}},
@@ -245,7 +248,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "somebody else's trainer with a draft to begin with": (
         {"train": {"trainer": {"image": "specforge", "command": ["train"]}}, "draft": {"initFrom": "/models/draft"}},
-        "train.trainer begins with what it likes: leave draft.initFrom out",
+        "train.trainer chooses its own initial weights: leave draft.initFrom out",
     ),
     "copies on each node of one": (
         {"train": {"gpus": 8, "sharding": "Hybrid"}},
@@ -257,7 +260,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an early stop that comes too late to stop anything": (
         {"train": {"epochs": 4, "earlyStop": {}}},
-        "earlyStop could end nothing: the first evaluation and earlyStop.patience more are epochs x evaluationsPerEpoch or beyond",
+        "earlyStop could never end this training: it takes more than earlyStop.patience + 1 evaluations",
     ),
     "several nodes with a claim for one": (
         {"train.nodes": 2, "storage": {"features": {"size": "1Gi"}, "drafts": {"claim": "training"}}},
@@ -387,13 +390,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a revision of a draft that is a path": (
         {"draft.checkpoint": "/drafts/a", "draft.revision": "v1"},
-        "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path or an address has none",
+        "draft.revision belongs to a repository of a hub, which draft.checkpoint must name: a path or an address has no revision",
     ),
     "a draft in a bucket that was not published there": (
         {"draft.checkpoint": "s3://drafts/kimi"},
         "draft.checkpoint: an address in an object store is one that publish.objectStore made, s3://BUCKET/PREFIX/sha256-...",
     ),
-    "a draft that is published nowhere": ({"publish": {}}, "publish: say where to, in oci, in objectStore or in both"),
+    "a draft that is published nowhere": ({"publish": {}}, "publish: set oci, objectStore or both"),
     "a bucket that is a web page": ({"publish": {"objectStore": {"url": "https://b"}}}, "spec.publish.objectStore.url"),
     "a hook without a command": (
         {"publish": {"oci": {"reference": "r.io/llm/kimi"}, "hook": {"image": "cosign", "command": []}}},
@@ -406,7 +409,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
                 "hook": {"image": "i", "command": ["c"], "volumes": ["ca"]},
             }
         },
-        "publish.hook.volumes: one of them is no volume of placement.volumes",
+        "publish.hook.volumes: each must be the name of a volume in placement.volumes",
     ),
     "adaptive steps of one": (
         {"serve.speculative": {"mode": "Auto", "numSteps": 1, "numDraftTokens": 2}},
@@ -443,7 +446,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an image with two tags": ({"image": "sglang:0.5.23:cu130"}, "image: SGLang's version cannot be read from the tag"),
     "a data set beside conversations": (
         {"data.dataset": {"repository": "acme/talks"}, "storage.models": {"claim": "models"}},
-        "give one of data.conversations, data.prompts and data.dataset",
+        "give exactly one of data.conversations, data.prompts and data.dataset",
     ),
     "an adopted draft of another variant": (
         {"draft": {"checkpoint": "/models/draft", "variant": "EAGLE-3.1"}},
@@ -463,11 +466,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a revision of a draft that is trained": (
         {"draft.revision": "v1"},
-        "draft.revision is one of a hub's repository, which draft.checkpoint must name",
+        "draft.revision belongs to a repository of a hub, which draft.checkpoint must name",
     ),
     "a revision of a draft in a bucket": (
         {"draft": {"checkpoint": f"s3://drafts/sha256-{'0' * 64}", "revision": "v1"}, "storage.models": {"claim": "a"}},
-        "draft.revision is one of a hub's repository, which draft.checkpoint must name",
+        "draft.revision belongs to a repository of a hub, which draft.checkpoint must name",
     ),
     **{
         f"a draft in a bucket at {address}": (

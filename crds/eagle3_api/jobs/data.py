@@ -11,11 +11,13 @@ class SamplingDefaults(Model):
     server draws so for requests that do not say it; without a value nothing is done.
     """
 
-    top_k: int | None = Field(None, description="From so many tokens.")
+    top_k: int | None = Field(None, description="Sample from this many of the likeliest tokens.")
     min_p: float | None = Field(
-        None, description="From those of at least this part of the likeliest one's probability."
+        None, description="Sample from tokens with at least this share of the likeliest one's probability."
     )
-    repetition_penalty: float | None = Field(None, description="By which tokens that were said are made less likely.")
+    repetition_penalty: float | None = Field(
+        None, description="By how much tokens that were already said are made less likely."
+    )
 
 
 class DataConfig(Model):

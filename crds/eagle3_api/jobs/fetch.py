@@ -50,9 +50,9 @@ class FetchConfig(Model):
 class Fetched(Model):
     """What was fetched of one source."""
 
-    repository: str = Field(description="Or the address in a bucket.")
-    commit: str = Field(description="Or the digest of the manifest there.")
-    path: str = Field(description="Of the target's or the draft's folder, or of the data's file, as pods see it.")
+    repository: str = Field(description="The repository, or the address in a bucket.")
+    commit: str = Field(description="The commit, or the digest of the manifest in the bucket.")
+    path: str = Field(description="Path of the target's or the draft's folder, or of the data's file, as pods see it.")
     files: int
     bytes: int
 

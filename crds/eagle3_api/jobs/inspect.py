@@ -58,13 +58,14 @@ class Facts(Model):
     weight_bytes: int
     active_parameters: int | None = Field(
         None,
-        description="That one token meets, the head among them; of a mixture of experts those of the chosen ones.",
+        description="Parameters that one token uses, the head included; in a mixture of experts, those of the chosen "
+        "experts.",
     )
     context_length: int
     target_digest: str
     auxiliary_layers: list[int]
     draft_vocabulary_size: int | None = None
-    draft_attention: Attention = Field("Heads", description="The draft's, trained or adopted.")
+    draft_attention: Attention = Field("Heads", description="Attention of the draft, trained or adopted.")
     sglang_version: str
     layer_convention: str
     capture_ids: list[int]
@@ -77,14 +78,17 @@ class Facts(Model):
     chat_template_digest: str | None = None
     end_tokens: list[int] | None = Field(
         None,
-        description="With which the target ends an answer, as far as its configuration says; if it answers itself.",
+        description="Tokens with which the target ends an answer, as far as its configuration says; only if it "
+        "answers itself.",
     )
     sampling_defaults: SamplingDefaults | None = Field(
-        None, description="Of the target's generation_config.json, if it answers itself and its server follows them."
+        None,
+        description="Sampling parameters of the target's generation_config.json, if it answers itself and its "
+        "server follows them.",
     )
     checkpoint_digest: str | None = None
-    init_digest: str | None = Field(None, description="Of draft.initFrom, as checkpoint_digest.")
-    fetched: FetchResult | None = Field(None, description="What came from a hub, with its commits.")
+    init_digest: str | None = Field(None, description="Digest of draft.initFrom, as checkpoint_digest.")
+    fetched: FetchResult | None = Field(None, description="What was fetched from a hub, with its commits.")
     warnings: list[str] = Field(default_factory=list, max_length=4)
 
     def target_folder(self, model: str) -> str:

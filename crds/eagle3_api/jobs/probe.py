@@ -36,7 +36,7 @@ class ProbeConfig(Model):
 
 
 class Mismatch(Model):
-    """An argument with which a server runs, though it was asked for another."""
+    """An argument whose value on the server is not the one that was asked for."""
 
     name: str = Field(description="The server's own name for it.")
     asked: str = Field(description="As JSON, cut where it is long.")
@@ -79,10 +79,10 @@ class ProbeResult(LoadResult):
     seconds: float
     verify_steps: int = 0
     loads: list[LoadResult] = Field(
-        default_factory=list, max_length=LOADS, description="At further loads, the smallest first."
+        default_factory=list, max_length=LOADS, description="Measurements at further loads, the smallest first."
     )
-    first_token_seconds: float = Field(description="Median.")
-    inter_token_seconds: float = Field(description="Median.")
+    first_token_seconds: float = Field(description="Median time to the first token.")
+    inter_token_seconds: float = Field(description="Median time between two tokens.")
     compared: int = Field(0, description="Answers compared with the plain server's.")
     different: int = Field(0, description="Of them, those that differ beyond a tie.")
     ties: int = 0
@@ -95,7 +95,7 @@ class ProbeResult(LoadResult):
         description="Of as many answers of the plain server, those that differ from its own second ones beyond a tie.",
     )
     argument_mismatches: list[Mismatch] = Field(
-        default_factory=list, max_length=MISMATCHES, description="The arguments that /server_info gives otherwise."
+        default_factory=list, max_length=MISMATCHES, description="Arguments for which /server_info gives another value."
     )
     template_mismatch: str = Field(
         "", description="How the server's own chat template differs from the rendering that the draft learned from."

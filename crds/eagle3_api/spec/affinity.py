@@ -31,15 +31,17 @@ class NodeRequirement(Model):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
         description="How its value is compared with values."
     )
-    values: Values | None = Field(None, description="Verbatim; of Gt and Lt a whole number.")
+    values: Values | None = Field(None, description="The values, verbatim; for Gt and Lt one whole number.")
 
 
 class NodeTerm(Model):
     """Requirements that must all hold."""
 
-    match_expressions: list[NodeRequirement] | None = Field(None, max_length=16, description="Of the node's labels.")
+    match_expressions: list[NodeRequirement] | None = Field(
+        None, max_length=16, description="Requirements on the node's labels."
+    )
     match_fields: list[NodeRequirement] | None = Field(
-        None, max_length=4, description="Of the node's fields: metadata.name."
+        None, max_length=4, description="Requirements on the node's fields: metadata.name."
     )
 
 
@@ -52,7 +54,7 @@ class NodeTerms(Model):
 class PreferredNodes(Model):
     """Nodes that are better than others."""
 
-    weight: Weight = Field(description="How much better.")
+    weight: Weight = Field(description="Weight of this preference.")
     preference: NodeTerm
 
 
@@ -74,14 +76,14 @@ class LabelRequirement(Model):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
         description="How its value is compared with values."
     )
-    values: Values | None = Field(None, description="Verbatim.")
+    values: Values | None = Field(None, description="The values, verbatim.")
 
 
 class LabelSelector(Model):
     """Pods or namespaces by their labels; an empty one selects all."""
 
     match_labels: dict[str, Label] | None = Field(
-        None, description="Labels that must be so.", json_schema_extra={"maxProperties": 16}
+        None, description="Labels that must have these values.", json_schema_extra={"maxProperties": 16}
     )
     match_expressions: list[LabelRequirement] | None = Field(
         None, max_length=8, description="Requirements that must all hold."
@@ -94,7 +96,7 @@ class PodTerm(Model):
     label_selector: LabelSelector
     topology_key: LabelKey = Field(description="Nodes with the same value of this label are one place.")
     namespaces: list[Name] | None = Field(
-        None, max_length=16, description="Of the other pods. Default the object's own."
+        None, max_length=16, description="Namespaces of the other pods. Default the object's own."
     )
     namespace_selector: LabelSelector | None = None
 
@@ -102,7 +104,7 @@ class PodTerm(Model):
 class PreferredPods(Model):
     """Other pods whose place is better, or worse, than others."""
 
-    weight: Weight = Field(description="How much.")
+    weight: Weight = Field(description="Weight of this preference.")
     pod_affinity_term: PodTerm
 
 

@@ -30,15 +30,16 @@ class Bucket(Model):
     endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[-A-Za-z0-9.:_/]+$", max_length=512)] | None = Field(
         None, description="The service's address. Default Amazon's."
     )
-    region: Text = Field("us-east-1", description="Of the bucket.")
+    region: Text = Field("us-east-1", description="The bucket's region.")
     addressing: Addressing | None = Field(
         None,
-        description="Where requests name the bucket: in their path (the default), which nearly all stores take, or before the "
-        "endpoint's host (BUCKET.s3.example.com), which some insist on.",
+        description="Where requests name the bucket: in their path (the default), which nearly all stores accept, or "
+        "before the endpoint's host (BUCKET.s3.example.com), which some require.",
     )
     secret: Name | None = Field(
         None,
-        description="A Secret of the object's namespace with the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and, where there "
-        "are such, AWS_SESSION_TOKEN and ca.crt (PEM, the authority that signed the store's certificate); the kubelet reads it, the "
-        "operator never does. Without one the pods have what placement.env and their service account give them.",
+        description="A Secret of the object's namespace with the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+        "and, if needed, AWS_SESSION_TOKEN and ca.crt (PEM, the authority that signed the store's "
+        "certificate). The kubelet reads it, the operator never does. Without one the pods use what "
+        "placement.env and their service account give them.",
     )

@@ -23,20 +23,22 @@ class Regenerate(Model):
         description="Sampling temperature of the generated answers; 0 takes the likeliest token. Use the value that your clients use. "
         "top_k, min_p and repetition_penalty come from the target's generation_config.json, as they do when it serves.",
     )
-    top_p: float = Field(1.0, gt=0, le=1, description="Share of the probability that an answer's token is drawn from.")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Each token is drawn from the likeliest ones that together have this probability."
+    )
     max_tokens: int = Field(
         1024,
         ge=1,
         le=1_048_576,
-        description="Longest answer in tokens, reasoning included: a target that reasons needs thousands. An answer that is cut is "
-        "learned from up to the cut.",
+        description="Longest answer in tokens, reasoning included; a target that reasons needs thousands. The draft "
+        "learns from a longer answer up to the cut.",
     )
     seed: int = Field(
         0,
         ge=0,
         le=2147483647,
-        description="Random seed of the answers at a temperature above 0. SGLang follows it only where serve.arguments have "
-        "--enable-deterministic-inference.",
+        description="Random seed of the answers at a temperature above 0. SGLang follows it only if serve.arguments "
+        "contain --enable-deterministic-inference.",
     )
 
 
@@ -46,14 +48,15 @@ class Dataset(Model):
     repository: Repository = Field(description="organisation/name.")
     revision: HubRevision | None = Field(
         None,
-        description="Branch, tag or commit; the default branch without. It is resolved once; retry fetch resolves it anew.",
+        description="Branch, tag or commit; if not set, the default branch. It is resolved once; to resolve it again, "
+        "retry fetch.",
     )
     split: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$", max_length=64)] = Field(
         "train",
-        description="The files with this word in their path; where no path names a split, all of them are train.",
+        description="Use the files with this word in their path; where no path names a split, all files are train.",
     )
     files: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
-        None, description="A pattern of paths (data/*.parquet) that decides instead of split."
+        None, description="A pattern of paths (data/*.parquet), used instead of split."
     )
 
 
@@ -63,7 +66,7 @@ class Data(Model):
     model_config = rules(
         rule(
             "[has(self.conversations), has(self.prompts), has(self.dataset)].exists_one(given, given)",
-            "give one of data.conversations, data.prompts and data.dataset: each is a whole set of data",
+            "give exactly one of data.conversations, data.prompts and data.dataset",
         ),
         rule(
             "!has(self.prompts) || !has(self.regenerate) || self.regenerate.enabled",
@@ -85,24 +88,26 @@ class Data(Model):
     dataset: Dataset | None = Field(None, description="A data set of a hub, fetched once into storage.models.")
     regenerate: Regenerate | None = Field(
         None,
-        description="The target answers every user's turn itself, in order; the answers in the data are not looked at. Implied "
-        "by prompts.",
+        description="The target answers every user turn itself, in order, and the answers in the data are ignored. "
+        "Implied by prompts.",
     )
-    max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most so many conversations.")
-    max_length: int = Field(2048, ge=16, le=1_048_576, description="Tokens of a conversation; longer ones are cut.")
+    max_samples: int | None = Field(None, ge=1, le=100_000_000, description="Use at most this many conversations.")
+    max_length: int = Field(
+        2048, ge=16, le=1_048_576, description="Longest conversation in tokens; longer ones are cut."
+    )
     expected_tokens: int | None = Field(
         None,
         ge=1,
         le=10**15,
-        description="Tokens of the conversations, where you have counted them: for the estimate of the space, which is "
-        "otherwise reckoned from the data's bytes, rather too high.",
+        description="Number of tokens in all conversations, if you have counted them. The space is then estimated "
+        "from it; otherwise from the data's bytes, which tends to be too high.",
     )
     holdout: float = Field(
         0.02,
         gt=0,
         le=0.5,
-        description="Share of the conversations kept out of training, by a hash of their first question, so that no question is "
-        "on both sides: they measure the draft and probe servers.",
+        description="Share of the conversations that is kept out of training, to measure the draft and to probe "
+        "servers. A hash of the first question decides, so that no question is on both sides.",
     )
     chat_template: Path | None = Field(None, description="A Jinja chat template that replaces the tokenizer's own.")
 

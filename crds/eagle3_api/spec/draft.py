@@ -31,7 +31,8 @@ class Draft(Model):
         rule(
             "!has(self.revision) || (has(self.checkpoint) && !self.checkpoint.startsWith('/') && "
             "!self.checkpoint.startsWith('s3://'))",
-            "draft.revision is one of a hub's repository, which draft.checkpoint must name: a path or an address has none",
+            "draft.revision belongs to a repository of a hub, which draft.checkpoint must name: a path or an address "
+            "has no revision",
         ),
         rule(
             "!has(self.checkpoint) || !self.checkpoint.startsWith('s3://') || "
@@ -58,7 +59,7 @@ class Draft(Model):
         ge=64,
         le=1_048_576,
         multiple_of=64,
-        description="Tokens that the draft can propose, the most frequent ones. Default 32000, at most the target's.",
+        description="Number of tokens that the draft can propose: the most frequent ones. Default 32000, at most the target's.",
     )
     auxiliary_layers: list[Annotated[int, Field(ge=-1, le=1023)]] | None = Field(
         None,
@@ -78,8 +79,8 @@ class Draft(Model):
         1,
         ge=1,
         le=8,
-        description="Decoder layers of the draft. EAGLE-3 has one; each further one is accepted a little longer and makes each "
-        "draft step that much slower, which the probe weighs.",
+        description="Decoder layers of the draft. EAGLE-3 has one. Each further layer raises the accept length a "
+        "little and slows down every draft step; the probe weighs the two.",
     )
     variant: Variant = Field(
         "EAGLE-3",
@@ -105,8 +106,8 @@ class Draft(Model):
     )
     revision: HubRevision | None = Field(
         None,
-        description="Branch, tag or commit of the checkpoint's repository; the default branch without. It is resolved once; retry fetch "
-        "resolves it anew.",
+        description="Branch, tag or commit of the checkpoint's repository; if not set, its default branch. It is "
+        "resolved once; to resolve it again, retry fetch.",
     )
 
     @property

@@ -64,7 +64,7 @@ class Eagle3DraftSpec(Model):
             "!has(self.publish) || !has(self.publish.hook) || !has(self.publish.hook.volumes) || "
             "self.publish.hook.volumes.all(name, has(self.placement) && has(self.placement.volumes) && "
             "self.placement.volumes.exists(volume, volume.name == name))",
-            "publish.hook.volumes: one of them is no volume of placement.volumes; name those that are there",
+            "publish.hook.volumes: each must be the name of a volume in placement.volumes",
         ),
         rule(
             f"has(self.sglangVersion) || self.image.matches('{VERSIONED_IMAGE}')",
@@ -72,7 +72,8 @@ class Eagle3DraftSpec(Model):
         ),
         rule(
             "!has(self.train) || !has(self.train.trainer) || !has(self.draft) || !has(self.draft.initFrom)",
-            "train.trainer begins with what it likes: leave draft.initFrom out and give the path in trainer.arguments",
+            "train.trainer chooses its own initial weights: leave draft.initFrom out and give the path in "
+            "trainer.arguments",
         ),
         rule(
             "!has(self.train) || self.train.nodes == 1 || "
@@ -88,7 +89,7 @@ class Eagle3DraftSpec(Model):
     )
 
     image: Text = Field(
-        description="The SGLang image. GPU Jobs and servers run in it: extraction cannot drift from serving."
+        description="The SGLang image that GPU Jobs and servers run in, so that extraction cannot drift from serving."
     )
     sglang_version: (
         Annotated[
@@ -97,7 +98,7 @@ class Eagle3DraftSpec(Model):
             Says("a release of SGLang, without v: 0.5.23"),
         ]
         | None
-    ) = Field(None, description="SGLang's version, where the image's tag does not say it.")
+    ) = Field(None, description="SGLang's version, if the image's tag does not contain it.")
     target: Target
     data: Data | None = None
     draft: Draft = section(Draft)
@@ -111,31 +112,33 @@ class Eagle3DraftSpec(Model):
     probe: Probe = section(Probe)
     watch: Watch | None = Field(
         None,
-        description="Judgement of the serving revision from what its servers count. What serves is watched, with the "
-        "defaults of these fields where they are left out.",
+        description="How the serving revision is judged by its servers' counters. It is always watched; fields that "
+        "are left out have their defaults.",
     )
     publish: Publish | None = Field(
         None,
-        description="Push the converted draft to a registry or a bucket, with its provenance beside it. Roll-outs do not wait for "
-        "that.",
+        description="Push the converted draft to a registry or a bucket, with its provenance beside it. Rollouts do "
+        "not wait for it.",
     )
     storage: Storage
-    placement: Placement = section(Placement, "For all pods; a stage's own placement goes on top.")
+    placement: Placement = section(
+        Placement, "Placement of all pods; a field that a stage's own placement sets replaces the one here."
+    )
     queue_name: QueueName | None = Field(
         None,
         description="A LocalQueue of Kueue in the object's namespace: Extract, Train and the servers wait there for quota. "
         "Running Jobs and servers stay in the queue they were made for.",
     )
-    suspend: bool = Field(False, description="Start nothing new and suspend running Jobs. Servers go on serving.")
+    suspend: bool = Field(False, description="Start nothing new and suspend running Jobs. Servers keep serving.")
     deletion_policy: DeletionPolicy = Field(
         DeletionPolicy.RETAIN,
-        description="Delete lets claims made by the operator go with the object; yours always stay.",
+        description="Delete removes the claims that the operator made together with the object; yours always stay.",
     )
     revision_history_limit: int = Field(3, ge=1, le=20, description="Retired revisions that are kept, scaled to 0.")
     auto_apply: AutoApply = Field(
         AutoApply.WHEN_NO_OUTAGE,
-        description="Once the object has been Ready: whether a roll-out, or a training, that leaves the Service without a "
-        "pod for a while starts by itself. Rollbacks never wait.",
+        description="Once the object has been Ready: whether a rollout or a training that leaves the Service without "
+        "a pod for a while starts by itself. Rollbacks never wait.",
     )
 
     @property

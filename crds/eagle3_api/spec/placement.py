@@ -47,7 +47,7 @@ class Toleration(Model):
     operator: Literal["Exists", "Equal"] = Field("Equal", description="Equal compares the value, Exists does not.")
     value: Label | None = Field(None, description="The taint's value.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="The taint's effect; all of them without."
+        None, description="The taint's effect; if not set, every effect."
     )
 
 
@@ -55,7 +55,7 @@ class ClaimSource(Model):
     """A PersistentVolumeClaim of the object's namespace."""
 
     claim_name: Name = Field(description="The claim's name.")
-    read_only: bool = Field(False, description="Mount it read-only; a target's and the data's should be.")
+    read_only: bool = Field(False, description="Mount it read-only, as the target's and the data's should be.")
 
 
 class Volume(Model):
@@ -144,7 +144,7 @@ class Placement(Model):
         None, description="Size of /dev/shm, a memory volume that counts against memory. Default 8Gi."
     )
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] | None = Field(
-        None, description="Seconds to end in: a server drains its requests, a trainer writes a checkpoint."
+        None, description="Seconds that a pod has to end: a server drains its requests, a trainer writes a checkpoint."
     )
     priority_class_name: Name | None = Field(None, description="A PriorityClass of the cluster.")
     runtime_class_name: Name | None = Field(None, description="A RuntimeClass of the cluster (nvidia, on some).")
@@ -163,8 +163,8 @@ class Placement(Model):
     )
     service_account_name: Name | None = Field(
         None,
-        description="A service account that the chart's values allow (allowedServiceAccounts), for what a cluster ties to it: "
-        "access to a cloud's storage, a policy. Its token is not mounted.",
+        description="A service account that the chart's values allow (allowedServiceAccounts), for what the cluster "
+        "grants to it, such as access to a cloud's storage. Its token is not mounted.",
     )
     image_pull_secrets: list[Name] | None = Field(
         None, max_length=8, description="Secrets of the namespace that the kubelet pulls images with."

@@ -23,12 +23,13 @@ class Probe(Model):
     loads: list[Annotated[int, Field(ge=1, le=256)]] = Field(
         default_factory=list,
         max_length=LOADS,
-        description="Further loads at which tokens/s and break-even are measured, as requests in flight: the watch judges a window "
-        "by those next to the load that it had. What a revision has to prove, it proves at concurrency.",
+        description="Further loads, as requests in flight, at which tokens/s and break-even are measured. The watch "
+        "judges a window by the measurements nearest to the window's load. Whether a revision passes is "
+        "decided at concurrency alone.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
     prompts: int = Field(32, ge=1, le=64, description="Held-out prompts that are sent.")
-    max_tokens: int = Field(128, ge=8, le=4096, description="Tokens of an answer, at most.")
+    max_tokens: int = Field(128, ge=8, le=4096, description="Longest answer in tokens.")
     lossless: bool = Field(
         True, description="Greedy answers must equal those of the server without speculation, ties excepted."
     )

@@ -18,8 +18,8 @@ class OciArtifact(Model):
     """A place in an OCI registry."""
 
     reference: Text = Field(
-        description="registry/repository or registry/repository:tag. Without a tag the draft's digest makes one (draft-9f2c…), which "
-        "another draft never takes over.",
+        description="registry/repository or registry/repository:tag. Without a tag one is made from the draft's "
+        "digest (draft-9f2c…), which no other draft ever takes over.",
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
@@ -40,12 +40,13 @@ class OciArtifact(Model):
 class Hook(Model):
     """A command of yours, in an image of yours, once the draft is where it was to go: it signs, mirrors or tells somebody."""
 
-    image: Text = Field(description="Its image; nothing of ours need be in it, and no shell.")
+    image: Text = Field(description="The hook's image. It needs nothing of ours, and no shell.")
     command: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] = Field(
         min_length=1,
         max_length=64,
-        description="What to run, one item per word. $(EAGLE3_REFERENCE) is the artifact by its digest, and the other variables of the "
-        "environment stand in a word in the same way. It must bear to be run twice.",
+        description="What to run, one item per word. $(EAGLE3_REFERENCE) is replaced by the artifact's address with "
+        "its digest; other environment variables are used in the same way. It may run twice, so it must "
+        "be safe to repeat.",
     )
     env: list[EnvironmentVariable] | None = Field(
         None,
@@ -60,8 +61,8 @@ class Hook(Model):
     )
     timeout: Period = Field(
         "30m",
-        description="How long a pod of it may take, its image's pull included. Then it is ended, which is one of the six failures that "
-        "are tried again.",
+        description="How long one of its pods may take, pulling the image included. Then it is ended, which counts as "
+        "one of the six failures that are tried again.",
     )
 
 
@@ -69,15 +70,16 @@ class Publish(Model):
     """Where the converted draft goes, besides the drafts volume: for servers elsewhere, and for those who verify what they run."""
 
     model_config = rules(
-        rule("has(self.oci) || has(self.objectStore)", "publish: say where to, in oci, in objectStore or in both"),
+        rule("has(self.oci) || has(self.objectStore)", "publish: set oci, objectStore or both"),
     )
 
     oci: OciArtifact | None = Field(None, description="To an OCI registry, as an artifact.")
     object_store: Bucket | None = Field(
         None,
-        description="To a bucket, into a folder that is named after the SHA-256 of the manifest in it.",
+        description="To a bucket, into a folder named after the SHA-256 of its manifest.",
     )
     hook: Hook | None = Field(
         None,
-        description="Run this after the push, to sign what was pushed; the draft is not called published before it has ended well.",
+        description="Run this after the push, to sign what was pushed. The draft counts as published only once it has "
+        "succeeded.",
     )

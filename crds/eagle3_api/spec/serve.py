@@ -74,8 +74,8 @@ _ARGUMENTS = [
     ),
     rule(
         _none_names((OVERRIDE_FLAG,)),
-        f"serve.arguments: SGLang applies {OVERRIDE_FLAG} to the draft's configuration too, whose positions and sizes would be others than it "
-        "was trained with: make the change in the config.json of the target instead, for which draft and features are then made",
+        f"serve.arguments: SGLang applies {OVERRIDE_FLAG} to the draft's configuration too, so that its positions and sizes would not be those "
+        "that it was trained with: make the change in the config.json of the target instead; features and draft are then made for it",
     ),
     rule(
         "self.all(a, !a.startsWith('--') || !a.split('=')[0].contains(' '))",
@@ -99,7 +99,7 @@ class Serve(Model):
         48,
         ge=1,
         le=65536,
-        description="Requests decoded together. Always rendered: SGLang resets it silently otherwise.",
+        description="Requests that are decoded together. Always passed to SGLang, which otherwise resets it silently.",
     )
     surge: Literal["IfFree", "Never"] = Field(
         "IfFree",
@@ -114,7 +114,9 @@ class Serve(Model):
     bake_time: Duration = Field("10m", description="How long the former revision stays warm after a promotion.")
     start_retries: int = Field(2, ge=0, le=10, description="How often a revision that failed to start is tried again.")
     start_timeout: Period | None = Field(
-        None, description="How long a server may take to become ready. Default from the bytes of the target's weights."
+        None,
+        description="How long a server may take to become ready. Default derived from the bytes of the target's "
+        "weights.",
     )
     speculative: Speculative = section(Speculative)
     arguments: list[Argument] | None = Field(

@@ -21,7 +21,7 @@ class Root(Model):
     )
 
     claim: Name | None = Field(None, description="A PersistentVolumeClaim of the object's namespace.")
-    size: Quantity | None = Field(None, description="Make a claim of this size.")
+    size: Quantity | None = Field(None, description="Create a claim of this size.")
     storage_class_name: Name | None = Field(
         None, description="StorageClass of a claim made by the operator. Default the cluster's."
     )
@@ -36,8 +36,8 @@ class CachedBucket(Bucket):
 
     cache: Quantity = Field(
         "100Gi",
-        description="Room on the node's disk for what is in use: a part of 512 conversations while it is extracted, shards "
-        "while they are trained from.",
+        description="Room on the node's disk for what is in use: a part of 512 conversations while it is extracted, "
+        "shards while training reads them.",
     )
 
 
@@ -65,8 +65,8 @@ class Storage(Model):
     """features is huge scratch; drafts is small and outlives everything; models holds what comes from a hub."""
 
     features: FeaturesRoot = Field(
-        description="Hidden states and resumable checkpoints. Emptied when training has finished; a claim that the operator "
-        "made is deleted then. Where draft.checkpoint adopts a draft none is made or asked for."
+        description="Hidden states and resumable checkpoints. Emptied when training has finished; a claim that the "
+        "operator made is deleted then. With draft.checkpoint no claim is made or needed."
     )
     drafts: Root = Field(description="Trained and converted drafts, reports, prompts and measurements.")
     models: Root | None = Field(

@@ -13,7 +13,7 @@ class Target(Model):
     model_config = rules(
         rule(
             "!has(self.revision) || !self.model.startsWith('/')",
-            "target.revision is one of a hub's repository: a path on a volume has none",
+            "target.revision belongs to a repository of a hub: a path on a volume has no revision",
         ),
     )
 
@@ -23,8 +23,8 @@ class Target(Model):
     )
     revision: HubRevision | None = Field(
         None,
-        description="Branch, tag or commit of the repository; the default branch without. It is resolved once; retry fetch "
-        "resolves it anew.",
+        description="Branch, tag or commit of the repository; if not set, its default branch. It is resolved once; to "
+        "resolve it again, retry fetch.",
     )
     tensor_parallel_size: int = Field(1, ge=1, le=64, description="GPUs that one server spreads the target over.")
     trust_remote_code: bool = Field(False, description="Let the target's own Python code run (Kimi-K2.5 needs it).")

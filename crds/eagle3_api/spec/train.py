@@ -21,10 +21,10 @@ class EarlyStop(Model):
     """When a training has learned what there is to learn."""
 
     patience: int = Field(
-        3, ge=1, le=1000, description="Evaluations in a row that may pass without an improvement, then training ends."
+        3, ge=1, le=1000, description="Training ends after this many evaluations in a row without an improvement."
     )
     min_improvement: float = Field(
-        0.01, gt=0, le=10, description="What counts as an improvement: so much more expected accept length."
+        0.01, gt=0, le=10, description="Increase of the expected accept length that counts as an improvement."
     )
 
 
@@ -47,28 +47,30 @@ class Logging(Model):
 
 
 class Loss(Model):
-    """What training makes small."""
+    """What training minimises."""
 
     kind: Literal["CrossEntropy", "KL", "LKAlpha", "LKLambda"] = Field(
         "CrossEntropy",
-        description="CrossEntropy with the target's distribution, as EAGLE-3 does. KL is the same but for a constant: its gradient "
-        "is that of CrossEntropy, its value says how far there is to go. LKAlpha is the negative logarithm of the probability "
-        "that a proposal is accepted, LKLambda goes over from KL to that probability itself as it rises: for drafts that are "
-        "verified by sampling rather than greedily.",
+        description="CrossEntropy with the target's distribution, as in EAGLE-3. KL differs from it by a constant: it "
+        "has the same gradient, and its value says how far there is to go. LKAlpha is the negative "
+        "logarithm of the probability that a proposal is accepted; LKLambda moves from KL to that "
+        "probability itself as it rises. Both are for drafts that are verified by sampling rather than "
+        "greedily.",
     )
     eta: float = Field(
         1.0,
         ge=0,
         le=100,
-        description="Of LKLambda: how soon it goes over. KL counts exp(-eta x acceptance), acceptance the rest.",
+        description="For LKLambda: how soon it moves from KL to acceptance. KL has the weight exp(-eta x acceptance), "
+        "acceptance the rest.",
     )
     decay: float = Field(
-        0.8, gt=0, le=1, description="What an unroll step counts less than the one before; 1 counts all alike."
+        0.8, gt=0, le=1, description="Weight of each unroll step relative to the one before; 1 weighs all alike."
     )
     normalised: bool = Field(
         False,
-        description="Divide by the sum of the steps' weights, so that unrollSteps and decay leave the loss's size, and with it what "
-        "a learning rate means, as they are.",
+        description="Divide by the sum of the steps' weights, so that unrollSteps and decay change neither the size "
+        "of the loss nor what a learning rate means.",
     )
 
 
@@ -76,7 +78,8 @@ class Trainer(Model):
     """A trainer of somebody else's, which keeps the contract in docs/trainers.md."""
 
     image: Text = Field(
-        description="Its image. Ours runs beside it: Python 3.11 or newer, torch, transformers, safetensors, pydantic and prometheus-client must be in it."
+        description="The trainer's image. Our code runs in it too, so it must have Python 3.11 or newer, torch, "
+        "transformers, safetensors, pydantic and prometheus-client."
     )
     command: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] = Field(
         min_length=1,
@@ -84,7 +87,7 @@ class Trainer(Model):
         description="What to run, one item per word. It leaves a checkpoint in $EAGLE3_OUTPUT.",
     )
     arguments: list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]] | None = Field(
-        None, max_length=64, description="Further words of the command."
+        None, max_length=64, description="Further arguments of the command, one item per word."
     )
 
 
@@ -110,12 +113,12 @@ class Train(Model):
         ),
         rule(
             "has(self.trainer) || !has(self.earlyStop) || self.earlyStop.patience + 1 < self.epochs * self.evaluationsPerEpoch",
-            "earlyStop could end nothing: the first evaluation and earlyStop.patience more are epochs x evaluationsPerEpoch or "
-            "beyond; raise evaluationsPerEpoch or epochs, or lower patience",
+            "earlyStop could never end this training: it takes more than earlyStop.patience + 1 evaluations, and "
+            "there are epochs x evaluationsPerEpoch; raise evaluationsPerEpoch or epochs, or lower patience",
         ),
     )
 
-    gpus: int = Field(1, ge=0, le=64, description="GPUs of a pod, one process each; 0 trains on the CPU.")
+    gpus: int = Field(1, ge=0, le=64, description="GPUs of one pod, one process each; 0 trains on the CPU.")
     nodes: int = Field(
         1,
         ge=1,
@@ -124,58 +127,63 @@ class Train(Model):
     )
     sharding: Sharding = Field(
         "Full",
-        description="How the draft's weights, gradients and optimizer lie on the GPUs. Full cuts them up among all of them. "
-        "Hybrid has a copy on each node, cut up among its GPUs: between nodes, only gradients travel. Replicate has a whole "
-        "copy on each GPU, for small drafts. The same training either way, to rounding.",
+        description="How the draft's weights, gradients and optimizer state are placed on the GPUs. Full shards them "
+        "over all GPUs. Hybrid keeps a copy on each node, sharded over its GPUs, so that only gradients "
+        "travel between nodes. Replicate keeps a whole copy on each GPU, for small drafts. The training "
+        "is the same either way, up to rounding.",
     )
     epochs: int = Field(3, ge=1, le=1000, description="Passes over the conversations.")
-    tokens_per_step: int = Field(
-        8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, all GPUs together."
-    )
+    tokens_per_step: int = Field(8192, ge=16, le=16_777_216, description="Tokens of one optimizer step, over all GPUs.")
     tokens_per_pass: int | None = Field(
         None,
         ge=16,
         le=16_777_216,
-        description="Tokens that a GPU computes at a time. A larger share of a step is computed in several passes whose gradients "
-        "are added up: less memory, the same training. Default all of it.",
+        description="Tokens that a GPU computes at a time. If its share of a step is larger, it takes several passes, "
+        "whose gradients are added up: less memory, the same training. Default the whole share.",
     )
-    learning_rate: float = Field(1e-4, gt=0, le=1, description="Peak, after the warm-up.")
+    learning_rate: float = Field(1e-4, gt=0, le=1, description="Peak learning rate, after the warm-up.")
     unroll_steps: int = Field(
         7, ge=1, le=16, description="Steps of training-time test: how far ahead the draft learns from its own output."
     )
     loss: Loss = section(Loss)
     precision: Precision = Field(
         "bf16",
-        description="Of the matrix products: bf16, or fp8 for those of the unroll steps, about a quarter faster on an H200, and made for "
-        "Ada and newer. Weights, their gradients and the draft's measures are those of bf16 either way.",
+        description="Precision of the matrix products: bf16, or fp8 for those of the unroll steps, which is about a "
+        "quarter faster on an H200 and needs Ada or newer. Weights, their gradients and the draft's "
+        "measurements are those of bf16 either way.",
     )
     deterministic: bool = Field(
         False,
-        description="Add up in a fixed order on GPUs too: a training that is interrupted goes on to the same bits as one that is "
-        "not, on as many GPUs of one kind. Some hundredths slower, where conversations are about equally long. On a CPU it is always so.",
+        description="Add up in a fixed order on GPUs too, so that an interrupted training reaches the same bits as "
+        "one that was not, on the same number of GPUs of one kind. A few per cent slower where "
+        "conversations are about equally long. On a CPU it is always so.",
     )
-    seed: int = Field(0, ge=0, le=2147483647, description="Of the weights' initial values and the order of samples.")
+    seed: int = Field(
+        0, ge=0, le=2147483647, description="Random seed of the initial weights and of the order of samples."
+    )
     evaluations_per_epoch: int = Field(
         1,
         ge=1,
         le=100,
-        description="How often the draft is measured on the held-out conversations. The best one, by the mean of its expected "
-        "accept lengths with 1 to unrollSteps draft steps, is the artifact.",
+        description="How often per epoch the draft is measured on the held-out conversations. The best draft, by the "
+        "mean of its expected accept lengths with 1 to unrollSteps draft steps, becomes the artifact.",
     )
     early_stop: EarlyStop | None = Field(
         None,
-        description="End the training when the expected accept length no longer grows; {} takes the defaults, which need "
-        "evaluationsPerEpoch 2 or more. It ends at a higher learning rate than fewer epochs would.",
+        description="End the training when the expected accept length no longer grows; {} uses the defaults, which "
+        "need evaluationsPerEpoch 2 or more. Training then ends at a higher learning rate than with fewer "
+        "epochs.",
     )
     trainer: Trainer | None = Field(
         None,
-        description="Train with somebody else's trainer instead. What it leaves is read, measured and checked like any draft.",
+        description="Train with another trainer instead. The checkpoint that it leaves is read, measured and checked "
+        "like any draft.",
     )
     logging: Logging | None = Field(None, description="TensorBoard and Weights & Biases.")
-    checkpoint_interval: Period = Field("10m", description="A resumable checkpoint at least so often.")
+    checkpoint_interval: Period = Field("10m", description="How often a resumable checkpoint is written, at least.")
     stall_timeout: Period = Field(
         "30m",
-        description="Without a progress line for so long the Job is ended and resumed. A training whose checkpoint takes "
-        "longer to write ends, too, and its Job tries it again.",
+        description="A Job that prints no progress line for this long is ended and resumed. A training whose "
+        "checkpoint takes longer to write ends too, and its Job tries again.",
     )
     placement: Placement | None = Field(None, description=STAGE_PLACEMENT)

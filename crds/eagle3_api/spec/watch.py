@@ -17,7 +17,7 @@ class PrometheusReference(Model):
 
 
 class Failures(Model):
-    """So many of the last windows must fail before anything moves."""
+    """How many failed windows it takes before the operator acts."""
 
     model_config = rules(rule("self.of <= self.__in__", "failures.of cannot be larger than failures.in"))
 
@@ -32,7 +32,8 @@ class Watch(Model):
 
     prometheus: PrometheusReference | None = Field(
         None,
-        description="Where the counters are asked for. Without it the operator reads them from the serving pods themselves.",
+        description="The Prometheus that has the counters. Without it the operator reads them directly from the "
+        "serving pods.",
     )
     window: WindowLength = Field(
         "5m", description="Length of one window, ten seconds at least; windows do not overlap."
@@ -44,7 +45,8 @@ class Watch(Model):
     mode: Literal["Enforce", "Observe"] = Field("Enforce", description="Observe reports and never rolls back.")
     cooldown: Duration = Field(
         "10m",
-        description="After the watch has acted, by a rollback or by looking for new data, it does not act again for so long.",
+        description="After the watch has acted, by a rollback or by looking for new data, it does not act again for "
+        "this long.",
     )
     on_no_data: Literal["Ignore", "Report"] = Field(
         "Ignore",
@@ -60,6 +62,6 @@ class Watch(Model):
     )
     on_drift: Literal["Report", "Retrain"] = Field(
         "Report",
-        description="A draft that drifts is still faster than none, and serves on. Retrain looks at the data again, and "
-        "trains on it if it has changed.",
+        description="What to do about a draft that drifts: it is still faster than none and keeps serving. Report "
+        "only says so; Retrain inspects the data again and trains on it if it has changed.",
     )
