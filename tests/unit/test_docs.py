@@ -123,6 +123,11 @@ def test_the_first_page_says_which_releases_of_sglang_are_served() -> None:
     assert f"An SGLang image, {OLDEST} to {NEWEST}," in (DOCS.parent / "README.md").read_text()
 
 
+def test_the_first_page_shows_the_least_that_works_as_the_example_has_it() -> None:
+    shown = re.findall(r"^```yaml\n(.*?)^```", (DOCS.parent / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown == [(DOCS.parent / "examples" / "minimal.yaml").read_text()]
+
+
 def links(page: Path) -> list[tuple[Path, str]]:
     """The files that a page leads to, and where in them: an anchor, or nothing."""
     found = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text())
