@@ -111,7 +111,7 @@ def test_every_target_that_is_supported_is_listed_with_how_its_states_are_known_
     None
 ):
     (section,) = re.findall(
-        r"^## Which targets$(.*?)^## ", (DOCS / "extraction.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^## Which targets$(.*?)^## ", (DOCS / "compatibility.md").read_text(), re.MULTILINE | re.DOTALL
     )
     rows = re.findall(r"^\| (`.*?) \| (\w+)", section, re.MULTILINE)
     listed = {name: how for names, how in rows for name in re.findall(r"`(\w+)`", names)}
