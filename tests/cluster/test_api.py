@@ -426,6 +426,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         )
     },
     **{
+        f"what nobody could ask anything, {flag}": (
+            {"serve.arguments": ["--dtype", "bfloat16", f"{flag}=a"]},
+            "serve.arguments: servers are probed, watched and asked for their health by plain HTTP and without a key",
+        )
+        for flag in ("--api-key", "--api", "--admin-api-key", "--ssl-keyfile", "--ssl-certfile", "--smg-grpc-mode")
+    },
+    **{
+        f"{loads} requests together on a server that decodes 48": (
+            {"probe": loads},
+            "probe: a server does not decode as many requests together as probe.concurrency or probe.loads says",
+        )
+        for loads in ({"concurrency": 49}, {"loads": [1, 49]})
+    },
+    **{
         f"what is out of scope, {flag}": ({"serve.arguments": ["--dtype", "bfloat16", f"{flag}=a"]}, "not in scope")
         for flag in (
             *("--nnodes", "--node-rank", "--dist-init-addr", "--disaggregation-mode", "--enable-dp-attention"),

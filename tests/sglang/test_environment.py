@@ -15,10 +15,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from eagle3_api.sglang import HIDING_FLAGS, OVERRIDE_FLAG, OWNED_FLAGS, UNSUPPORTED_FLAGS, capture_arguments
+from eagle3_operator.manifests.flags import server_flags
 from served.server import sglang
 from tiny.grammar import conversations
 from tiny.make import FLOORS, cached
 from tiny.train import encode
+from unit.samples import KIMI, draft
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -55,6 +58,45 @@ def test_every_replaced_kernel_does_what_the_original_does_in_the_interpreter() 
     assert set(report["cases"].values()) == {"same"}, report["cases"]
     # that one writes through addresses, so its case compares it by itself
     assert set(report["replacements"]) - set(report["compared"]) == {"copy_all_layer_kv_cache_tiled"}
+
+
+#: All that SGLang's command line takes: of each flag its names.
+FLAGS = """
+import argparse, json
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+print(json.dumps([action.option_strings for action in parser._actions]))
+"""
+
+
+@pytest.fixture(scope="module")
+def flags() -> list[set[str]]:
+    recipe = image.recipe()
+    variables = {**os.environ, **recipe.env, "PATH": f"{recipe.path[0]}:{os.environ['PATH']}"}
+    command = ["python3", "-c", FLAGS]
+    run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=True)
+    return [set(names) for names in json.loads(run.stdout.splitlines()[-1])]
+
+
+def test_every_flag_that_a_server_is_given_is_one_of_sglangs_in_its_whole_length(flags: list[set[str]]) -> None:
+    """--tp was none of them: it was taken as the beginning of --tp-size, until another flag begins so."""
+    adapting = draft(
+        serve={"speculative": {"mode": "Auto"}},
+        data={"conversations": "/data/talks.jsonl", "chatTemplate": "/t"},
+        target={"model": "/models/kimi", "trustRemoteCode": True},
+    )
+    given = server_flags(adapting.spec, KIMI, namespace="llm", name="kimi", number=1, draft="/eagle3/drafts/d")
+    words = {word for flag in given for word in flag.words if word.startswith("--")} | {
+        *capture_arguments([], answers=True)
+    }
+    known = set().union(*flags)
+    assert {word for word in words if word.startswith("--")} - known == set()
+
+
+def test_a_flag_that_is_refused_is_refused_by_each_of_its_names(flags: list[set[str]]) -> None:
+    refused = {*OWNED_FLAGS, *UNSUPPORTED_FLAGS, *HIDING_FLAGS, OVERRIDE_FLAG}
+    assert [names - refused for names in flags if names & refused and names - refused] == []
 
 
 def test_the_server_answers_greedily_as_transformers_does(server: str, target: Path) -> None:

@@ -24,6 +24,7 @@ from eagle3_api.sglang.drafts import (
     draft_attention_backend,
 )
 from eagle3_api.sglang.flags import (
+    HIDING_FLAGS,
     IGNORES_DEFAULTS,
     NUMERIC_FLAGS,
     OVERRIDE_FLAG,
@@ -56,6 +57,7 @@ __all__ = [
     "DEEPER_SINCE",
     "EMBEDDING_SINCE",
     "FC_NORM_SINCE",
+    "HIDING_FLAGS",
     "IGNORES_DEFAULTS",
     "KNOWN_TARGETS",
     "LATENT_ATTENTION",

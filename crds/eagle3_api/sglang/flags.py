@@ -25,6 +25,17 @@ OWNED_FLAGS = (
     "--tokenizer-path",
 )
 
+#: Flags by which a server would answer neither health checks nor probe: it is asked by plain HTTP and without a key.
+HIDING_FLAGS = (
+    "--api-key",
+    "--admin-api-key",
+    "--ssl-keyfile",
+    "--ssl-certfile",
+    "--ssl-ca-certs",
+    "--grpc-mode",
+    "--smg-grpc-mode",
+)
+
 #: What is out of scope, as flags.
 UNSUPPORTED_FLAGS = (
     "--nnodes",

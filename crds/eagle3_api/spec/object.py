@@ -61,6 +61,12 @@ class Eagle3DraftSpec(Model):
             "serve.gpus: fewer than target.tensorParallelSize; SGLang would not start",
         ),
         rule(
+            "!has(self.serve) || self.probe.concurrency <= self.serve.maxRunningRequests && "
+            "(!has(self.probe.loads) || self.probe.loads.all(load, load <= self.serve.maxRunningRequests))",
+            "probe: a server does not decode as many requests together as probe.concurrency or probe.loads says, and would be measured at "
+            "fewer; raise serve.maxRunningRequests (default 48)",
+        ),
+        rule(
             "!has(self.publish) || !has(self.publish.hook) || !has(self.publish.hook.volumes) || "
             "self.publish.hook.volumes.all(name, has(self.placement) && has(self.placement.volumes) && "
             "self.placement.volumes.exists(volume, volume.name == name))",

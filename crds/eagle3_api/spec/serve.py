@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from eagle3_api.base import Model
-from eagle3_api.sglang import OVERRIDE_FLAG, OWNED_FLAGS, UNSUPPORTED_FLAGS
+from eagle3_api.sglang import HIDING_FLAGS, OVERRIDE_FLAG, OWNED_FLAGS, UNSUPPORTED_FLAGS
 from eagle3_api.spec.duration import Duration, Period
 from eagle3_api.spec.placement import STAGE_PLACEMENT, Placement
 from eagle3_api.spec.schema import rule, rules, section
@@ -71,6 +71,11 @@ _ARGUMENTS = [
         _none_names(UNSUPPORTED_FLAGS),
         "serve.arguments: not in scope: one server over several nodes, prefill/decode disaggregation, "
         "DP attention with speculation, and data parallelism within a server are not supported; for more servers, set serve.replicas",
+    ),
+    rule(
+        _none_names(HIDING_FLAGS),
+        "serve.arguments: servers are probed, watched and asked for their health by plain HTTP and without a key: have a gateway or a mesh "
+        "before the Service ask for keys and speak TLS",
     ),
     rule(
         _none_names((OVERRIDE_FLAG,)),

@@ -136,7 +136,7 @@ def _target(spec: Eagle3DraftSpec, facts: Facts, name: str, listen: str) -> Iter
     yield Flag(("--served-model-name", name), "clients name the object, not a path that may change")
     yield Flag(("--host", listen), "SGLang listens to its own pod only otherwise")
     yield Flag(("--port", str(serve.port)), "serve.port")
-    yield Flag(("--tp", str(spec.target.tensor_parallel_size)), "target.tensorParallelSize")
+    yield Flag(("--tp-size", str(spec.target.tensor_parallel_size)), "target.tensorParallelSize")
     if spec.target.trust_remote_code:
         yield Flag(("--trust-remote-code",), "target.trustRemoteCode")
     if spec.data is not None and spec.data.chat_template is not None:
