@@ -85,6 +85,8 @@ class Job:
     failure_reason: str = ""
     failure_message: str = ""
     suspended: bool = False
+    #: Since when it is, if it is and that is known.
+    suspended_since: datetime | None = None
     #: Who has last said whether it is, if that is known.
     suspended_by: str | None = None
     #: The queue of Kueue that suspends and resumes it.

@@ -218,6 +218,7 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
     mine = tuple(pod_from(pod) for pod in pods if uid and controller_uid(pod["metadata"]) == uid)
     conditions = {c["type"]: c for c in status.get("conditions") or () if c.get("status") == "True"}
     complete, failed = conditions.get("Complete"), conditions.get("Failed")
+    held = _conditions(run.made.get("status") or {}).get("Suspended", {})
     ended = status.get("completionTime") or (failed or {}).get("lastTransitionTime")
     return Job(
         name=metadata["name"],
@@ -232,6 +233,7 @@ def job_from(run: Run, pods: Iterable[Json], *, owner: str) -> Job:
         failure_reason=(failed or {}).get("reason", ""),
         failure_message=(failed or {}).get("message", ""),
         suspended=bool(run.made["spec"].get("suspend")),
+        suspended_since=_time(held.get("lastTransitionTime")) if held.get("status") == "True" else None,
         suspended_by=_wrote(metadata, "suspend"),
         queue=labels.get(names.QUEUE_LABEL),
         completions=spec.get("completions", 1),

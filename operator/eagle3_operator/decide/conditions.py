@@ -329,6 +329,7 @@ def stalled(told: Told, whole: Whole, at: Situation) -> Said:
 #: What keeps a pod, and may go by itself; but not for ever.
 _OF_PODS = (
     Reason.UNSCHEDULABLE,
+    Reason.QUEUED,
     Reason.POD_NOT_STARTED,
     Reason.IMAGE_PULL,
     Reason.INVALID_CONFIGURATION,
@@ -339,11 +340,15 @@ _OF_PODS = (
 def _waits_in_vain(at: Situation, whole: Said) -> bool:
     """Whether the pod that all waits for, a Job's or the candidate's, has waited for too long. It is left: it may come yet."""
     candidate, now = at.rollout.candidate if at.rollout else None, at.view.now
-    jobs = [job for job in at.view.seen.jobs.values() if not (job.finished or job.suspended)]
-    none_made = (now - (job.started_at or job.created_at) for job in jobs if not job.pods)
+    jobs = [job for job in at.view.seen.jobs.values() if not job.finished]
+    queued = [now - (job.suspended_since or job.created_at) for job in jobs if job.suspended and job.queue is not None]
+    jobs = [job for job in jobs if not job.suspended]
+    none_made = [now - (job.started_at or job.created_at) for job in jobs if not job.pods]
     pods = [pod for job in jobs for pod in job.pods]
     pods += candidate.deployment.pods if candidate is not None and candidate.deployment is not None else ()
-    late = any(overdue(pod, now) for pod in pods) or any(age.total_seconds() > PLACE_SECONDS for age in none_made)
+    late = any(overdue(pod, now) for pod in pods) or any(
+        age.total_seconds() > PLACE_SECONDS for age in (*queued, *none_made)
+    )
     return late and whole.reason in _OF_PODS
 
 

@@ -107,7 +107,7 @@ def overdue(pod: Pod, now: datetime) -> bool:
         return False
     if pod.held_by is not None or pod.on_its_way:
         since, allowed = pod.finished_at if pod.held_by is not None else pod.placed_at, _NODE_SECONDS
-    elif pod.unschedulable is not None and not pod.started:
+    elif (pod.unschedulable is not None or pod.queue is not None) and not pod.started:
         since, allowed = pod.unschedulable_since or pod.created_at, PLACE_SECONDS
     else:
         return False

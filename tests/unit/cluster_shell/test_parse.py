@@ -307,7 +307,10 @@ def test_a_job_says_which_queue_suspends_and_resumes_it() -> None:
     queued = job(suspend=True)
     queued["metadata"]["labels"] = names.labels("kimi", stage=StageName.TRAIN, queue="gpus")
     made = made_of(queued, [])
-    assert (made.queue, made.suspended) == ("gpus", True)
+    assert (made.queue, made.suspended, made.suspended_since) == ("gpus", True, None)
+    for status, since in (("True", at(LATER)), ("False", None)):
+        queued["status"]["conditions"] = [{"type": "Suspended", "status": status, "lastTransitionTime": LATER}]
+        assert made_of(queued, []).suspended_since == since
     assert made_of(job(suspend=True), []).queue is None
 
 

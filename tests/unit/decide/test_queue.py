@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.observation import Pod
-from unit.decide.world import World, serving_draft, serving_plain
+from unit.decide.world import World, serving_draft, serving_plain, trained
 from unit.samples import measured
 
 
@@ -33,6 +33,25 @@ def test_a_job_in_the_queue_is_queued_and_neither_resumed_nor_called_stalled() -
     assert "queue gpus" in world.condition("Ready").message
     assert world.reason("Stalled")[0] == "False"
     assert world.told.phase == "Extracting"
+
+
+def test_what_waits_for_quota_for_a_day_stalls_its_object_and_goes_on_once_it_is_admitted() -> None:
+    """Of a LocalQueue that is not there, or has no quota of that kind, nobody was told to look."""
+    world = queued()
+    assert world.later(86_400).settle().reason("Stalled")[0] == "False"
+    assert world.later(1).settle().reason("Stalled") == ("True", Reason.QUEUED)
+    assert (world.reason("Reconciling")[0], world.told.phase) == ("False", "Stalled")
+    running = Pod("e", world.now, "Running", started_at=world.now)
+    world._put_job(replace(world.job("extract"), suspended=False, pods=(running,)))
+    assert (world.settle().reason("Stalled")[0], world.told.phase) == ("False", "Extracting")
+    world._put_job(replace(world.job("extract"), suspended=True, suspended_since=world.now, pods=()))
+    assert world.settle().reason("Stalled")[0] == "False", "it waits from now on"
+
+
+def test_a_first_server_that_waits_for_quota_for_a_day_stalls_its_object() -> None:
+    world = trained(World().edit(queueName="gpus"))
+    world.pods(0, Pod("kimi-r0-x", world.now, queue="gpus")).later(86_401).settle()
+    assert world.reason("Stalled") == ("True", Reason.QUEUED)
 
 
 def test_a_job_that_the_queue_admits_runs_and_one_that_it_takes_back_is_queued_again() -> None:
