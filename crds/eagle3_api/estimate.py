@@ -50,7 +50,7 @@ def conversion_memory(hidden_size: int, target_dtype: str) -> int:
 
     Args:
         hidden_size: of the target, and so of the draft.
-        target_dtype: of the target's weights, as torch says it, which is the one that is computed in.
+        target_dtype: that the target is served in, as torch says it, which is the one that is computed in.
     """
     numbers = 16 * hidden_size**2 + 64 * 1024 * hidden_size
     return CONVERT_PROCESS_BYTES + numbers * (4 if target_dtype == "float32" else 2)

@@ -1,6 +1,7 @@
 """Converted drafts in SGLang's own draft worker: every parameter gets its value, and chains are what the reference says, step by step,
 after a prompt and after the target has accepted some of a chain."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eagle3_api.artifacts import WEIGHTS
+from eagle3_api.sglang import served_dtype
 from eagle3_draft.convert import run
 from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.model.config import DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
@@ -268,19 +270,46 @@ def chains(draft: Draft, text: dict[str, Tensor], embedding: Tensor, drafted: di
     return logits.view(len(logits), 2, -1, logits.shape[-1]).transpose(0, 1)
 
 
+#: Configurations of targets: what is said, in both spellings, outside and inside of the language model's section.
+NAMED: list[dict[str, str]] = [
+    {},
+    *({name: said} for name in ("dtype", "torch_dtype") for said in ("float32", "bfloat16", "half")),
+]
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+GEMMA = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+NESTING = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"]}
+TARGETS = [
+    *({**kind, **named} for kind in (LLAMA, GEMMA) for named in NAMED),
+    *({**NESTING, **outer, "text_config": {"model_type": "mistral", **inner}} for outer in NAMED for inner in NAMED),
+]
+
 RESOLVED = """
-import sys
+import json, sys, tempfile
+from pathlib import Path
 from sglang.srt.configs.model_config import _get_and_verify_dtype
-print(*(_get_and_verify_dtype({"dtype": one}, "auto") for one in sys.argv[1:]))
+from sglang.srt.utils.hf_transformers import get_hf_text_config
+from transformers import AutoConfig
+
+def resolve(config, dtype):
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        read = get_hf_text_config(AutoConfig.from_pretrained(folder))
+    return str(_get_and_verify_dtype(read, dtype)).removeprefix("torch.")
+
+print(json.dumps([resolve(*one) for one in json.load(sys.stdin)]))
 """
 
 
-def test_sglang_runs_a_draft_in_the_type_that_it_runs_its_target_in() -> None:
-    """What is named float32 it runs in float16. A draft in another type than its target's ends the server while it starts."""
-    targets = ["float32", "float16", "bfloat16"]
-    drafts_ = [str(weight_type(target)).removeprefix("torch.") for target in targets]
+def test_sglang_runs_a_target_in_the_type_that_inspect_says_and_its_draft_in_the_same() -> None:
+    """What is named float32, or nothing, it runs in float16. A draft in another type than its target's ends the server while it starts."""
+    asked, ours = [], []
+    for target in TARGETS:
+        for dtype in ("auto", "half", "bfloat16", "float"):
+            said = served_dtype(target, ["--dtype", dtype])
+            written = str(weight_type(said)).removeprefix("torch.")
+            asked += [(target, dtype), ({**LLAMA, "dtype": written, "torch_dtype": written}, dtype)]
+            ours += [said, said]
     python = str(environment.ensure() / "bin" / "python3")
-    command = [python, "-c", RESOLVED, *targets, *drafts_]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert len(said) == 6
-    assert said[:3] == said[3:]
+    done = subprocess.run([python, "-c", RESOLVED], input=json.dumps(asked), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == ours
+    assert set(ours) == {"float16", "bfloat16", "float32"}

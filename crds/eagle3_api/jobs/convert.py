@@ -30,7 +30,8 @@ class ConvertConfig(Model):
     sglang_version: str
     context_length: int
     arguments: list[str] = Field(
-        default_factory=list, description="serve.arguments, for the engine that measures an adopted checkpoint."
+        default_factory=list,
+        description="serve.arguments, for the draft's type and for the engine that measures an adopted checkpoint.",
     )
     tensor_parallel_size: int = Field(1, description="Of that engine.")
     memory_bytes: int | None = Field(None, description="What the Job asks the scheduler for, by the draft's size.")

@@ -54,7 +54,9 @@ class Facts(Model):
     num_layers: int
     hidden_size: int
     vocabulary_size: int
-    target_dtype: str
+    target_dtype: str = Field(
+        description="That SGLang runs the target in, as torch says it; the draft is written in it."
+    )
     weight_bytes: int
     active_parameters: int | None = Field(
         None,

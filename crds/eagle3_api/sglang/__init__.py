@@ -23,6 +23,7 @@ from eagle3_api.sglang.drafts import (
     adaptive_tier,
     draft_attention_backend,
 )
+from eagle3_api.sglang.dtypes import served_dtype
 from eagle3_api.sglang.flags import (
     HIDING_FLAGS,
     IGNORES_DEFAULTS,
@@ -91,6 +92,7 @@ __all__ = [
     "forward_arguments",
     "log_ids",
     "numeric_arguments",
+    "served_dtype",
     "supports_target",
     "why_unsupported",
 ]

@@ -29,6 +29,7 @@ from eagle3_api.sglang import (
     forward_arguments,
     log_ids,
     numeric_arguments,
+    served_dtype,
     supports_target,
 )
 from eagle3_api.spec.object import VERSIONED_IMAGE
@@ -313,3 +314,29 @@ def test_the_flags_that_change_what_a_target_computes_are_told_from_the_others_i
     arguments: list[str], expected: list[str]
 ) -> None:
     assert numeric_arguments(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "dtype"),
+    [
+        ({"torch_dtype": "bfloat16"}, [], "bfloat16"),
+        ({"torch_dtype": "bfloat16"}, ["--dtype", "auto"], "bfloat16"),
+        ({"torch_dtype": "bfloat16"}, ["--dtype=half"], "float16"),
+        ({"torch_dtype": "bfloat16"}, ["--dtype=half", "--dtype", "float"], "float32"),
+        ({"torch_dtype": "bfloat16"}, ["--kv-cache-dtype", "half"], "bfloat16"),
+        ({}, [], "float16"),
+        ({"dtype": None, "torch_dtype": None}, [], "float16"),
+        ({"torch_dtype": "float32"}, [], "float16"),
+        ({"torch_dtype": "float32", "model_type": "gemma2"}, [], "bfloat16"),
+        ({"text_config": {"model_type": "gemma3_text"}}, [], "bfloat16"),
+        ({"dtype": "bfloat16", "text_config": {"dtype": None}}, [], "bfloat16"),
+        ({"dtype": "bfloat16", "text_config": {"torch_dtype": "float16"}}, [], "float16"),
+        ({"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}, [], "bfloat16"),
+        ({"architectures": ["GptOssForCausalLM"]}, [], "float16"),
+    ],
+)
+def test_the_type_that_a_target_is_served_in_follows_from_its_configuration_and_the_servers_flags(
+    config: dict[str, object], arguments: list[str], dtype: str
+) -> None:
+    """Held against SGLang's own function in ``tests/sglang``."""
+    assert served_dtype(config, arguments) == dtype

@@ -154,6 +154,7 @@ def convert_config(made: Made, folder: Path, **changes: Any) -> ConvertConfig:
         "layers": corpus.LAYERS,
         "sglang_version": "0.5.21",
         "context_length": 128,
+        "arguments": ["--dtype", "float32"],
     }
     return ConvertConfig(**(fields | changes))
 

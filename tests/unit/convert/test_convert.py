@@ -128,7 +128,7 @@ def test_a_draft_that_another_version_trained_is_told_as_such_with_the_way_to_tr
 def test_a_draft_is_rounded_to_its_targets_type_and_still_the_same_draft(tmp_path: Path, dtype: torch.dtype) -> None:
     """SGLang multiplies the target's states by the draft's weights as they are: of two types it ended while it started."""
     made = drafts.make(tmp_path, dtype)
-    result = run(drafts.convert_config(made, tmp_path / "out"))
+    result = run(drafts.convert_config(made, tmp_path / "out", arguments=[]))
     tensors = load_file(tmp_path / "out" / WEIGHTS)
     assert tensors["fc.weight"].dtype == dtype
     assert json.loads((tmp_path / "out" / CONFIG).read_text())["dtype"] == str(dtype).removeprefix("torch.")

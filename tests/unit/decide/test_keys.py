@@ -128,6 +128,18 @@ def test_flags_of_the_server_that_change_what_the_target_computes_make_other_fea
     assert {name: one[name] for name in chain} == {name: same[name] for name in chain}
 
 
+def test_the_type_that_is_served_in_is_that_of_a_draft_that_is_adopted() -> None:
+    def adopted(*arguments: str) -> str:
+        world = World().edit(
+            draft={"checkpoint": "/drafts/mine"}, serve={"arguments": list(arguments)}, extract=None, train=None
+        )
+        return keys(world)["convert"]
+
+    assert adopted("--dtype", "bfloat16") == adopted("--dtype=bfloat16", "--quantization", "fp8")
+    assert len({adopted(), adopted("--dtype", "bfloat16"), adopted("--dtype", "float16")}) == 3
+    assert adopted() == adopted("--dtype", "auto") == adopted("--quantization", "fp8")
+
+
 def test_answers_of_the_targets_own_are_other_data() -> None:
     asking = {"inspect", "extract", "train", "convert"}
     assert changed(data={"regenerate": {}}) == asking

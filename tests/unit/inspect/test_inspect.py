@@ -259,9 +259,14 @@ def test_a_nested_configuration_is_that_of_the_language_model(world: World) -> N
     assert facts.draft_vocabulary_size == 32000
 
 
-def test_the_dtype_of_a_target_that_does_not_say_is_that_of_its_weights(world: World) -> None:
-    world.configure({name: value for name, value in LLAMA.items() if name != "torch_dtype"}, dtype="F32")
-    assert world.inspect().target_dtype == "float32"
+def test_the_type_of_a_target_that_names_none_is_the_one_that_sglang_takes_and_not_its_weights(world: World) -> None:
+    """SGLang takes what is not named for float32, and runs that in float16: its draft had the weights' type, and no server started."""
+    world.configure({name: value for name, value in LLAMA.items() if name != "torch_dtype"})
+    facts = world.inspect()
+    assert facts.target_dtype == "float16"
+    assert "weights are bfloat16, and SGLang serves it in float16" in facts.warnings[0]
+    told = world.inspect(engine=["--dtype bfloat16", "--quantization fp8"])
+    assert (told.target_dtype, told.warnings) == ("bfloat16", [])
 
 
 def test_a_digest_changes_with_what_it_stands_for_and_with_nothing_else(world: World) -> None:

@@ -25,8 +25,8 @@ from eagle3_draft.tensors import sources_of
 
 
 def weight_type(target: str) -> torch.dtype:
-    """The type of a draft's weights: its target's own. SGLang runs each in the type that its config.json names, and multiplies the
-    target's states by the draft's weights as they are.
+    """The type of a draft's weights: the one that its target is served in. SGLang multiplies the target's states by the draft's
+    weights as they are.
     """
     return {"float32": torch.float32, "float16": torch.float16}.get(target, torch.bfloat16)
 
@@ -52,7 +52,7 @@ def emit(form: Form, served: Served, ids: Sequence[int], target: Path, target_dt
         served: what it is to serve, and how.
         ids: its layers as the serving SGLang calls them.
         target: its folder, for a head that is shared and for the tokens that end a text.
-        target_dtype: of its weights, as torch says it.
+        target_dtype: that it is served in, as torch says it.
         folder: receives config.json and model.safetensors.
 
     Raises:

@@ -38,7 +38,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
         return artifacts.numbers(folder, manifest, ConvertResult)
     started = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
-    facts = read_target(target)
+    facts = read_target(target, config.arguments)
     if facts.digest != config.target_digest:
         raise StageError(
             ExitCode.BAD_INPUT,

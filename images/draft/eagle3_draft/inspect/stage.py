@@ -29,7 +29,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         StageError: the first thing that is wrong, with what to do about it.
     """
     version = _version(config.sglang_version)
-    target = read_target(Path(config.target))
+    target = read_target(Path(config.target), " ".join(config.engine or ()).split())
     context_length = _context_length(config, target)
     draft = read_draft(config, target, version, context_length)
     data = None
@@ -145,6 +145,11 @@ def _warnings(config: InspectConfig, target: TargetFacts) -> list[str]:
     if target.context_length is not None and (config.context_length or 0) > target.context_length:
         found.append(
             f"serve.contextLength {config.context_length} is beyond the {target.context_length} positions of the target"
+        )
+    if (target.weights_dtype, target.dtype) == ("bfloat16", "float16"):
+        found.append(
+            "the target's weights are bfloat16, and SGLang serves it in float16, whose numbers end at 65,504: for bfloat16 give --dtype bfloat16 "
+            "in serve.arguments, or name it in config.json (dtype)"
         )
     if target.own_code and not config.trust_remote_code:
         found.append(

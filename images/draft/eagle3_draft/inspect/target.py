@@ -15,7 +15,14 @@ from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, SamplingDefaults, StageName
 from eagle3_api.rates import active_parameters
-from eagle3_api.sglang import KNOWN_TARGETS, UnsupportedLayersError, Version, supports_target, why_unsupported
+from eagle3_api.sglang import (
+    KNOWN_TARGETS,
+    UnsupportedLayersError,
+    Version,
+    served_dtype,
+    supports_target,
+    why_unsupported,
+)
 from eagle3_api.sglang import capture_ids as sglang_ids
 from eagle3_draft import artifacts
 from eagle3_draft.data.tokenizer_files import digest_lines
@@ -33,7 +40,8 @@ class TargetFacts:
     Attributes:
         architecture: the first of config.json.
         num_layers, hidden_size, vocabulary_size: of the language model.
-        dtype: of its weights, as torch says it (``bfloat16``).
+        dtype: that SGLang runs it in, as torch says it (``bfloat16``).
+        weights_dtype: of most of its weights, where they are in one of floating point.
         weight_bytes: of all its safetensors files.
         active_parameters: that one token meets; None where the configuration does not tell.
         context_length: what its positions reach, if the configuration says.
@@ -47,6 +55,7 @@ class TargetFacts:
     hidden_size: int
     vocabulary_size: int
     dtype: str
+    weights_dtype: str | None
     weight_bytes: int
     active_parameters: int | None
     context_length: int | None
@@ -72,8 +81,12 @@ class TargetFacts:
             ) from None
 
 
-def read_target(folder: Path) -> TargetFacts:
+def read_target(folder: Path, arguments: Sequence[str] = ()) -> TargetFacts:
     """Look at the target in a folder.
+
+    Args:
+        folder: of the target.
+        arguments: that it is served with.
 
     Raises:
         StageError: it is not there, incomplete or broken (TargetUnreadable), or of an architecture whose layers the
@@ -99,7 +112,8 @@ def read_target(folder: Path) -> TargetFacts:
         num_layers=sizes["num_hidden_layers"],
         hidden_size=sizes["hidden_size"],
         vocabulary_size=sizes["vocab_size"],
-        dtype=_dtype(language, headers),
+        dtype=served_dtype(config, arguments),
+        weights_dtype=_weights_dtype(headers),
         weight_bytes=sum(header.size for header in headers),
         active_parameters=_active_parameters(language),
         context_length=_positions(language),
@@ -260,16 +274,12 @@ def _number(folder: Path, config: Mapping[str, Any], field: str) -> int:
     return value
 
 
-def _dtype(config: Mapping[str, Any], headers: list[Header]) -> str:
-    named = config.get("dtype") or config.get("torch_dtype")
-    if isinstance(named, str):
-        return named.removeprefix("torch.")
+def _weights_dtype(headers: list[Header]) -> str | None:
     elements: Counter[str] = Counter()
     for header in headers:
         for tensor in header.tensors.values():
             elements[tensor.dtype] += prod(tensor.shape)
-    most = next((dtype for dtype, _ in elements.most_common() if dtype in _TORCH_NAMES), "F32")
-    return _TORCH_NAMES[most]
+    return next((_TORCH_NAMES[dtype] for dtype, _ in elements.most_common() if dtype in _TORCH_NAMES), None)
 
 
 def _unreadable(message: str) -> StageError:

@@ -4,7 +4,14 @@ from typing import Any
 
 from eagle3_api.estimate import conversion_memory
 from eagle3_api.jobs import ConvertConfig, StageName
-from eagle3_operator.decide.stages.configuration import checkpoint, data_config, engine_arguments, owner
+from eagle3_api.spec import Eagle3DraftSpec
+from eagle3_operator.decide.stages.configuration import (
+    checkpoint,
+    data_config,
+    engine_arguments,
+    engine_numerics,
+    owner,
+)
 from eagle3_operator.decide.stages.stage import Context, Stage, drafts_folder
 
 
@@ -18,7 +25,13 @@ def _inputs(context: Context) -> dict[str, Any]:
         "layers": facts.auxiliary_layers,
         "convention": facts.layer_convention,
         "contextLength": facts.context_length,
+        "dtype": _told_dtype(context.spec) if adopted else None,  # of one that is trained it stands in Extract's key
     }
+
+
+def _told_dtype(spec: Eagle3DraftSpec) -> str | None:
+    """What ``serve.arguments`` say of the type that is served in."""
+    return next((said for said in engine_numerics(spec) or () if said.startswith("--dtype ")), None)
 
 
 def _folder(context: Context, key: str) -> str:
