@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import environment
 import pytest
@@ -278,7 +279,7 @@ NAMED: list[dict[str, str]] = [
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 GEMMA = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
 NESTING = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"]}
-TARGETS = [
+TARGETS: list[dict[str, Any]] = [
     *({**kind, **named} for kind in (LLAMA, GEMMA) for named in NAMED),
     *({**NESTING, **outer, "text_config": {"model_type": "mistral", **inner}} for outer in NAMED for inner in NAMED),
 ]
@@ -286,6 +287,7 @@ TARGETS = [
 RESOLVED = """
 import json, sys, tempfile
 from pathlib import Path
+from typing import Any
 from sglang.srt.configs.model_config import _get_and_verify_dtype
 from sglang.srt.utils.hf_transformers import get_hf_text_config
 from transformers import AutoConfig
