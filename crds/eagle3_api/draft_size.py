@@ -11,6 +11,12 @@ DEFAULT_VOCABULARY = 32000
 _HEADS, _KV_HEADS, _HEAD_DIM = 64, 8, 128
 
 
+#: Where only experts are known of a target, a draft's feed-forward network is at least so many times as wide as its states, as those of
+#: all published drafts are: 2 (LongCat-Flash) to 8 times (Qwen3-Next), 3.5 for Llama-3.1-8B and 6 for Qwen3-30B-A3B and gpt-oss
+#: (SpecForge's configurations).
+NARROWEST = 2
+
+
 @dataclass(frozen=True)
 class DraftSize:
     """Sizes of a draft's decoder layer, under the names of the draft image's ``DraftConfig``.
@@ -38,7 +44,7 @@ class DraftSize:
             KeyError, ValueError: as of ``size_in``.
         """
         hidden = size_in(config, "hidden_size")
-        inner = size_in(config, "intermediate_size") * _experts_of_that_size(config)
+        inner = _width_of_a_token(config, hidden)
         if config.get("kv_lora_rank"):
             return cls(hidden, inner)
         heads = size_in(config, "num_attention_heads")
@@ -78,10 +84,26 @@ def size_in(config: Mapping[str, Any], name: str, default: int | None = None) ->
     return value
 
 
-def _experts_of_that_size(config: Mapping[str, Any]) -> int:
-    """How many feed-forward networks of ``intermediate_size`` a token meets in a layer of the target: one, or where all of them are
-    experts (gpt-oss, MiniMax M2) as many as are chosen. A draft with one expert's has a fraction of what other drafts have: published
-    ones for gpt-oss have six times its hidden size, this gives four.
+def experts_of_a_token(config: Mapping[str, Any]) -> int | None:
+    """How many experts a token is sent to; None where the configuration does not say. gpt-oss's own has the second name beside the first.
+
+    Raises:
+        ValueError: as of ``size_in``.
     """
+    said = (name for name in ("num_experts_per_tok", "experts_per_token") if config.get(name) is not None)
+    return size_in(config, name) if (name := next(said, "")) else None
+
+
+def _width_of_a_token(config: Mapping[str, Any], hidden: int) -> int:
+    """Of the feed-forward network that a token meets in a layer of the target, or of all of them.
+
+    Where all are experts (gpt-oss, MiniMax M2, Mixtral) ``intermediate_size`` is one's, and as many are met as are chosen; Llama 4 has
+    another name for its layers without experts. Else it is that of the layers without.
+    """
+    if config.get("intermediate_size_mlp") is not None:
+        return size_in(config, "intermediate_size_mlp")
+    width = size_in(config, "intermediate_size")
     mixture = config.get("num_local_experts") or config.get("num_experts")
-    return int(config.get("num_experts_per_tok") or 1) if mixture and "moe_intermediate_size" not in config else 1
+    if not mixture or config.get("moe_intermediate_size") is not None:
+        return width
+    return max(NARROWEST * hidden, width * (experts_of_a_token(config) or 1))

@@ -109,9 +109,10 @@ class Shape:
 
 
 _DEEPSEEK = DraftSize(7168, 18432)
+_GPT_OSS = DraftSize(2880, 4 * 2880, heads=64, head_dim=64)
 
 #: Targets whose configuration need not be at hand for an estimate, by the last part of their path. Shapes from their config.json,
-#: parameters from their model cards, bytes by the type that the weights are published in.
+#: parameters from their model cards (of Qwen3-30B-A3B without the embedding, a tenth of its 3.3e9), bytes by the type that the weights are published in.
 KNOWN_TARGETS = {
     "Kimi-K2.5": Shape(7168, 61, Size(32e9, 0.6e12), _DEEPSEEK),
     "Kimi-K2-Instruct": Shape(7168, 61, Size(32e9, 1.03e12), _DEEPSEEK),
@@ -119,6 +120,10 @@ KNOWN_TARGETS = {
     "DeepSeek-R1": Shape(7168, 61, Size(37e9, 0.69e12), _DEEPSEEK),
     "Llama-3.1-8B-Instruct": Shape(4096, 32, Size(8.0e9, 16.1e9), DraftSize(4096, 14336, heads=32)),
     "Llama-3.3-70B-Instruct": Shape(8192, 80, Size(70.6e9, 141e9), DraftSize(8192, 28672, heads=64)),
+    "gpt-oss-20b": Shape(2880, 24, Size(3.6e9, 13.8e9), _GPT_OSS),
+    "gpt-oss-120b": Shape(2880, 36, Size(5.1e9, 65.2e9), _GPT_OSS),
+    "Qwen3-30B-A3B": Shape(2048, 48, Size(3.0e9, 61e9), DraftSize(2048, 6144, heads=32, kv_heads=4)),
+    "Qwen3-235B-A22B": Shape(4096, 94, Size(22e9, 470e9), DraftSize(4096, 12288, heads=64, kv_heads=4)),
     "Qwen3-8B": Shape(4096, 36, Size(8.2e9, 16.4e9), DraftSize(4096, 12288, heads=32)),
     "Qwen3-32B": Shape(5120, 64, Size(32.8e9, 65.5e9), DraftSize(5120, 25600, heads=64)),
 }

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_api.draft_size import experts_of_a_token
+
 #: What a prefill makes of the operations that a GPU has: an assumption, for a large target. One of 135 million parameters made a
 #: twentieth of an H200's (docs/benchmarks/extraction.md), because to launch its kernels takes longer than they do.
 COMPUTED_SHARE = 0.3
@@ -133,7 +135,7 @@ def _parameters(config: Mapping[str, Any]) -> tuple[int, int]:
     a_block = 3 * hidden * int(config["intermediate_size"])  # gate, up and down
     an_expert = 3 * hidden * int(_first(config, "moe_intermediate_size", "intermediate_size") or 0)
     shared = int(config.get("n_shared_experts") or 0)
-    chosen = int(config.get("num_experts_per_tok") or 0)
+    chosen = (experts_of_a_token(config) or 0) if experts else 0
     always = layers * _attention(config, hidden) + dense * a_block + (layers - dense) * shared * an_expert
     head = hidden * vocabulary
     every = always + (layers - dense) * experts * an_expert
