@@ -70,7 +70,7 @@ def test_a_volume_that_is_too_small_is_refused_with_the_bytes_that_are_missing(b
     draft = inspected(bed, "too-small", storage={"features": {"claim": "narrow"}})
     assert draft.says("Ready", "False", "StorageTooSmall")
     said = re.search(
-        r"need ([\d.]+) MiB; .* has ([\d.]+) (MiB|KiB) free and lacks ([\d.]+) MiB", str(draft.condition("Accepted"))
+        r"need ([\d.]+) MiB; .* has ([\d.]+) (MiB|KiB) free and is ([\d.]+) MiB short", str(draft.condition("Accepted"))
     )
     assert said is not None
     free = float(said[2]) / (1024 if said[3] == "KiB" else 1)

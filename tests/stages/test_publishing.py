@@ -492,7 +492,7 @@ def test_what_others_wrote_in_the_place_of_a_draft_is_named_and_stays(
         server.remove(f"{folder}/manifest.json")
     others = change(server.read(f"{folder}/{name}") if name == WEIGHTS else b"{}")
     server.write(f"{folder}/{name}", others)
-    with pytest.raises(StageError, match=f"{name} is there and is not what") as no:
+    with pytest.raises(StageError, match=f"{name} exists, but its content is not what") as no:
         run(again(stored))
     assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.CORRUPT_ARTIFACT)
     assert server.read(f"{folder}/{name}") == others

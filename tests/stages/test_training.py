@@ -318,7 +318,7 @@ def test_a_volume_that_hangs_for_one_rank_ends_the_training_in_time_and_the_next
             os.kill(rank, signal.SIGCONT)
         assert process.wait(PATIENCE) == ExitCode.ENGINE_CRASHED
     assert said(tmp_path / "hung").reason == Reason.STORAGE_UNAVAILABLE
-    assert "is not written after 5 seconds: the volume of" in said(tmp_path / "hung").message
+    assert "was not written within 5 seconds: the volume of" in said(tmp_path / "hung").message
     result = run(config)
     assert result.resumed == 1
     assert_same_to_rounding(tmp_path / "draft", whole)

@@ -23,15 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the draft's checkpoint, of whatever family")
     parser.add_argument("--target", type=Path, help="the target's folder; without it only the draft itself is checked")
     parser.add_argument(
-        "--sglang-version", type=_version, default=NEWEST, help="that will serve (default %(default)s)", metavar="V"
+        "--sglang-version",
+        type=_version,
+        default=NEWEST,
+        help="the SGLang version that will serve the draft (default %(default)s)",
+        metavar="V",
     )
     parser.add_argument(
         "--layers",
         type=_layers,
         help="decoder layers whose outputs the draft was trained on, as 1,15,28 (--layers=-1,2,30: -1 is the embedding)",
     )
-    parser.add_argument("--context-length", type=int, help="the longest served context; the target's by default")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--context-length", type=int, help="the longest served context (default: the target's)")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def run(given: argparse.Namespace, values: Callable[[Form], list[Finding]] | None = None) -> int:

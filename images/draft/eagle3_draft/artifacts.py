@@ -336,8 +336,8 @@ def outdated(folder: Path, stage: str, what: str) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.CORRUPT_ARTIFACT,
-        f"the artifact in {folder} was made by another version of this product and cannot be gone on with: {what}. It "
-        "is to be made anew",
+        f"the artifact in {folder} was made by another version of this product, and this version cannot continue from it: {what}. It "
+        "must be made again",
         retry=_stage((stage,)),
     )
 

@@ -101,13 +101,13 @@ def _as_stage_error(error: BaseException) -> StageError:
             return StageError(
                 ExitCode.DOES_NOT_FIT,
                 Reason.STORAGE_TOO_SMALL,
-                f"the volume is full: {cause}. Free space on it, or take a larger claim",
+                f"the volume is full: {cause}. Free space on it, or use a larger claim",
             )
         if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return StageError(
                 ExitCode.BAD_INPUT,
                 Reason.STORAGE_UNAVAILABLE,
-                f"{cause}. The volume must let this pod's user in: see placement.runAsUser and placement.fsGroup",
+                f"{cause}. This pod's user needs access to the volume: see placement.runAsUser and placement.fsGroup",
             )
         if is_out_of_memory(cause):
             return StageError(
@@ -121,7 +121,7 @@ def _as_stage_error(error: BaseException) -> StageError:
                 ExitCode.ENGINE_CRASHED,
                 Reason.JOB_FAILED,
                 f"{type(cause).__name__}: {_first_line(cause)} ({_place(cause)}). A volume, a network or a GPU failed; the next "
-                "try goes on from what was finished",
+                "try continues from what was finished",
             )
     return StageError(
         ExitCode.INTERNAL_ERROR, Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error} ({_place(error)})"

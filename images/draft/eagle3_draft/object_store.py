@@ -99,7 +99,7 @@ class ObjectStore:
                 raise StageError(
                     ExitCode.INTERRUPTED,
                     Reason.INTERRUPTED,
-                    f"another pod has finished {self._below(folder)} in {self._bucket.url}; the next try goes on from there",
+                    f"another pod has finished {self._below(folder)} in {self._bucket.url}; the next try continues from there",
                 )
 
         attend_alone(0)

@@ -160,7 +160,7 @@ class ShardCache:
                 ExitCode.ENGINE_CRASHED,  # others fill the disk: soon, or on another node, it may have room
                 Reason.STORAGE_TOO_SMALL,
                 f"the pod's disk has {readable_bytes(self._free(self._folder))} free, too little for a shard of "
-                f"{readable_bytes(size)}: the node's disk must have what storage.features.objectStore.cache says",
+                f"{readable_bytes(size)}: the node's disk must have as much free as storage.features.objectStore.cache says",
             )
         return False
 

@@ -22,34 +22,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("-f", "--file", required=True, help="the object's YAML; - reads standard input")
     parser.add_argument(
-        "--target-config", type=Path, help="the target's config.json, where its model is not one of the known ones"
+        "--target-config", type=Path, help="the target's config.json, if its model is not one of the known ones"
     )
     parser.add_argument(
         "--tokens-per-second",
         type=_rate,
-        help="what one pod extracts; a finished extraction says it in its event and report (default: by the target's parameters)",
+        help="tokens/s that one pod extracts, as a finished extraction's Event and report say (default: estimated "
+        "from the target's parameters)",
     )
     parser.add_argument(
         "--answer-tokens-per-second",
         type=_rate,
-        help="what one pod generates, all requests together, where the target answers itself (default: likewise)",
+        help="tokens/s that one pod generates, over all requests, if the target answers itself (default: estimated "
+        "likewise)",
     )
     parser.add_argument(
         "--train-tokens-per-second",
         type=_rate,
-        help="what a training gets through, all its GPUs together; a running one says it (default: by the draft's size)",
+        help="tokens/s that a training processes, over all its GPUs, as a running one says (default: estimated from "
+        "the draft's size)",
     )
     parser.add_argument(
         "--gpu-teraflops",
         type=float,
         default=H200.operations / 1e12,
-        help="of one GPU in bf16 without sparsity, by its data sheet (default %(default).0f: an H200)",
+        help="dense bf16 TFLOP/s of one GPU, from its data sheet (default %(default).0f: an H200)",
     )
     parser.add_argument(
         "--gpu-terabytes-per-second",
         type=float,
         default=H200.read / 1e12,
-        help="that one GPU reads of its memory (default %(default).1f: an H200)",
+        help="memory bandwidth of one GPU in TB/s, from its data sheet (default %(default).1f: an H200)",
     )
 
 

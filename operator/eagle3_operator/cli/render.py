@@ -48,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-f", "--file", required=True, help="the object's YAML; - reads standard input")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("-r", "--revision", type=_number, metavar="rN", help="of this revision")
+    which.add_argument("-r", "--revision", type=_number, metavar="rN", help="the flags of this revision")
     which.add_argument(
-        "--plain", action="store_true", help="of the revision without a draft, as the object is served now"
+        "--plain", action="store_true", help="the flags of the revision without a draft, as the object is served now"
     )
-    which.add_argument("--all", action="store_true", help="of every revision")
-    parser.add_argument("--explain", action="store_true", help="a table: each flag with the reason that it is there")
+    which.add_argument("--all", action="store_true", help="the flags of every revision")
+    parser.add_argument("--explain", action="store_true", help="print a table: each flag with the reason for it")
     parser.add_argument(
-        "--target-config", type=Path, help="the target's config.json, for an object that was not inspected yet"
+        "--target-config", type=Path, help="the target's config.json, for an object that has not been inspected yet"
     )
 
 

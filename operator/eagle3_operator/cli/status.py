@@ -24,8 +24,8 @@ _ABNORMAL = frozenset({Type.STALLED, Type.RECONCILING})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("name", help="of the Eagle3Draft")
-    parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
+    parser.add_argument("name", help="name of the Eagle3Draft")
+    parser.add_argument("-n", "--namespace", help="namespace (default: that of the kubeconfig's context)")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -266,4 +266,6 @@ def _against_claim(spec: Eagle3DraftSpec, chosen: Estimate) -> str:
     if size is None:
         return f"; claim {spec.storage.features.claim} must have them free"
     missing = chosen.bytes - quantity(size)
-    return f"; storage.features.size {size} " + (f"lacks {readable_bytes(missing)}" if missing > 0 else "holds them")
+    return f"; storage.features.size {size} " + (
+        f"is {readable_bytes(missing)} too small" if missing > 0 else "holds them"
+    )

@@ -203,7 +203,7 @@ def _ended(status: StageStatus, job: Job, view: View, reason: Reason, message: s
         mended = (
             "A correction of the spec is tried at once; after any other repair, run"
             if again is status.name
-            else "Then retry"
+            else "To run that stage again"
         )
         message += f" {mended}: {command}"
     said = _say(status, StageState.FAILED, reason, message, job)

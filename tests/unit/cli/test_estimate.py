@@ -141,7 +141,7 @@ def test_a_claim_that_is_to_be_made_is_set_against_it(capsys: pytest.CaptureFixt
     document = yaml.safe_load((EXAMPLES / "kimi-k25.yaml").read_text())
     document["spec"]["storage"]["features"] = {"size": "4Ti"}
     (tmp_path / "draft.yaml").write_text(yaml.safe_dump(document))
-    assert "lacks 594." in told(capsys, "-f", str(tmp_path / "draft.yaml"))["features"]
+    assert "is 594." in told(capsys, "-f", str(tmp_path / "draft.yaml"))["features"]
 
 
 def test_an_unknown_target_needs_its_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_stage_that_fails_for_what_another_has_made_has_that_one_retried() -> 
     message = "the features in /eagle3/features/llm/kimi are corrupt: a byte flipped. Delete their folder"
     world.fail("train", Reason.CORRUPT_ARTIFACT, message, retry=StageName.EXTRACT)
     command = f"kubectl annotate e3d kimi -n llm eagle3.dev/retry=extract@{stamp(world.now)} --overwrite"
-    assert world.condition("DraftTrained").message == f"{message}. Then retry: {command}"
+    assert world.condition("DraftTrained").message == f"{message}. To run that stage again: {command}"
 
 
 def test_a_job_that_a_sidecar_of_somebody_elses_keeps_from_ending_is_told_after_two_minutes() -> None:

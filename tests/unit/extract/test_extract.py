@@ -489,7 +489,7 @@ def test_parts_of_another_cut_are_no_part_of_the_store(world: World, monkeypatch
 
 
 def test_space_that_will_not_do_is_missed_before_the_target_is_loaded(world: World) -> None:
-    with pytest.raises(StageError, match="lacks") as raised:
+    with pytest.raises(StageError, match=" short") as raised:
         run(world.config(), load=no_engine, part_conversations=20, free_bytes=lambda _: 100_000)
     assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
     assert "60 conversations" in raised.value.message
@@ -498,7 +498,7 @@ def test_space_that_will_not_do_is_missed_before_the_target_is_loaded(world: Wor
 def test_the_first_conversations_tell_whether_the_others_fit(world: World) -> None:
     """Of 150, 64 are rendered; five before them cannot be used, and need no room."""
     world.write([*([{"role": "user", "content": f"w{i}"}] for i in range(5)), *talks(150)])
-    with pytest.raises(StageError, match="lacks") as raised:
+    with pytest.raises(StageError, match=" short") as raised:
         run(world.config(), load=no_engine, free_bytes=lambda _: 100_000)
     ((looked_at, needed),) = re.findall(r"by the first (\d+), need ([\d.]+) MiB more", raised.value.message)
     assert 64 <= int(looked_at) <= 64 + 5
@@ -522,7 +522,7 @@ def with_last(world: World, words: int) -> None:
 def test_a_pod_with_one_conversation_does_not_speak_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with_last(world, 40)
     token_bytes = 4 * (3 + 1) * 32 + 13
-    with pytest.raises(StageError, match=r"1 conversations of 4\d tokens each, by the first 1, need .* lacks"):
+    with pytest.raises(StageError, match=r"1 conversations of 4\d tokens each, by the first 1, need .* short"):
         extract(world, 6, 5, monkeypatch, load=no_engine, free_bytes=lambda _: 20 * token_bytes)
     result = extract(world, 6, 5, monkeypatch, free_bytes=lambda _: 60 * token_bytes)
     assert (result.parts, result.conversations) == (1, 1)
@@ -531,7 +531,7 @@ def test_a_pod_with_one_conversation_does_not_speak_for_all(world: World, monkey
 def test_the_first_conversations_are_taken_of_several_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part is of ten."""
     world.write(talks(150))
-    with pytest.raises(StageError, match=r"150 conversations of .* by the first 64, need .* lacks"):
+    with pytest.raises(StageError, match=r"150 conversations of .* by the first 64, need .* short"):
         extract(world, 2, 1, monkeypatch, load=no_engine, free_bytes=lambda _: 100_000)
 
 
@@ -542,7 +542,7 @@ def test_what_the_claim_leaves_counts_though_its_file_system_has_more(
     root = world.folder / "volume"
     root.mkdir()
     (root / "of another object").write_bytes(bytes(500_000))
-    with pytest.raises(StageError, match=r"has 48[0-9].* KiB free and lacks"):
+    with pytest.raises(StageError, match=r"has 48[0-9].* KiB free and is"):
         run(world.config(features_capacity=1_000_000), load=no_engine, features_root=root)
     assert run(world.config(features_capacity=3_000_000), features_root=root).whole
 
@@ -557,7 +557,7 @@ def test_what_a_pod_s_disk_may_take_counts_where_the_parts_go_to_a_bucket(
         keeps = False
 
     monkeypatch.setattr("eagle3_draft.extract.stage.place_of", lambda store, folder: Elsewhere())
-    with pytest.raises(StageError, match=r"20 conversations .* pod's disk .* lacks .*objectStore[.]cache"):
+    with pytest.raises(StageError, match=r"20 conversations .* pod's disk .* short.*objectStore[.]cache"):
         run(world.config(object_store=bucket), load=no_engine, part_conversations=20, features_root=world.folder)
     roomy = bucket.model_copy(update={"cache_bytes": 10**9})
     assert run(world.config(object_store=roomy), part_conversations=20, features_root=world.folder).whole
@@ -567,7 +567,7 @@ def test_a_part_that_is_larger_than_the_first_conversations_told_is_held_against
     require_part(0, 3, 100 * 2**20, 100 * 2**20)
     with pytest.raises(
         StageError,
-        match=r"part 2 of 3 takes 101.00 MiB .* has room for 100.00 MiB and lacks 1.00 MiB.*objectStore[.]cache",
+        match=r"part 2 of 3 takes 101.00 MiB .* has room for 100.00 MiB and is 1.00 MiB short.*objectStore[.]cache",
     ) as raised:
         require_part(1, 3, 101 * 2**20, 100 * 2**20)
     assert (raised.value.code, raised.value.reason) == (ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL)
@@ -766,9 +766,9 @@ def test_what_each_pod_bears_is_borne_no_more_in_their_sum(world: World, monkeyp
 def test_inputs_that_changed_since_the_inspection_are_refused(world: World) -> None:
     config = world.config()
     world.write(talks(61))
-    refused(lambda: run(config), ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, "to be inspected anew")
+    refused(lambda: run(config), ExitCode.BAD_INPUT, Reason.DATA_UNREADABLE, "must be inspected again")
     stale = world.config(target_digest="0" * 64)
-    refused(lambda: run(stale), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "to be inspected anew")
+    refused(lambda: run(stale), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "must be inspected again")
 
 
 def test_data_without_a_usable_conversation_says_what_was_left_out(world: World) -> None:
@@ -859,7 +859,7 @@ def test_a_conversation_is_cut_at_one_token_less_than_the_target_s_positions_rea
 
 def test_a_tokenizer_of_another_model_is_noticed(world: World, tmp_path: Path) -> None:
     world.target = save_target(tmp_path / "small", LlamaConfig(**{**SHAPE, "vocab_size": 20}))
-    refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "not of one model")
+    refused(lambda: run(world.config()), ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "do not belong together")
 
 
 def test_logits_that_are_not_the_heads_of_the_last_state_are_refused(world: World, tmp_path: Path) -> None:

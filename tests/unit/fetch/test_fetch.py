@@ -282,7 +282,7 @@ def test_a_volume_that_is_too_small_is_told_before_anything_comes(
         free = 16
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Full)
-    refused(lambda: run(config(folder)), ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, MODEL, "16 B free", "lacks")
+    refused(lambda: run(config(folder)), ExitCode.DOES_NOT_FIT, Reason.STORAGE_TOO_SMALL, MODEL, "16 B free", "short")
     assert not [path for _, path, _ in there.asked if "/resolve/" in path]
 
 

@@ -523,7 +523,7 @@ def test_a_volume_that_is_too_small_says_what_would_fit(world: World) -> None:
     )
     assert message == (
         "about 6,400 tokens x 3 auxiliary layers and the last, hidden 64, fp32 need 6.33 MiB; the features volume has "
-        "3.81 MiB free and lacks 2.51 MiB. Use a claim of 6.65 MiB, extract.dtype bf16 (3.20 MiB), "
+        "3.81 MiB free and is 2.51 MiB short. Use a claim of 6.65 MiB, extract.dtype bf16 (3.20 MiB), "
         "extract.dtype fp8 (1.74 MiB) or data.maxSamples 57 (about 3,857 tokens)"
     )
 
@@ -546,7 +546,7 @@ def test_a_large_target_may_also_keep_the_most_likely_tokens_alone() -> None:
         check_space(
             Wanted(87_800_000, 37_312, layers=3, hidden_size=7168, dtype="bf16", teacher="LastState"), 3 * 2**40
         )
-    assert "need 4.58 TiB; the features volume has 3.00 TiB free and lacks 1.58 TiB. Use" in refused.value.message
+    assert "need 4.58 TiB; the features volume has 3.00 TiB free and is 1.58 TiB short. Use" in refused.value.message
     assert (
         "extract.dtype fp8 (2.29 TiB), extract.dtype fp8 and extract.teacher TopK (1.75 TiB)" in refused.value.message
     )

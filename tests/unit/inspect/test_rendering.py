@@ -72,7 +72,7 @@ def test_a_template_of_the_tokenizers_own_for_tools_is_found_in_its_files(tmp_pa
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("{% if %}", "the chat template is no Jinja: Expected an expression"),
+        ("{% if %}", "the chat template is not valid Jinja: Expected an expression"),
         ("{{ raise_exception('in pairs only') }}", '64 refused by the chat template ("in pairs only")'),
         (
             "{{ messages[0].content + 1 }}",

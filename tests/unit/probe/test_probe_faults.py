@@ -103,7 +103,7 @@ def test_a_server_that_dies_while_measured_is_a_crash_to_be_tried_again(server: 
     server.fault = lambda method, path, body: DIE if server.requests >= 4 and path == "/generate" else None
     error = failure(config(server, prompts))
     assert (error.code, error.reason) == (ExitCode.ENGINE_CRASHED, Reason.PROBE_ERROR)
-    assert "went away while measured" in error.message
+    assert "went away while it was measured" in error.message
 
 
 def test_a_server_that_fails_a_request_is_a_crash_to_be_tried_again(server: FaultyServer, prompts: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_server_that_tells_of_fewer_positions_than_it_was_asked_for_is_named_w
     server.fault = short
     error = failure(config(server, prompts))
     assert (error.code, error.reason) == (ExitCode.BAD_INPUT, Reason.PROBE_ERROR)
-    assert "told of 2 positions of a prompt where 8 were asked for" in error.message
+    assert "answered for 2 positions of a prompt, but 8 were asked for" in error.message
 
 
 def test_requests_of_somebody_else_are_counted_and_such_a_measurement_is_not_kept(

@@ -161,7 +161,7 @@ def test_a_draft_that_was_changed_since_it_was_inspected_is_refused(
     config = stage(made, tmp_path)
     spoilt = json.loads((tmp_path / CONFIG).read_text()) | {"rms_norm_eps": 1e-3}
     (tmp_path / CONFIG).write_text(json.dumps(spoilt))
-    with pytest.raises(StageError, match=r"draft\.initFrom: .* was changed since it was inspected") as no:
+    with pytest.raises(StageError, match=r"draft\.initFrom: .* has changed since it was inspected") as no:
         begin(config, USAGE, Target(made.target))
     assert (no.value.code, no.value.reason) == (ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE)
 

@@ -301,7 +301,7 @@ def test_one_that_is_never_written_ends_the_training_once_patience_is_over(
     training = Training(tmp_path, patience=0.2)
     training.checkpoints.save(TrainingState(step=1))
     wait_for("the end of patience", 30, lambda: not training.checkpoints.busy())
-    with pytest.raises(StageError, match=f"step 1 is not written .* volume of {tmp_path} hangs") as ended:
+    with pytest.raises(StageError, match=f"step 1 was not written .* volume of {tmp_path} hangs") as ended:
         training.checkpoints.save(TrainingState(step=2))
     assert (ended.value.code, ended.value.reason) == (ExitCode.ENGINE_CRASHED, Reason.STORAGE_UNAVAILABLE)
 
@@ -320,7 +320,7 @@ def test_when_none_can_be_read_training_does_not_silently_start_anew(tmp_path: P
     trained(tmp_path, 2)
     for state in tmp_path.glob(".step-*/state.json"):
         state.write_text("{")
-    with pytest.raises(StageError, match="no checkpoint") as refused:
+    with pytest.raises(StageError, match="cannot continue from any checkpoint") as refused:
         Training(tmp_path).checkpoints.load()
     assert refused.value.reason == Reason.CHECKPOINT_UNREADABLE
 

@@ -65,7 +65,7 @@ def test_a_rank_that_knows_why_it_ended_is_believed_before_those_that_it_left_al
             "died and said nothing; rank 2 of SIGABRT: so NCCL ends a rank that waits for another in vain",
         ),
         (-signal.SIGBUS, "died and said nothing; rank 2 of SIGBUS: a volume that cannot be read any more"),
-        (1, "died and said nothing. The next try goes on"),
+        (1, "died and said nothing. The next try continues"),
     ],
 )
 def test_a_rank_that_died_without_a_word_is_told_with_the_signal_that_it_died_of(

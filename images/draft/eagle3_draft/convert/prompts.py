@@ -33,8 +33,8 @@ def put(config: ConvertConfig, folder: Path) -> None:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
-            "no held-out conversation has a user turn that fits, so no server could be probed: give more conversations, or "
-            "leave data out, and built-in questions are asked",
+            "no held-out conversation has a user turn that fits, so no server could be probed. Give more conversations, or "
+            "leave data out, to have built-in questions asked",
         )
     prompts.write(folder / PROMPTS, found)
 

@@ -140,8 +140,8 @@ class Adopted(Source):
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.CHECKPOINT_UNREADABLE,
-                f"draft.checkpoint: {self._folder} was changed since it was inspected (digest {digest[:12]}…); it "
-                "is to be inspected anew",
+                f"draft.checkpoint: {self._folder} has changed since it was inspected (digest {digest[:12]}…) and "
+                "must be inspected again",
             )
 
     def prove(self, facts: TargetFacts, load: Load | None) -> Proof:

@@ -43,7 +43,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: {config.target} was changed since it was inspected; it is to be inspected anew",
+            f"target.model: {config.target} has changed since it was inspected and must be inspected again",
         )
     version = Version.parse(config.sglang_version)
     ids = facts.capture_ids(config.layers, version)

@@ -64,7 +64,7 @@ class Template:
             self._applied([{"role": "user", "content": "?"}])
         except TemplateSyntaxError as error:
             raise StageError(
-                ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, f"the chat template is no Jinja: {error}"
+                ExitCode.BAD_INPUT, Reason.TEMPLATE_MISSING, f"the chat template is not valid Jinja: {error}"
             ) from None
         except _REFUSALS:
             pass  # it may refuse this conversation; that is judged one by one

@@ -42,7 +42,7 @@ def digest_lines(target: Path) -> list[str]:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: {target} holds no tokenizer ({', '.join(_VOCABULARIES)})",
+            f"target.model: {target} has no tokenizer ({', '.join(_VOCABULARIES)})",
         )
     found = {path for pattern in (*_VOCABULARIES, *_SETTINGS) for path in target.glob(pattern) if path.is_file()}
     return [f"{path.relative_to(target)} {file_digest(path)}" for path in sorted(found)]

@@ -128,18 +128,18 @@ class Inputs:
 
 
 def _unchanged(config: ExtractConfig) -> Conversations:
-    again = "it is to be inspected anew"
+    again = "it must be inspected again"
     if target_digest(Path(config.target)) != config.target_digest:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: {config.target} was changed since it was inspected; {again}",
+            f"target.model: {config.target} has changed since it was inspected; {again}",
         )
     conversations = Conversations.of(config.data)
     if conversations.sha256 != config.data_digest:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.DATA_UNREADABLE,
-            f"{conversations.reading.field}: {conversations.path} was changed since it was inspected; {again}",
+            f"{conversations.reading.field}: {conversations.path} has changed since it was inspected; {again}",
         )
     return conversations

@@ -293,8 +293,8 @@ def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) 
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: the tokenizer in {target} made the token {largest}, the model has "
-            f"{engine.vocabulary_size}: they are not of one model",
+            f"target.model: the tokenizer in {target} produced the token {largest}, but the model has "
+            f"{engine.vocabulary_size} tokens: the two do not belong together",
         )
 
 

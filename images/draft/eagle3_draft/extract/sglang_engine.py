@@ -275,7 +275,7 @@ class SGLangEngine:
             raise StageError(
                 ExitCode.DOES_NOT_FIT,
                 Reason.OUT_OF_MEMORY,
-                f"{SHARED_MEMORY} is full while states are handed over: raise extract.placement.shmSize, and memory with it",
+                f"{SHARED_MEMORY} is full while states are handed over: raise extract.placement.shmSize, and extract.placement.memory by as much",
             )
         if note["errno"] is not None:
             raise OSError(note["errno"], note["message"])
@@ -417,8 +417,8 @@ def _version(config: ExtractConfig) -> Version:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.VERSION_UNSUPPORTED,
-            f"image holds SGLang {__version__}, the object says {said}: layers have other names in other versions. Set "
-            "sglangVersion to what the image holds",
+            f"the image has SGLang {__version__}, but the object says {said}, and versions name layers differently. Set "
+            "sglangVersion to the version in the image",
         )
     return found
 
@@ -464,7 +464,7 @@ def _parsed(words: list[str]) -> Any:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.INVALID_CONFIGURATION,
-            f"serve.arguments: SGLang {__version__} does not take them for the extraction: {last}",
+            f"serve.arguments: SGLang {__version__} does not accept them for the extraction: {last}",
         ) from error
 
 
@@ -492,15 +492,15 @@ def _let_nobody_wait(batches: "Sequence[_Batch]", done: "Future[None]") -> None:
 
 
 def _aborted(error: BaseException) -> StageError:
-    return StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang gives a request up: {error!r}")
+    return StageError(ExitCode.ENGINE_CRASHED, Reason.JOB_FAILED, f"SGLang gave up a request: {error!r}")
 
 
 def _stuck(folder: Path) -> StageError:
     return StageError(
         ExitCode.ENGINE_CRASHED,
         Reason.JOB_FAILED,
-        f"{folder} has taken nothing for {HANDOVER_SECONDS:.0f} s of the states that SGLang hands over there: its volume hangs. The "
-        "next try goes on from what was finished; with more shared memory (extract.placement.shmSize) they do not pass over it",
+        f"{folder} has taken none of the states that SGLang hands over there for {HANDOVER_SECONDS:.0f} s: its volume hangs. The "
+        "next try continues from what was finished; with more shared memory (extract.placement.shmSize) the states bypass that volume",
     )
 
 

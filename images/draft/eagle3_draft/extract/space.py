@@ -53,8 +53,8 @@ def require_space(sampled: Sampled, *, left: int, token_bytes: int, stored: int,
             ExitCode.DOES_NOT_FIT,
             Reason.STORAGE_TOO_SMALL,
             f"{left:,} conversations of {each:,.0f} tokens each, by the first {sampled.conversations:,}, need "
-            f"{readable_bytes(needed)} more; {volume} has {readable_bytes(free)} free and lacks "
-            f"{readable_bytes(needed - free)}. {remedy}",
+            f"{readable_bytes(needed)} more; {volume} has {readable_bytes(free)} free and is "
+            f"{readable_bytes(needed - free)} short. {remedy}",
         )
 
 
@@ -74,8 +74,8 @@ def require_part(number: int, count: int, needed: int, room: int) -> None:
             ExitCode.DOES_NOT_FIT,
             Reason.STORAGE_TOO_SMALL,
             f"part {number + 1} of {count} takes {readable_bytes(needed)} of the pod's disk, which has room for "
-            f"{readable_bytes(room)} and lacks {readable_bytes(needed - room)}. Raise storage.features.objectStore.cache; the "
-            "node's disk must have it",
+            f"{readable_bytes(room)} and is {readable_bytes(needed - room)} short. Raise storage.features.objectStore.cache; the "
+            "node's disk must have that much",
         )
 
 

@@ -199,7 +199,7 @@ class FeatureWriter:
         return StageError(
             ExitCode.INTERRUPTED,
             Reason.INTERRUPTED,
-            f"another pod {does} {self.folder}: this one was given up, or should have been. The next try goes on from what is there",
+            f"another pod {does} {self.folder}: this pod was given up, or should have been. The next try continues from what is there",
         )
 
     def _plan(self, token_ids: Sequence[Sequence[int]]) -> str:

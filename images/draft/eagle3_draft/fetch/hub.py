@@ -122,7 +122,7 @@ def _told(field: str, name: str, revision: str | None) -> Iterator[None]:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.INVALID_CONFIGURATION,
-            "this image holds no huggingface_hub, which fetches from a hub: build it with EXTRAS='--extra hub', or put the "
+            "this image lacks huggingface_hub, which fetches from a hub: build it with EXTRAS='--extra hub', or put the "
             "files on a volume and name their path",
         ) from None
     where = f"{field}: {name}" + (f" at {revision}" if revision else "")
@@ -154,7 +154,7 @@ def _denied(where: str, error: Exception) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.HUB_ACCESS_DENIED,
-        f"{where}: the hub shows it only to those whom its owners let in: ask them, and give HF_TOKEN in placement.env, from a "
+        f"{where}: its owners have not granted access: ask them, and set HF_TOKEN in placement.env from a "
         f"Secret ({_first_line(error)})",
     )
 
@@ -164,8 +164,8 @@ def _unreachable(where: str, error: Exception) -> StageError:
     return StageError(
         ExitCode.INTERRUPTED,
         Reason.HUB_UNREACHABLE,
-        f"{where}: the hub does not answer as it should: {_first_line(error)}. HF_ENDPOINT in placement.env names another one; "
-        "without any, put the files on a volume and name their path",
+        f"{where}: the hub does not answer as it should: {_first_line(error)}. HF_ENDPOINT in placement.env names another hub; "
+        "or put the files on a volume and name their path",
     )
 
 

@@ -26,5 +26,5 @@ def check_space(name: str, needed: int, folder: Path) -> None:
             ExitCode.DOES_NOT_FIT,
             Reason.STORAGE_TOO_SMALL,
             f"storage.models: {name} needs {readable_bytes(needed)} more; the volume has {readable_bytes(free)} free "
-            f"and lacks {readable_bytes(needed - free)}. Free them, or take a larger claim",
+            f"and is {readable_bytes(needed - free)} short. Free that much, or use a larger claim",
         )

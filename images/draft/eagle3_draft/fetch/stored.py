@@ -146,6 +146,6 @@ def _unreadable(address: str, what: str) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.CHECKPOINT_UNREADABLE,
-        f"{FIELD}: {address}: {what}. Remove that folder and publish the draft anew (eagle3.dev/retry=publish@<any new word> on the "
+        f"{FIELD}: {address}: {what}. Remove that folder and publish the draft again (eagle3.dev/retry=publish@<any new word> on the "
         "object that did), or name another",
     )

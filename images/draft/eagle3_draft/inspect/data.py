@@ -67,7 +67,7 @@ def read_data(config: DataConfig, target: Path, engine: Sequence[str] = (), *, l
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
-            f"{found.reading.field}: {found.path} has {len(found)} distinct conversations, of which {held_out} are held out; "
+            f"{found.reading.field}: {found.path} has {len(found)} distinct conversations, of which {held_out} are held out, so "
             f"nothing is left to learn from. Left out: {left_out or 'none'}{_one_question(found)}",
         )
     answering = config.regenerate

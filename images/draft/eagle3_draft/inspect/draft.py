@@ -109,7 +109,7 @@ def _required(layers: Sequence[int] | None, target: TargetFacts) -> list[int]:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.LAYERS_REQUIRED,
-            f"draft.auxiliaryLayers: a target of {target.num_layers} layers has no default ones; name three of 0 to "
+            f"draft.auxiliaryLayers: there are no defaults for a target of {target.num_layers} layers; name three from 0 to "
             f"{target.num_layers - 2}, whose outputs the draft reads",
         )
     return list(layers)

@@ -92,7 +92,7 @@ def _context_length(config: InspectConfig, target: TargetFacts) -> int:
         raise StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.INVALID_CONFIGURATION,
-            "serve.contextLength: the target's config.json does not say how long its context is; set it",
+            "serve.contextLength: the target's config.json does not say how long its context is, so set it here",
         )
     most = None if config.longer_context else longest_context(Path(config.target))
     if most is not None and length > most:
@@ -100,7 +100,7 @@ def _context_length(config: InspectConfig, target: TargetFacts) -> int:
             ExitCode.BAD_CONFIGURATION,
             Reason.INVALID_CONFIGURATION,
             f"serve.contextLength: {length} is beyond the {most} positions of the target, and SGLang does not start with it. Lower it, or "
-            "have SGLang take it with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 in placement.env",
+            "make SGLang accept it with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 in placement.env",
         )
     return length
 

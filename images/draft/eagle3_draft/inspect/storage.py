@@ -130,8 +130,8 @@ def check_space(wanted: Wanted, free: int, former: Sequence[Path] = ()) -> None:
     raise StageError(
         ExitCode.DOES_NOT_FIT,
         Reason.STORAGE_TOO_SMALL,
-        f"{wanted} need {readable_bytes(wanted.bytes)}; the features volume has {readable_bytes(free)} free and lacks "
-        f"{readable_bytes(wanted.bytes - free)}. Use {way}{hint}",
+        f"{wanted} need {readable_bytes(wanted.bytes)}; the features volume has {readable_bytes(free)} free and is "
+        f"{readable_bytes(wanted.bytes - free)} short. Use {way}{hint}",
     )
 
 

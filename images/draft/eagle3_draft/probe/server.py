@@ -224,7 +224,7 @@ class Server:
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.PROBE_ERROR,
-                f"the server at {self.url} told of {len(told)} positions of a prompt where {len(answer_ids)} were asked for",
+                f"the server at {self.url} answered for {len(told)} positions of a prompt, but {len(answer_ids)} were asked for",
             )
         return [_likeliest(position or []) for position in told[len(told) - len(answer_ids) :]]
 
@@ -353,7 +353,9 @@ class Server:
 
     def _died(self, what: str) -> StageError:
         return StageError(
-            ExitCode.ENGINE_CRASHED, Reason.PROBE_ERROR, f"the server at {self.url} went away while measured: {what}"
+            ExitCode.ENGINE_CRASHED,
+            Reason.PROBE_ERROR,
+            f"the server at {self.url} went away while it was measured: {what}",
         )
 
 

@@ -51,8 +51,7 @@ def read_draft(config: PublishConfig) -> Draft:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.CORRUPT_ARTIFACT,
-            f"the draft in {folder} is that of key {manifest.key}, not {config.converted_key}; it is to be "
-            "converted anew",
+            f"the draft in {folder} has the key {manifest.key}, not {config.converted_key}; it must be converted again",
             retry=StageName.CONVERT,
         )
     result = artifacts.numbers(folder, manifest, ConvertResult)

@@ -68,5 +68,5 @@ def _unusable(why: str) -> StageError:
     return StageError(
         ExitCode.BAD_CONFIGURATION,
         Reason.INVALID_CONFIGURATION,
-        f"publish.oci.secret: {why}. Make it with kubectl create secret docker-registry",
+        f"publish.oci.secret: {why}. Create it with kubectl create secret docker-registry",
     )

@@ -174,7 +174,7 @@ class Registry:
         return StageError(
             ExitCode.BAD_CONFIGURATION,
             Reason.REGISTRY_DENIED,
-            f"publish.oci: {self._host} does not take {self.repository}: {why}. Look at publish.oci.secret and at what its user "
+            f"publish.oci: {self._host} does not accept {self.repository}: {why}. Check publish.oci.secret and what its user "
             "may push",
         )
 

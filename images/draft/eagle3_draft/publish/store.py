@@ -114,6 +114,6 @@ def _another(bucket: Bucket, path: str) -> StageError:
     return StageError(
         ExitCode.BAD_INPUT,
         Reason.CORRUPT_ARTIFACT,
-        f"{FIELD}: {bucket.url}/{path} is there and is not what its place is named after. It was not touched: look at who writes "
+        f"{FIELD}: {bucket.url}/{path} exists, but its content is not what its name says. It was left alone: find out who writes "
         "there, and remove it",
     )

@@ -56,7 +56,7 @@ def prepare(config: TrainConfig, features: Features, target: Target) -> None:
             ExitCode.BAD_INPUT,
             Reason.NO_USABLE_DATA,
             "no token of the train conversations is the assistant's, so there is nothing to learn: the chat template marks "
-            "none, or the conversations hold no answer",
+            "none, or the conversations contain no answers",
         )
     if config.init_from is not None:  # somebody else's trainer may have left what Inspect has not seen
         longest = max(int(samples.lengths.max()) for samples in (features.train, features.held_out) if len(samples))
@@ -158,7 +158,7 @@ def _inspected(config: TrainConfig, folder: Path) -> Form:
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.CHECKPOINT_UNREADABLE,
-            f"{FIELD}: {folder} was changed since it was inspected; it is to be inspected anew",
+            f"{FIELD}: {folder} has changed since it was inspected and must be inspected again",
         )
     return form
 

@@ -167,8 +167,8 @@ class Checkpoints:
             raise StageError(
                 ExitCode.ENGINE_CRASHED,
                 Reason.STORAGE_UNAVAILABLE,
-                f"the checkpoint of step {self._newest} is not written after {self._seconds():,.0f} seconds: the volume of "
-                f"{self._folder} hangs, or is too slow for train.stallTimeout. The next try goes on from the checkpoint before",
+                f"the checkpoint of step {self._newest} was not written within {self._seconds():,.0f} seconds: the volume of "
+                f"{self._folder} hangs, or is too slow for train.stallTimeout. The next try continues from the checkpoint before it",
             )
         pending.result()
 
@@ -238,8 +238,8 @@ class Checkpoints:
             raise StageError(
                 ExitCode.BAD_INPUT,
                 Reason.CHECKPOINT_UNREADABLE,
-                f"no checkpoint in {self._folder} can be gone on from ({of_each}). Where spec.image or the operator was changed, "
-                "change it back; else delete the folder to train anew",
+                f"the training cannot continue from any checkpoint in {self._folder} ({of_each}). If spec.image or the operator was changed, "
+                "change it back; otherwise delete the folder to train from the beginning",
             )
         return None
 

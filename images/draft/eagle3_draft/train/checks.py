@@ -71,7 +71,7 @@ def check_features(features: Features, target: Target, config: TrainConfig) -> N
         raise StageError(
             ExitCode.BAD_INPUT,
             Reason.TARGET_UNREADABLE,
-            f"target.model: {config.target} was changed since it was inspected; it is to be inspected anew",
+            f"target.model: {config.target} has changed since it was inspected and must be inspected again",
         )
     header, text = features.header, language_config(target.config)
     expectations = {
@@ -93,7 +93,7 @@ def check_features(features: Features, target: Target, config: TrainConfig) -> N
             ExitCode.REFUSED,
             Reason.FEATURE_MISMATCH,
             f"the features in {config.features} are not those of this object: {'; '.join(different)}. A draft trained on "
-            "them would serve at accept length 1.0; they are to be extracted again",
+            "them would serve at accept length 1.0; the features must be extracted again",
             retry=StageName.EXTRACT,
         )
     for split, samples in (("train", features.train), ("held-out", features.held_out)):

@@ -83,7 +83,7 @@ def of_failure(config: TrainConfig, here: range, first: int, code: int) -> Stage
         return StageError(
             ExitCode.ENGINE_CRASHED,
             Reason.JOB_FAILED,
-            f"rank {', '.join(map(str, silent))} of the training died and said nothing{cause}. The next try goes on from the last checkpoint",
+            f"rank {', '.join(map(str, silent))} of the training died and said nothing{cause}. The next try continues from the last checkpoint",
         )
     return said[first]
 
@@ -106,7 +106,7 @@ def _left_alone(error: BaseException) -> StageError | None:
     return StageError(
         ExitCode.ENGINE_CRASHED,
         Reason.JOB_FAILED,
-        f"another process of this training ended ({said.splitlines()[0][:200]}); the next try goes on from the last checkpoint",
+        f"another process of this training ended ({said.splitlines()[0][:200]}); the next try continues from the last checkpoint",
     )
 
 

@@ -99,7 +99,7 @@ def _launch(config: TrainConfig, index: int) -> TrainResult:
             ExitCode.ENGINE_CRASHED,
             Reason.JOB_FAILED,
             f"pod {index} did not meet the {len(config.hosts)} pods of this training at {config.hosts[:1]}: {error}. The next "
-            "try waits for them again",
+            "try waits for them once more",
         ) from error
     return next(iter(results.values()))
 
