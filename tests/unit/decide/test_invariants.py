@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import seconds
-from eagle3_api.status import RevisionStatus
+from eagle3_api.status import RevisionStatus, Template
 from eagle3_operator.decide import times
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Standing, known
@@ -150,6 +150,13 @@ class AnyHistory(Happenings):
         self.world._delete("Deployment", f"kimi-r{number}")
         self.world.settle()
 
+    @rule(number=st.integers(0, 3), image=st.sampled_from(["another", "a third"]))
+    def a_server_is_edited(self, number: int, image: str) -> None:
+        if (made := self.world.seen.deployments.get(number)) is not None:
+            made = replace(made, edited_by="a policy", edited=("spec.containers[server].image",))
+            self.world._put(replace(made, template=Template(runs=image)))
+            self.world.settle()
+
     @rule(ready=st.integers(0, 1))
     def a_pod_of_what_serves_crashes(self, ready: int) -> None:
         deployment = self.world.seen.deployments.get(-1 if self.world.serving is None else self.world.serving)
@@ -178,6 +185,9 @@ class AnyHistory(Happenings):
         if self.world.last is None:
             return
         self.world.refuses = ()
+        for made in list(self.world.seen.deployments.values()):
+            self.world._put(replace(made, edited_by=None, edited=(), template=Template()))
+        self.world.settle()
         moving = (Reason.ROLLING_OUT, Reason.SERVER_STARTING)
         for turn in range(40):
             moves = self.world.reason()[1] in moving  # what is proven may still have to get its pods
@@ -239,6 +249,14 @@ class AnyHistory(Happenings):
         for number, standing in self.world.standings().items():
             if standing is Standing.REJECTED and number != self.world.serving:
                 assert self.world.replicas.get(number, 0) == 0
+
+    @invariant()
+    def what_is_edited_is_not_measured(self) -> None:
+        if any("Job" in kinds for kinds in self.world.refuses):
+            return  # it may not be ended
+        edited = {number for number, made in self.world.seen.deployments.items() if made.edited_by is not None}
+        probes = [job for job in self.world.seen.jobs.values() if job.stage == "probe" and not job.finished]
+        assert not [job.name for job in probes if job.revision in edited]
 
     @invariant()
     def at_most_one_candidate_runs_beside_what_serves(self) -> None:

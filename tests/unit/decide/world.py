@@ -141,6 +141,8 @@ class World:
             self._apply(manifest)
         self.applied += applied
         for mend in decision.mend:
+            if self._refuses("Deployment", mend.name):
+                continue
             number = int(mend.manifest["metadata"]["labels"][names.REVISION_LABEL][1:])
             mended = replace(
                 self.seen.deployments[number], template=Template(), edited_by=None, edited=(), pods=(), ready_replicas=0
@@ -176,6 +178,7 @@ class World:
                 ("created" if m["kind"] in ("Job", "JobSet") else "applied", m["kind"], m["metadata"]["name"])
                 for m in decision.apply
             ]
+            asked += [("mended", "Deployment", mend.name) for mend in decision.mend]
             asked += [("scaled", "Deployment", scale.name) for scale in decision.scale]
             new = (one for one in asked if self._refuses(*one[1:]) and seen.refusal(*one[1:]) is None)
             if (first := next(new, None)) is None:
