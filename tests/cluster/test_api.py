@@ -423,6 +423,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             *("--tensor-parallel-size", "--trust-remote-code", "--context-length", "--max-running-requests"),
             *("--enable-metrics", "--extra-metric-labels", "--decode-log-interval", "--skip-server-warmup", "--config"),
             *("--speculative-num-steps", "--speculative-draft-model-path"),
+            *("--chat-template", "--hf-chat-template-name", "--default-chat-template-kwargs"),
         )
     },
     **{

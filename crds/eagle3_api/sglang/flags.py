@@ -22,6 +22,8 @@ OWNED_FLAGS = (
     "--skip-server-warmup",
     "--config",
     "--chat-template",
+    "--hf-chat-template-name",
+    "--default-chat-template-kwargs",
     "--tokenizer-path",
 )
 

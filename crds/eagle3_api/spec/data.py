@@ -109,7 +109,11 @@ class Data(Model):
         description="Share of the conversations that is kept out of training, to measure the draft and to probe "
         "servers. A hash of the first question decides, so that no question is on both sides.",
     )
-    chat_template: Path | None = Field(None, description="A Jinja chat template that replaces the tokenizer's own.")
+    chat_template: Path | None = Field(
+        None,
+        description="A Jinja chat template that replaces the tokenizer's own, also where it is served. What it takes when a request does not "
+        "say so (enable_thinking), it says itself.",
+    )
 
     @property
     def regeneration(self) -> Regenerate | None:

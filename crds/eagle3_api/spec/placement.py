@@ -144,7 +144,8 @@ class Placement(Model):
         None, description="Size of /dev/shm, a memory volume that counts against memory. Default 8Gi."
     )
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] | None = Field(
-        None, description="Seconds that a pod has to end: a server drains its requests, a trainer writes a checkpoint."
+        None,
+        description="Seconds that a pod has to end: a server drains its requests (default 60), a trainer writes a checkpoint.",
     )
     priority_class_name: Name | None = Field(None, description="A PriorityClass of the cluster.")
     runtime_class_name: Name | None = Field(None, description="A RuntimeClass of the cluster (nvidia, on some).")
