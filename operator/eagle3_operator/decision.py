@@ -5,12 +5,27 @@ then Events. Everything is idempotent, so a reconcile that dies anywhere is simp
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.status import Eagle3DraftStatus
 
 Manifest = dict[str, Any]
+
+
+#: What ``Because.about`` names.
+FEATURES_CLAIM = "claim of the features"
+
+
+class Because(NamedTuple):
+    """Why something stands where it does, or does not go on yet: a reason, and a sentence for people.
+
+    ``about`` says what it waits for where code asks for that. It is never shown; nobody compares sentences.
+    """
+
+    reason: Reason
+    message: str
+    about: str = ""
 
 
 @dataclass(frozen=True)

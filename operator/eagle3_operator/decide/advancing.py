@@ -42,7 +42,6 @@ def advance_chain(
     first = stages.INSPECT.link(Look(view.obj, before.handled, capacity, fetched, features_gone=gone))
     begun.append(first)
     step = advance(first, former.get(StageName.INSPECT), view, None if gone else unmounted)
-    actions.apply += retention.claim_anew(step, view)
     actions.add(step)
     if step.status.state is not StageState.SUCCEEDED:
         return _not_yet_known(view, before, former | chain | {StageName.INSPECT: step.status}, step, begun, actions)
@@ -58,7 +57,6 @@ def advance_chain(
             unmounted or retention.awaited_removal(view) if TRAITS[link.stage].features else None
         )
         step = advance(link, former.get(link.stage), view, waiting)
-        actions.apply += retention.claim_anew(step, view)
         actions.add(step)
         chain[link.stage] = step.status
         if step.status.state is not StageState.SUCCEEDED:

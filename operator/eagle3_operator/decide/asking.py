@@ -7,13 +7,13 @@ from eagle3_operator.decide.capacity import enough
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.view import View
-from eagle3_operator.decide.waiting import Waiting
+from eagle3_operator.decision import Because
 from eagle3_operator.manifests.flags import serving, start_budget
 
 
 def waits(
     mover: Revision, fleet: Fleet, view: View, approvals: Approvals, facts: Facts, *, proven: bool
-) -> Waiting | None:
+) -> Because | None:
     """What keeps the candidate, or the goal of a roll-out, from starting or going on: the object is suspended, or a person is to say so.
 
     Args:
@@ -27,7 +27,7 @@ def waits(
     count = serving(view.obj.spec).replicas
     outage = fleet.replaces(mover) and not (proven and mover.ready >= enough(fleet.current, count))
     if view.obj.spec.suspend and (mover.replicas == 0 or outage):
-        return Reason.SUSPENDED, "spec.suspend is true: nothing new is started"
+        return Because(Reason.SUSPENDED, "spec.suspend is true: nothing new is started")
     # It was the candidate just now: whoever had to be asked was
     follows = proven and mover.replicas > 0 and mover.status.bakes_until is None
     if mover.status.covered or (follows and not outage) or not approvals.needed(outage=outage):
@@ -38,7 +38,7 @@ def waits(
         cost = (
             f"{mover.name} finds no free GPU beside r{fleet.serving}. {_lost(mover.name, fleet.serving, count)} {start}"
         )
-    return Reason.AWAITING_APPROVAL, f"{cost}. {approvals.command(mover.name, mover.status.key)}"
+    return Because(Reason.AWAITING_APPROVAL, f"{cost}. {approvals.command(mover.name, mover.status.key)}")
 
 
 def _lost(name: str, serving: int | None, count: int) -> str:

@@ -14,8 +14,8 @@ from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import commands, times
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import Actions, Step, View
-from eagle3_operator.decide.waiting import Waiting, advised, held_up
-from eagle3_operator.decision import Delete, Suspend
+from eagle3_operator.decide.waiting import advised, held_up
+from eagle3_operator.decision import Because, Delete, Suspend
 from eagle3_operator.manifests import group, jobs, names
 from eagle3_operator.manifests.sizing import stall_timeout
 from eagle3_operator.observation import Job, Pod
@@ -44,7 +44,7 @@ _PARTS_UNSEEN = (
 )
 
 
-def advance(link: Link, before: StageStatus | None, view: View, waiting: Waiting | None = None) -> Step:
+def advance(link: Link, before: StageStatus | None, view: View, waiting: Because | None = None) -> Step:
     """One stage, one step further.
 
     Args:
@@ -133,16 +133,16 @@ def _say(
     return status.model_copy(update=update)
 
 
-def _start(link: Link, status: StageStatus, view: View, waiting: Waiting | None) -> Step:
+def _start(link: Link, status: StageStatus, view: View, waiting: Because | None) -> Step:
     if status.state is StageState.FAILED:
         return Step(status)
     if view.obj.spec.suspend:
         return Step(_say(status, StageState.WAITING, Reason.SUSPENDED, "spec.suspend is true: nothing new is started"))
     if waiting is not None:
-        return Step(_say(status, StageState.WAITING, *waiting))
+        return Step(_say(status, StageState.WAITING, waiting.reason, waiting.message), waits_for=waiting)
     name, made = names.job_name(view.obj.metadata.name, link.stage, link.key), view.manifests(link)
     if refused := view.refused_of(made):
-        return Step(_say(status, StageState.WAITING, *refused))
+        return Step(_say(status, StageState.WAITING, refused.reason, refused.message))
     started = status.model_copy(update={"job": name, "started_at": times.text(view.now), "finished_at": None})
     said = f"{made[-1]['kind']} {name} is being started"
     return Step(_say(started, StageState.RUNNING, Reason.PENDING, said), apply=made)
@@ -182,21 +182,24 @@ def _unsaid(status: StageStatus, job: Job, why: tuple[str, str], view: View) -> 
     if status.state is StageState.FAILED:  # its Job is still to go
         return Step(status, delete=(Delete(job.kind, job.name),))
     if status.name in stages_of(Part.REVISION):
-        return Step(_ended(status, job, view, Reason.JOB_FAILED, f"Job {job.name} completed, but {what}. {advice}"))
+        return Step(
+            _ended(status, job, view, Because(Reason.JOB_FAILED, f"Job {job.name} completed, but {what}. {advice}"))
+        )
     status = status.model_copy(update={"lost": status.lost + 1})
     if status.lost <= LOSSES_ALLOWED:
         return _replace(status, job, f"it completed, but {what}")
     said = f"{job.kind} {job.name} completed {status.lost} times, but {what}. {advice}"
-    return Step(_ended(status, job, view, Reason.JOB_FAILED, said), delete=(Delete(job.kind, job.name),))
+    return Step(_ended(status, job, view, Because(Reason.JOB_FAILED, said)), delete=(Delete(job.kind, job.name),))
 
 
 def _failed(status: StageStatus, job: Job, view: View) -> StageStatus:
-    return _ended(status, job, view, *_why_failed(job))
+    return _ended(status, job, view, _why_failed(job))
 
 
-def _ended(status: StageStatus, job: Job, view: View, reason: Reason, message: str) -> StageStatus:
+def _ended(status: StageStatus, job: Job, view: View, why: Because) -> StageStatus:
     """A stage that has failed, with what a person can do."""
     finished = times.text(job.finished_at or view.now)
+    message = why.message
     again = (job.report.retry if job.report is not None else None) or status.name
     if again not in stages_of(Part.REVISION):  # which tries it again by itself
         command = commands.retry(view.obj.metadata, again, finished)
@@ -206,27 +209,29 @@ def _ended(status: StageStatus, job: Job, view: View, reason: Reason, message: s
             else "To run that stage again"
         )
         message += f" {mended}: {command}"
-    said = _say(status, StageState.FAILED, reason, message, job)
+    said = _say(status, StageState.FAILED, why.reason, message, job)
     return said.model_copy(update={"progress": None, "finished_at": finished})
 
 
-def _why_failed(job: Job) -> tuple[Reason, str]:
+def _why_failed(job: Job) -> Because:
     pods = sorted(job.pods, key=lambda pod: pod.finished_at or pod.created_at)
     last = pods[-1] if pods else None
     if last is not None and last.oom_killed:
-        return Reason.OUT_OF_MEMORY, f"pod {last.name} ran out of memory and was killed; raise placement.memory."
+        return Because(
+            Reason.OUT_OF_MEMORY, f"pod {last.name} ran out of memory and was killed; raise placement.memory."
+        )
     if last is not None and last.timed_out:
         said = f"pod {last.name} was ended because it took longer than publish.hook.timeout.{_quoted(last)}"
-        return Reason.HOOK_TIMED_OUT, f"{said} See what it waits for, or raise publish.hook.timeout."
+        return Because(Reason.HOOK_TIMED_OUT, f"{said} See what it waits for, or raise publish.hook.timeout.")
     report = job.report
     if report is not None and not report.ok:
-        return report.reason or Reason.JOB_FAILED, _sentence(report.message)
+        return Because(report.reason or Reason.JOB_FAILED, _sentence(report.message))
     ending = (
         f"pod {last.name} ended with code {last.exit_code}" if last and last.exit_code is not None else "no pod is left"
     )
     said = _sentence(job.failure_message or job.failure_reason or "no reason given")
     quoted = _quoted(last) if last else ""
-    return Reason.JOB_FAILED, f"{job.kind} {job.name} failed ({said.rstrip('.')}; {ending}).{quoted}"
+    return Because(Reason.JOB_FAILED, f"{job.kind} {job.name} failed ({said.rstrip('.')}; {ending}).{quoted}")
 
 
 def _quoted(pod: Pod) -> str:
@@ -238,14 +243,14 @@ def _sentence(message: str) -> str:
     return message if message.endswith((".", "!", "?", "…")) else f"{message}."
 
 
-def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Waiting | None) -> Step:
+def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Because | None) -> Step:
     suspended = view.obj.spec.suspend
     if suspended and job.queue is not None:
         return _end_queued(status, job)
     if suspended and job.suspended:
         return Step(_say(status, StageState.RUNNING, Reason.SUSPENDED, f"{job.kind} {job.name} is suspended", job))
     if waiting is not None and not suspended and not in_use(job):
-        return Step(_say(status, StageState.RUNNING, *waiting, job))
+        return Step(_say(status, StageState.RUNNING, waiting.reason, waiting.message, job), waits_for=waiting)
     if job.suspended and job.queue is not None:
         said = (
             f"{job.kind} {job.name} waits for quota in queue {job.queue} (kubectl get workloads -n {view.obj.metadata.namespace}). Without "
@@ -263,7 +268,8 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Wai
         )
     pending = (pod for pod in job.pods if pod.phase == "Pending")
     if trouble := _podless(job, view) or _unmade(job, view) or held_up(pending, view.now) or _held(job, view):
-        return Step(_say(status, StageState.RUNNING, *advised(trouble), job))
+        told = advised(trouble)
+        return Step(_say(status, StageState.RUNNING, told.reason, told.message, job))
     shown = _progress(job, status.progress, view)
     if _stalled(link, job, shown, view):
         return _end_stalled(status, job)
@@ -300,7 +306,7 @@ def _tries(job: Job) -> str:
     return f"pod {last.name} {end}" + (f" ({why})" if why else "") + "; it is tried again"
 
 
-def _podless(job: Job, view: View) -> Waiting | None:
+def _podless(job: Job, view: View) -> Because | None:
     """It has no pod: one is made at once, unless something lets none be made, of which only an Event of the Job's tells."""
     waited = (view.now - (job.started_at or job.created_at)).total_seconds()
     if job.pods or job.unmade or waited <= view.settings.surge_patience_seconds:
@@ -308,22 +314,22 @@ def _podless(job: Job, view: View) -> Waiting | None:
     name = job.name if job.kind == "Job" else group.job_of(job.name)
     told = f"kubectl describe job {name} -n {view.obj.metadata.namespace}"
     said = f"Job {name} gets no pod: a quota or an admission rule refuses it; {told} shows which"
-    return Reason.UNSCHEDULABLE, said
+    return Because(Reason.UNSCHEDULABLE, said)
 
 
-def _unmade(job: Job, view: View) -> Waiting | None:
+def _unmade(job: Job, view: View) -> Because | None:
     told = f"kubectl describe jobset {job.name} -n {view.obj.metadata.namespace}"
     said = f"JobSet {job.name} has created no Job yet: see {told}, and the log of JobSet's controller"
-    return (Reason.PENDING, said) if job.unmade else None
+    return Because(Reason.PENDING, said) if job.unmade else None
 
 
-def _held(job: Job, view: View) -> Waiting | None:
+def _held(job: Job, view: View) -> Because | None:
     """A container that is not ours has had time to notice that ours has ended, and runs on: so does the Job, and keeps its GPUs."""
     for pod in job.pods:
         waited = (view.now - (pod.finished_at or view.now)).total_seconds()
         if pod.held_by is not None and waited > view.settings.surge_patience_seconds:
             said = f"pod {pod.name} has finished its work, but container {pod.held_by}, which was injected into it, keeps running"
-            return Reason.HELD_BY_SIDECAR, said
+            return Because(Reason.HELD_BY_SIDECAR, said)
     return None
 
 

@@ -17,7 +17,8 @@ from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.decide.view import View
-from eagle3_operator.decide.waiting import PLACE_SECONDS, Waiting, advised, overdue
+from eagle3_operator.decide.waiting import PLACE_SECONDS, advised, overdue
+from eagle3_operator.decision import Because
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names
 from eagle3_operator.traits import TRAITS
@@ -48,7 +49,7 @@ class Situation:
         return self.view.obj.spec
 
     @property
-    def told_of_refusals(self) -> list[Waiting]:
+    def told_of_refusals(self) -> list[Because]:
         """What to say of each thing that could not be done to the children just now."""
         return [refusals.told(refusal, self.view.obj.metadata.namespace) for refusal in self.view.seen.refused]
 
@@ -153,19 +154,20 @@ def revision_proven(at: Situation) -> Said | None:
     if newest is None or rollout is None:
         return Said("Unknown", Reason.PENDING, "waits for the converted draft")
     if newest.standing is Standing.UNTRIED or (newest.plain and newest.standing is Standing.PROVEN):
-        return Said("Unknown", rollout.reason or Reason.PENDING, rollout.message)
-    reason, message = newest.judgement()
+        said = rollout.said or Because(Reason.PENDING, "")
+        return Said("Unknown", said.reason, said.message)
+    judged = newest.judgement()
     if newest.standing is Standing.PROVEN and newest.startable:
-        return Said("True", Reason.PROVEN, message)
-    return Said("False", reason, f"{message.rstrip('.')}. {_aftermath(at, newest)}")
+        return Said("True", Reason.PROVEN, judged.message)
+    return Said("False", judged.reason, f"{judged.message.rstrip('.')}. {_aftermath(at, newest)}")
 
 
 def _aftermath(at: Situation, newest: Revision) -> str:
     if at.serving is not None and at.serving.number == newest.number and not newest.startable:
         return "No other proven revision exists, so the operator keeps restarting this one."
     serving = f"{at.serving.name} is serving" if at.serving else "nothing is serving"
-    if at.serving is not None and at.serving.number == newest.number and at.rollout is not None and at.rollout.reason:
-        return f"It keeps serving meanwhile. {at.rollout.message}"
+    if at.serving is not None and at.serving.number == newest.number and at.rollout is not None and at.rollout.said:
+        return f"It keeps serving meanwhile. {at.rollout.said.message}"
     if newest.standing is Standing.REJECTED:
         return f"{serving}; {newest.name} is rejected and not tried again until spec or policy change."
     status = newest.status
@@ -182,8 +184,9 @@ def server_available(at: Situation) -> Said | None:
     if at.spec.serve is None:
         return None
     if at.serving is None:
-        if at.rollout is not None and at.rollout.reason is Reason.REFUSED:
-            return Said("Unknown", at.rollout.reason, at.rollout.message)
+        said = at.rollout.said if at.rollout is not None else None
+        if said is not None and said.reason is Reason.REFUSED:
+            return Said("Unknown", said.reason, said.message)
         return Said("Unknown", Reason.PENDING, "nothing is serving yet")
     ready, wanted = at.serving.ready, at.spec.serve.replicas
     if wanted == 0:
@@ -196,17 +199,17 @@ def server_available(at: Situation) -> Said | None:
     text = f"{at.serving.name}: {ready} of {wanted} pods ready"
     if ready >= wanted:
         return Said("True", Reason.AVAILABLE, text)
-    reason, why = _not_more(at, at.serving)
-    return Said("False", reason, f"{text}; {why}" if why else text)
+    why = _not_more(at, at.serving)
+    return Said("False", why.reason, f"{text}; {why.message}" if why.message else text)
 
 
-def _not_more(at: Situation, serving: Revision) -> tuple[Reason, str]:
+def _not_more(at: Situation, serving: Revision) -> Because:
     """Why what serves has no more ready pods: it is not let have them, or they are to come."""
     name = names.revision_name(at.view.obj.metadata.name, serving.number)
     if refused := at.view.refused(("Deployment", name)):
         return refused
     trouble = not_begun(serving.deployment, at.view.now) if serving.deployment is not None else None
-    return advised(trouble) if trouble else (Reason.UNAVAILABLE, "")
+    return advised(trouble) if trouble else Because(Reason.UNAVAILABLE, "")
 
 
 def speculation_active(at: Situation) -> Said | None:
@@ -298,8 +301,8 @@ def _newest_serves(at: Situation) -> Said | None:
         return None
     if serving is not None and serving.number == newest.number:
         return Said("True", Reason.SERVING, f"{serving.name} is proven and serving")
-    if rollout is not None and rollout.reason is not None:
-        return Said("False", rollout.reason, rollout.message)
+    if rollout is not None and rollout.said is not None:
+        return Said("False", rollout.said.reason, rollout.said.message)
     return Said("False", Reason.ROLLING_OUT, f"{newest.name} is about to serve")
 
 
@@ -361,7 +364,7 @@ def reconciling(whole: Said, stuck: Said, at: Situation) -> Said:
     missing = whole.status != "True" or any(refusal.kind != "PodDisruptionBudget" for refusal in refused)
     under_way = missing and stuck.status != "True"
     if told := at.told_of_refusals:
-        return Said("True" if under_way else "False", told[0][0], " ".join(message for _, message in told))
+        return Said("True" if under_way else "False", told[0].reason, " ".join(one.message for one in told))
     return replace(whole, status="True") if under_way else Said("False", Reason.SETTLED)
 
 

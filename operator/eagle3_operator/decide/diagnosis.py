@@ -7,7 +7,8 @@ import re
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.waiting import Waiting, held_up, unplaced
+from eagle3_operator.decide.waiting import held_up, unplaced
+from eagle3_operator.decision import Because
 from eagle3_operator.observation import Deployment
 
 _MEMORY_ADVICE = (
@@ -44,28 +45,32 @@ _SIGNATURES = (
 )
 
 
-def diagnose(deployment: Deployment) -> tuple[Reason, str]:
+def diagnose(deployment: Deployment) -> Because:
     """Why this Deployment's server ended or does not get ready."""
     newest = max(deployment.pods, key=lambda pod: pod.created_at, default=None)
     if newest is not None and newest.oom_killed:
-        return Reason.OUT_OF_MEMORY, f"pod {newest.name} ran out of memory and was killed; raise serve.placement.memory"
+        return Because(
+            Reason.OUT_OF_MEMORY, f"pod {newest.name} ran out of memory and was killed; raise serve.placement.memory"
+        )
     log = "\n".join(deployment.log)
     for pattern, reason, message in _SIGNATURES:
         if found := re.search(pattern, log):
-            return reason, f'{message} (log: "{found[0]}")'
+            return Because(reason, f'{message} (log: "{found[0]}")')
     ending = f"code {newest.exit_code}" if newest and newest.exit_code is not None else "no exit code"
     line = next((line.strip() for line in reversed(deployment.log) if line.strip()), "")
-    return Reason.START_FAILED, f"the server ended with {ending}" + (f'; last line: "{line[:300]}"' if line else "")
+    return Because(
+        Reason.START_FAILED, f"the server ended with {ending}" + (f'; last line: "{line[:300]}"' if line else "")
+    )
 
 
-def refused(deployment: Deployment) -> Waiting | None:
+def refused(deployment: Deployment) -> Because | None:
     """What lets fewer pods be made than there are to be: a quota, an admission."""
     if deployment.refused is None or len(deployment.without_former_pods.pods) >= deployment.replicas:
         return None
-    return Reason.UNSCHEDULABLE, f"a pod of {deployment.name} cannot be made: {deployment.refused}"
+    return Because(Reason.UNSCHEDULABLE, f"a pod of {deployment.name} cannot be made: {deployment.refused}")
 
 
-def not_begun(deployment: Deployment, now: datetime) -> Waiting | None:
+def not_begun(deployment: Deployment, now: datetime) -> Because | None:
     """What keeps a pod of a server from being started, or made, at all. Pods that are about to end do not count."""
     return held_up(deployment.without_former_pods.pods, now) or refused(deployment)
 

@@ -12,6 +12,7 @@ from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.decide.keys import revision_key
 from eagle3_operator.decide.preference import Preference, preference
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+from eagle3_operator.decision import Because
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,13 @@ class Fleet:
         current = self.current
         return current is None or not (self.may_serve(current) or (current.below_the_bar and self._is_able(current)))
 
-    def why_left(self, revision: Revision) -> tuple[Reason, str]:
+    def why_left(self, revision: Revision) -> Because:
         """Why something that served may not any more."""
         newer = self.latest(revision.status.key)
         if newer is not None and self.disproven(revision) and not revision.dropped:
             return newer.judgement()
         if not self.can_run(revision):
-            return Reason.UNAVAILABLE, "its Deployment is gone, and the object no longer says how it was made"
+            return Because(Reason.UNAVAILABLE, "its Deployment is gone, and the object no longer says how it was made")
         return revision.judgement()
 
     def replaces(self, revision: Revision) -> bool:

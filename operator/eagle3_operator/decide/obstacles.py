@@ -7,7 +7,7 @@ from eagle3_operator.decide import retention
 from eagle3_operator.decide.conditions import Said
 from eagle3_operator.decide.stages import sglang_version
 from eagle3_operator.decide.view import Actions, View
-from eagle3_operator.decision import Manifest, Own
+from eagle3_operator.decision import Because, Manifest, Own
 from eagle3_operator.manifests import claims, names
 from eagle3_operator.observation import Claim
 from eagle3_operator.settings import Settings
@@ -92,8 +92,8 @@ def without_claims(view: View, before: Eagle3DraftStatus, actions: Actions) -> S
             return _missing(view, root, name)
         made.append(claims.claim(view.obj, root))
     actions.apply += made
-    refused = view.refused_of(made)
-    return Said("Unknown", *(refused or (Reason.PENDING, "the claims are being created"))) if made else None
+    said = view.refused_of(made) or Because(Reason.PENDING, "the claims are being created")
+    return Said("Unknown", said.reason, said.message) if made else None
 
 
 def _is_ours(view: View, name: str, ours: bool) -> bool:

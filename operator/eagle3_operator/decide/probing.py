@@ -10,8 +10,8 @@ from eagle3_operator.decide.revisions import Revision, Wanted
 from eagle3_operator.decide.stages import PROBE, Probed
 from eagle3_operator.decide.starts import Failure
 from eagle3_operator.decide.view import Step, View
-from eagle3_operator.decide.waiting import Waiting, advised, held_up
-from eagle3_operator.decision import Delete
+from eagle3_operator.decide.waiting import advised, held_up
+from eagle3_operator.decision import Because, Delete
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Job
@@ -40,7 +40,7 @@ def measure(
     """
     link = PROBE.link(Probed(view.obj, revision, plain, wanted, facts))
     former = [job for job in _under_way(revision, view) if job.key != link.key]
-    waiting = (Reason.PENDING, "the previous probe is being ended") if former else None
+    waiting = Because(Reason.PENDING, "the previous probe is being ended") if former else None
     step = advance(link, None, view, waiting)
     gone = (Delete("Job", job.name) for job in former if not job.terminating)
     step = replace(step, delete=(*step.delete, *gone))
@@ -62,37 +62,37 @@ def _under_way(revision: Revision, view: View) -> list[Job]:
     return [job for job in probes if job.revision == revision.number and not job.finished]
 
 
-def _never_starts(job: Job | None, view: View, *, alone: bool) -> Waiting | None:
+def _never_starts(job: Job | None, view: View, *, alone: bool) -> Because | None:
     """What has kept a probe's pod from being started for too long; what is only slow, a volume or a pull, is given more time.
 
     Beside what serves it is waited for, but on a node where nothing comes of it: the next one may be given another.
     """
     if job is None or job.finished or job.terminating or any(pod.started for pod in job.pods):
         return None
-    no_pod = (Reason.PROBE_ERROR, f"Job {job.name} has made no pod (a quota?)")
+    no_pod = Because(Reason.PROBE_ERROR, f"Job {job.name} has made no pod (a quota?)")
     trouble = held_up(job.pods, view.now) if job.pods else no_pod
-    if not alone and (trouble is None or trouble[0] is not Reason.POD_NOT_STARTED):
+    if not alone and (trouble is None or trouble.reason is not Reason.POD_NOT_STARTED):
         return None
     waited = (view.now - job.created_at).total_seconds()
     if waited <= (view.settings.surge_patience_seconds if trouble else BEFORE_THE_CONTAINER):
         return None
-    reason, text = trouble or (Reason.PROBE_ERROR, f"the pod of Job {job.name} was not started")
-    return advised((reason, f"{text} (for {waited / 60:.0f} min)"))
+    why = trouble or Because(Reason.PROBE_ERROR, f"the pod of Job {job.name} was not started")
+    return advised(why._replace(message=f"{why.message} (for {waited / 60:.0f} min)"))
 
 
-def _refused(revision: Revision, probe: StageStatus, view: View) -> Waiting | None:
+def _refused(revision: Revision, probe: StageStatus, view: View) -> Because | None:
     """What has kept a probe's Job from being made ever since the server is ready, for too long."""
     pods = revision.deployment.pods if revision.deployment is not None else ()
     waited = max(((view.now - pod.ready_since).total_seconds() for pod in pods if pod.ready_since), default=0.0)
     if probe.reason is not Reason.REFUSED or waited <= view.settings.surge_patience_seconds:
         return None
-    return probe.reason, probe.message
+    return Because(probe.reason, probe.message)
 
 
-def _given_up(revision: Revision, trouble: Waiting, where: str) -> RevisionStatus:
+def _given_up(revision: Revision, trouble: Because, where: str) -> RevisionStatus:
     """As a start that failed for good: the pod finds no other end by itself, and meanwhile a server or the Service waits for it."""
-    reason, text = trouble
-    failed = Failure(revision.serve.start_retries + 1, reason, f"its probe could not be started{where}: {text}")
+    problem = f"its probe could not be started{where}: {trouble.message}"
+    failed = Failure(revision.serve.start_retries + 1, trouble.reason, problem)
     return revision.status.model_copy(update=failed.changes)
 
 

@@ -44,6 +44,6 @@ def _warm_until(fleet: Fleet, former: Revision, goal: Revision, view: View) -> s
 def _told(fleet: Fleet, former: Revision, goal: Revision, name: str) -> Event:
     if fleet.may_serve(former):
         return Event("Normal", EventReason.PROMOTED, f"Service {name} moved from {former.name} to {goal.name}")
-    reason, message = fleet.why_left(former)
-    text = f"Service {name} moved back from {former.name} to {goal.name}: {reason}: {message}"
+    why = fleet.why_left(former)
+    text = f"Service {name} moved back from {former.name} to {goal.name}: {why.reason}: {why.message}"
     return Event("Warning", EventReason.ROLLED_BACK, text)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.decision import Because
 from eagle3_operator.observation import Refusal
 
 #: By words of the refusal, the first match: those of Kubernetes' own quotas, admission and authorization, and ours.
@@ -67,8 +68,10 @@ def _as_before(refusal: Refusal, told_before: str) -> Refusal:
     return refusal if former is None else replace(refusal, message=former[1])
 
 
-def told(refusal: Refusal, namespace: str) -> tuple[Reason, str]:
+def told(refusal: Refusal, namespace: str) -> Because:
     """What was refused, why, and what to do."""
     advice = next((advice for words, advice in _ADVICE if words in refusal.message), _ELSE).format(namespace=namespace)
     sentence = str(refusal).rstrip(".")
-    return Reason.REFUSED, " ".join(filter(None, (f"{sentence}.", advice, "The operator tries it again by itself.")))
+    return Because(
+        Reason.REFUSED, " ".join(filter(None, (f"{sentence}.", advice, "The operator tries it again by itself.")))
+    )

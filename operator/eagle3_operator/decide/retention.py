@@ -19,10 +19,9 @@ from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus,
 from eagle3_operator.decide import stages, times
 from eagle3_operator.decide.chain import advance, new_status
 from eagle3_operator.decide.stages import Link
-from eagle3_operator.decide.view import Actions, Step, View
-from eagle3_operator.decide.waiting import Waiting
-from eagle3_operator.decision import Delete, Manifest
-from eagle3_operator.manifests import claims, names
+from eagle3_operator.decide.view import Actions, View
+from eagle3_operator.decision import FEATURES_CLAIM, Because, Delete
+from eagle3_operator.manifests import names
 
 #: Of Clean: the features are going, or gone.
 _GOING = frozenset({StageState.RUNNING, StageState.SUCCEEDED})
@@ -122,12 +121,12 @@ def restored(
     return {name: status for name, status in former.items() if name not in renewed}, replace(view, seen=seen)
 
 
-def awaited_removal(view: View) -> Waiting | None:
+def awaited_removal(view: View) -> Because | None:
     """Why no features and no checkpoints can be made, if so: a Job that removes them is not gone yet, and may take new ones for old."""
     for job in view.seen.jobs.values():
         there = not job.pods or any(view.holds_place(pod) for pod in job.pods)
         if job.stage == StageName.CLEAN and not job.finished and there:
-            return Reason.PENDING, f"{job.kind} {job.name}, which removes features, is being ended"
+            return Because(Reason.PENDING, f"{job.kind} {job.name}, which removes features, is being ended")
     return None
 
 
@@ -225,22 +224,16 @@ def claim_has_gone(view: View, before: Eagle3DraftStatus) -> bool:
     return cleaned and _own_claim(view) is not None
 
 
-def awaited_claim(view: View) -> Waiting | None:
+def awaited_claim(view: View) -> Because | None:
     """Why no Job that mounts the features can be started, if so: their claim is going, or has gone with former ones."""
     name = names.claim_name(view.obj, "features")
     if view.obj.spec.storage.features.size is None or view.obj.spec.draft.checkpoint is not None:
         return None
     if (claim := view.seen.claims.get(name)) is None:
-        making = (Reason.PENDING, f"PersistentVolumeClaim {name} is being made")
-        return view.refused(("PersistentVolumeClaim", name)) or making
+        making = Because(Reason.PENDING, f"PersistentVolumeClaim {name} is being made")
+        return (view.refused(("PersistentVolumeClaim", name)) or making)._replace(about=FEATURES_CLAIM)
     if claim.terminating:
-        return Reason.PENDING, f"PersistentVolumeClaim {name} is being deleted and will be recreated"
+        return Because(
+            Reason.PENDING, f"PersistentVolumeClaim {name} is being deleted and will be recreated", FEATURES_CLAIM
+        )
     return None
-
-
-def claim_anew(step: Step, view: View) -> list[Manifest]:
-    """The features' claim, where a stage waits for it and it is not there."""
-    waits = (step.status.reason, step.status.message) == awaited_claim(view)
-    if not waits or names.claim_name(view.obj, "features") in view.seen.claims:
-        return []
-    return [claims.claim(view.obj, "features")]

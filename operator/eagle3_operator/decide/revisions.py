@@ -13,7 +13,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ProbeResult
 from eagle3_api.spec import Eagle3DraftSpec, Serve
 from eagle3_api.status import RevisionState, RevisionStatus, Window
-from eagle3_operator.decision import Verdict
+from eagle3_operator.decision import Because, Verdict
 from eagle3_operator.judge.bar import Bar
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.judge.watch import judge_watch
@@ -232,15 +232,15 @@ class Revision:
             return RevisionState.PROBING
         return RevisionState.STARTING if self.replicas else RevisionState.WAITING
 
-    def judgement(self) -> tuple[Reason, str]:
+    def judgement(self) -> Because:
         """Why it stands where it does, in words for the user."""
         if self.dropped and self.watch_verdict is not None:
-            return self.watch_verdict.reason, self.watch_verdict.message
+            return Because(self.watch_verdict.reason, self.watch_verdict.message)
         if self.probe_verdict is not None and (self.probe_verdict.failed or self.startable):
-            return self.probe_verdict.reason, self.probe_verdict.message
+            return Because(self.probe_verdict.reason, self.probe_verdict.message)
         if not self.startable:
-            return self.status.reason or Reason.START_FAILED, self.status.start_problem
-        return Reason.PROBE_ERROR, self.status.probe_problem
+            return Because(self.status.reason or Reason.START_FAILED, self.status.start_problem)
+        return Because(Reason.PROBE_ERROR, self.status.probe_problem)
 
 
 def known(before: Iterable[RevisionStatus], seen: Observation, spec: Eagle3DraftSpec) -> list[Revision]:

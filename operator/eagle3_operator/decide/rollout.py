@@ -28,7 +28,7 @@ from eagle3_operator.decide.room import Room
 from eagle3_operator.decide.trying import choose, driven, started
 from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decide.watching import heard
-from eagle3_operator.decision import Delete, Event, Mend, Scale
+from eagle3_operator.decision import Because, Delete, Event, Mend, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget
 
@@ -44,8 +44,7 @@ class Outcome:
     serving: Revision | None
     candidate: Revision | None
     #: What the candidate, or the goal of a roll-out, is doing, for its condition.
-    reason: Reason | None
-    message: str
+    said: Because | None
     #: Key of the training that the servers are scaled to zero for.
     room_for: str | None
     #: When the watch last moved the Service back.
@@ -79,8 +78,7 @@ class Rollout:
     blocked: bool = False
     #: How many pods each revision is to have.
     pods: dict[int, int] = field(default_factory=dict)
-    reason: Reason | None = None
-    message: str = ""
+    said: Because | None = None
     events: list[Event] = field(default_factory=list)
     mend: list[Mend] = field(default_factory=list)
     scale: list[Scale] = field(default_factory=list)
@@ -131,8 +129,7 @@ class Rollout:
             revisions=[self._described(r) for _, r in sorted(self.fleet.revisions.items())],
             serving=self.fleet.current,
             candidate=self.fleet.of(self.candidate),
-            reason=self.reason,
-            message=self.message,
+            said=self.said,
             room_for=self.room.training if self._makes_room else None,
             rolled_back=self.rolled_back,
             approved=self.approved,
@@ -180,11 +177,10 @@ class Rollout:
             if self.wanted is None or self._waits(self.candidate):
                 return
             self.wake.append(self.view.settings.poll_seconds)
-            self.fleet, told = driven(self.fleet, self.candidate, self.view, self.wanted, self.actions)
-            self.reason, self.message = told
+            self.fleet, self.said = driven(self.fleet, self.candidate, self.view, self.wanted, self.actions)
             if self.fleet[self.candidate].standing is Standing.UNTRIED:
                 return
-            self.reason, self.message = None, ""  # it is decided, and what is said of it stands in its judgement
+            self.said = None  # it is decided, and what is said of it stands in its judgement
 
     def choose_goal(self) -> None:
         """The best revision that may serve; while a candidate is undecided, what serves, unless a better one is ready anyway."""
@@ -200,7 +196,7 @@ class Rollout:
         tried = self.candidate not in (None, self.goal)
         if goal is not None and tried and place.rescue_under_way(self.fleet, goal, self.serve.replicas):
             text = f"{goal.name} is starting, to take over; r{self.candidate} is tried after that"
-            self.reason, self.message = Reason.SERVER_STARTING, text
+            self.said = Because(Reason.SERVER_STARTING, text)
 
     def ask(self) -> None:
         """What is to come and costs what serves its pods waits for a person; a rescue never does."""
@@ -274,7 +270,7 @@ class Rollout:
             if serves:
                 self.edited = verdict.message
             if number == self.candidate:
-                self.reason, self.message = Reason.SERVER_EDITED, verdict.message
+                self.said = Because(Reason.SERVER_EDITED, verdict.message)
             matters = serves or number == self.candidate
             self.edit_stays |= matters and verdict.stays
             if verdict.mends or verdict.deletes or (matters and verdict.message not in told):
@@ -292,7 +288,7 @@ class Rollout:
             self.wake.append(_SOON)
             return
         if refused := self.view.refused(("Service", self.name)):
-            self.reason, self.message = refused
+            self.said = refused
             return
         self.actions.apply.append(servers.public_service(self.view.obj, revision=goal.number))
         self._note_move(self.fleet, goal)
@@ -360,7 +356,7 @@ class Rollout:
         proven = mover != self.candidate
         waiting = asking.waits(self.fleet[mover], self.fleet, self.view, self._approvals, self.facts, proven=proven)
         if waiting is not None:
-            self.reason, self.message = waiting
+            self.said = waiting
         return waiting is not None
 
     def _goes_on_displacing(self, revision: Revision) -> bool:
@@ -385,7 +381,7 @@ class Rollout:
             return
         pods = f": {goal.ready} of {count} pods are ready" if count > 1 else ""
         said = f"{goal.name} is starting, to take over{pods}"
-        self.fleet, (self.reason, self.message) = started(self.fleet, goal.number, self.view, said)
+        self.fleet, self.said = started(self.fleet, goal.number, self.view, said)
 
     # ---------------------------------------------------------------------------------------------------- the pods
 
@@ -437,8 +433,8 @@ class Rollout:
 
         In a roll-out the goal has failed to start then, and what serves goes on.
         """
-        if self.fleet.to_be_left and former is not None and self.reason is None:
-            self.reason, self.message = Reason.SERVER_STARTING, f"{goal.name} is starting, to take over"
+        if self.fleet.to_be_left and former is not None and self.said is None:
+            self.said = Because(Reason.SERVER_STARTING, f"{goal.name} is starting, to take over")
         if goal.ready == 0:
             return False
         failure = starts.incomplete(goal, wanted=self.serve.replicas, budget=self.budget, now=self.view.now)
@@ -454,19 +450,20 @@ class Rollout:
         """The revision with its state and its reason, for people."""
         serving, tried = revision.number == self.fleet.serving, revision.number == self.candidate
         if revision.standing is not Standing.UNTRIED:
-            reason, message = revision.judgement()
+            why = revision.judgement()
         elif tried:
-            reason, message = self.reason or Reason.PENDING, self.message
+            why = self.said or Because(Reason.PENDING, "")
         elif revision.may_serve:
-            reason, message = (
+            why = Because(
                 Reason.PROVEN,
                 "still proven by its earlier measurement; a newer revision with the same settings is measured in its place",
             )
         elif self.wanted is None:
-            reason, message = Reason.PENDING, "waits until the target, the data and the draft are known again"
+            why = Because(Reason.PENDING, "waits until the target, the data and the draft are known again")
         else:
-            reason, message = Reason.PENDING, "superseded: the spec now asks for another revision"
-        changes = {"state": revision.state(serving=serving, tried=tried), "reason": reason, "message": message}
+            why = Because(Reason.PENDING, "superseded: the spec now asks for another revision")
+        state = revision.state(serving=serving, tried=tried)
+        changes = {"state": state, "reason": why.reason, "message": why.message}
         return replace(revision, status=revision.status.model_copy(update=changes))
 
 

@@ -19,7 +19,7 @@ from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.chain import in_use
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import View
-from eagle3_operator.decide.waiting import Waiting
+from eagle3_operator.decision import Because
 from eagle3_operator.manifests.flags import start_budget
 from eagle3_operator.manifests.sizing import is_large
 from eagle3_operator.observation import Job
@@ -35,7 +35,7 @@ class Room:
     """
 
     training: str | None = None
-    waiting: Waiting | None = None
+    waiting: Because | None = None
 
 
 def asked(
@@ -66,9 +66,11 @@ def asked(
     if job is not None and in_use(job) and not job.suspended:  # beside servers it evidently has its GPUs
         return Room(train.key if made or not _servers_left(view) else None)
     if not made and _outage(view) and not _approved(view, train, before):
-        return Room(waiting=(Reason.AWAITING_APPROVAL, _request(view, train, facts, before)))
+        return Room(waiting=Because(Reason.AWAITING_APPROVAL, _request(view, train, facts, before)))
     left = ", ".join(sorted(_servers_left(view)))
-    waiting = (Reason.MAKING_ROOM, f"waits for the servers to stop (serve.whileTraining): {left}") if left else None
+    waiting = (
+        Because(Reason.MAKING_ROOM, f"waits for the servers to stop (serve.whileTraining): {left}") if left else None
+    )
     return Room(train.key, waiting)
 
 

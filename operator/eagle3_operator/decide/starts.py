@@ -8,6 +8,7 @@ from eagle3_operator.decide import times
 from eagle3_operator.decide.diagnosis import diagnose, hung_since, not_begun, refused
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.waiting import advised, held_up
+from eagle3_operator.decision import Because
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Deployment
 
@@ -75,10 +76,8 @@ def incomplete(revision: Revision, *, wanted: int, budget: float, now: datetime)
     if waited <= allowed:
         return None
     ready = f"{revision.ready} of {wanted} pods are ready after {waited / 60:.0f} min"
-    reason, problem = (
-        held_up(late, now) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=late))
-    )
-    return Failure(revision.serve.start_retries + 1, reason, f"{ready}: {problem}")
+    why = held_up(late, now) or refused(revision.deployment) or diagnose(replace(revision.deployment, pods=late))
+    return Failure(revision.serve.start_retries + 1, why.reason, f"{ready}: {why.message}")
 
 
 def _serves(revision: Revision, *, rescue_begun: bool, budget: float, now: datetime) -> dict[str, object]:
@@ -101,9 +100,9 @@ def _serves(revision: Revision, *, rescue_begun: bool, budget: float, now: datet
     silent = times.age(status.unready_since, now)
     if silent <= budget + (0 if begun else BEFORE_THE_CONTAINER):
         return {}
-    reason, problem = not_begun(deployment, now) or diagnose(deployment)
-    text = f"{revision.name} was serving, but none of its pods has stayed ready for the last {silent / 60:.0f} min: {problem}"
-    failure = Failure(revision.serve.start_retries + 1, reason, text)
+    why = not_begun(deployment, now) or diagnose(deployment)
+    text = f"{revision.name} was serving, but none of its pods has stayed ready for the last {silent / 60:.0f} min: {why.message}"
+    failure = Failure(revision.serve.start_retries + 1, why.reason, text)
     return failure.changes | {"failed_at": times.text(now), "crashed": True}
 
 
@@ -146,14 +145,14 @@ def _failure(revision: Revision, *, serving: int | None, budget: float, now: dat
     slow, alone = waited > budget + BEFORE_THE_CONTAINER, revision.replaces(serving)
     trouble = _never_begun(deployment, slow=slow, now=now)
     # Beside what serves it waits, but on a node where nothing comes of it: the next pod may be given another
-    if trouble is not None and (waited > budget if alone else slow and trouble[0] is Reason.POD_NOT_STARTED):
-        reason, text = trouble
+    if trouble is not None and (waited > budget if alone else slow and trouble.reason is Reason.POD_NOT_STARTED):
         where = f" in place of r{serving}" if alone else ""
-        return Failure(for_good, *advised((reason, f"{text} (for {waited / 60:.0f} min{where})")))
+        told = advised(trouble._replace(message=f"{trouble.message} (for {waited / 60:.0f} min{where})"))
+        return Failure(for_good, told.reason, told.message)
     restarts = max((pod.restarts for pod in deployment.pods), default=0)
     if restarts > revision.status.start_failures:
-        reason, problem = diagnose(deployment)
-        return Failure(restarts, reason, problem)
+        why = diagnose(deployment)
+        return Failure(restarts, why.reason, why.message)
     return None
 
 
@@ -169,14 +168,14 @@ def _waited(asked: str | None, deployment: Deployment, now: datetime) -> float:
     return (now - begun).total_seconds()
 
 
-def _never_begun(deployment: Deployment, *, slow: bool, now: datetime) -> tuple[Reason, str] | None:
+def _never_begun(deployment: Deployment, *, slow: bool, now: datetime) -> Because | None:
     """What keeps a server's pods from being started: what is told of it, or that they were not for so long."""
     if trouble := not_begun(deployment, now):
         return trouble
     if not deployment.pods:
-        return Reason.START_FAILED, f"Deployment {deployment.name} has made no pod (a quota?)"
+        return Because(Reason.START_FAILED, f"Deployment {deployment.name} has made no pod (a quota?)")
     begun = any(pod.started for pod in deployment.pods)
-    return (Reason.START_FAILED, f"no pod of {deployment.name} was started") if slow and not begun else None
+    return Because(Reason.START_FAILED, f"no pod of {deployment.name} was started") if slow and not begun else None
 
 
 def _last_line(deployment: Deployment) -> str:

@@ -37,7 +37,8 @@ def phase(at: Situation, conditions: Iterable[Condition]) -> Phase:
         if stage is not None and stage.state is not StageState.SUCCEEDED and word is not None:
             return word
     if at.rollout is not None and at.rollout.candidate is not None:
-        return Phase.PROBING if at.rollout.reason in _MEASURING else Phase.ROLLING_OUT
+        said = at.rollout.said
+        return Phase.PROBING if said is not None and said.reason in _MEASURING else Phase.ROLLING_OUT
     moving = at.serving is None or whole.reason is Reason.ROLLING_OUT
     return Phase.ROLLING_OUT if moving else Phase.DEGRADED
 

@@ -15,7 +15,8 @@ from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.probing import fits, measure
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.view import Actions, View
-from eagle3_operator.decide.waiting import Waiting, advised
+from eagle3_operator.decide.waiting import advised
+from eagle3_operator.decision import Because
 from eagle3_operator.manifests import names
 
 
@@ -31,7 +32,7 @@ def choose(fleet: Fleet, view: View) -> tuple[Fleet, int | None]:
     return fleet, draft.number if draft.standing is Standing.UNTRIED else None
 
 
-def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actions) -> tuple[Fleet, Waiting]:
+def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actions) -> tuple[Fleet, Because]:
     """The fleet with the candidate one step further, and what to say of it: its server starts, and once ready is measured."""
     candidate = fleet[number]
     kind = "without speculation" if candidate.plain else "with the new draft"
@@ -41,13 +42,13 @@ def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actio
     status, step = measure(candidate, plain, view, wanted, fleet.facts, serving=fleet.occupant)
     actions.add(step)
     reason = Reason.MEASURING_BASELINE if candidate.plain else Reason.PROBING
-    told = (reason, f"{candidate.name} is being measured, {kind}, before it gets traffic")
+    told = Because(reason, f"{candidate.name} is being measured, {kind}, before it gets traffic")
     if step.status.reason not in (None, Reason.PENDING):
-        told = (step.status.reason, step.status.message)
+        told = Because(step.status.reason, step.status.message)
     return fleet.having(replace(candidate, status=status)), told
 
 
-def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Waiting]:
+def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Because]:
     """The fleet when a revision that starts has looked for a place, and what to say: ``said``, or what is in the way."""
     revision = fleet[number]
     if refused := _refused(revision, view):
@@ -58,10 +59,10 @@ def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Wa
     pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
     failures = revision.status.start_failures
     again = f"; it failed {failures} times: {revision.status.start_problem}" if failures and pods else ""
-    return fleet, (Reason.SERVER_STARTING, f"{said}{again}")
+    return fleet, Because(Reason.SERVER_STARTING, f"{said}{again}")
 
 
-def _refused(revision: Revision, view: View) -> Waiting | None:
+def _refused(revision: Revision, view: View) -> Because | None:
     """What to say where its Deployment, or the Service that it is probed through, cannot be made or scaled."""
     name = names.revision_name(view.obj.metadata.name, revision.number)
     return view.refused(("Deployment", name), ("Service", name))

@@ -9,8 +9,7 @@ from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import StageStatus
 from eagle3_operator.decide import refusals
 from eagle3_operator.decide.stages import Link
-from eagle3_operator.decide.waiting import Waiting
-from eagle3_operator.decision import Delete, Manifest, Own, Suspend
+from eagle3_operator.decision import Because, Delete, Manifest, Own, Suspend
 from eagle3_operator.manifests import group, jobs, names
 from eagle3_operator.manifests.sizing import stage_pods
 from eagle3_operator.observation import Job, Observation, Pod
@@ -25,21 +24,25 @@ class Step:
     apply: tuple[Manifest, ...] = ()
     delete: tuple[Delete, ...] = ()
     suspend: tuple[Suspend, ...] = ()
+    #: What keeps its Job from being started or resumed.
+    waits_for: Because | None = None
 
 
 @dataclass
 class Actions:
-    """What the parts of a decision want done, collected."""
+    """What the parts of a decision want done, collected, and what they wait for."""
 
     apply: list[Manifest] = field(default_factory=list)
     delete: list[Delete] = field(default_factory=list)
     suspend: list[Suspend] = field(default_factory=list)
     own: list[Own] = field(default_factory=list)
+    waits: list[Because] = field(default_factory=list)
 
     def add(self, step: Step) -> None:
         self.apply += step.apply
         self.delete += step.delete
         self.suspend += step.suspend
+        self.waits += [step.waits_for] if step.waits_for is not None else []
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class View:
     def job(self, link: Link) -> Job | None:
         return self.seen.jobs.get(names.job_name(self.obj.metadata.name, link.stage, link.key))
 
-    def refused(self, *children: tuple[str, str]) -> Waiting | None:
+    def refused(self, *children: tuple[str, str]) -> Because | None:
         """What to say of the first of these children, by kind and name, to which something could not be done."""
         found = (refusal for child in children if (refusal := self.seen.refusal(*child)) is not None)
         return next((refusals.told(refusal, self.obj.metadata.namespace) for refusal in found), None)
 
-    def refused_of(self, made: Iterable[Manifest]) -> Waiting | None:
+    def refused_of(self, made: Iterable[Manifest]) -> Because | None:
         """The same of what is to be made."""
         return self.refused(*((one["kind"], one["metadata"]["name"]) for one in made))
 

@@ -6,11 +6,9 @@ from datetime import datetime
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide import times
+from eagle3_operator.decision import Because
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Pod
-
-#: Why something that could go on does not yet, and what to say of it.
-Waiting = tuple[Reason, str]
 
 #: What a container waits for when its image does not come.
 _PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -81,17 +79,17 @@ _CAUSES = (
 _OTHERWISE = "Free GPUs or quota, or correct placement"
 
 
-def held_up(pods: Iterable[Pod], now: datetime) -> Waiting | None:
+def held_up(pods: Iterable[Pod], now: datetime) -> Because | None:
     """What keeps one of these from being started: its image, what its container is to be made of, no place for it, its node."""
     pods = tuple(pods)
     for troubles, reason in ((_PULL_TROUBLE, Reason.IMAGE_PULL), (_BAD_START, Reason.INVALID_CONFIGURATION)):
         if waiting := next((pod for pod in pods if pod.waiting_reason in troubles), None):
-            return reason, f"pod {waiting.name}: {waiting.waiting_reason}: {waiting.waiting_message}"
+            return Because(reason, f"pod {waiting.name}: {waiting.waiting_reason}: {waiting.waiting_message}")
     if (pod := unplaced(pods)) is None:
         return _lingering(pods, now)
     if pod.queue is not None:
-        return Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}"
-    return Reason.UNSCHEDULABLE, no_node(pod)
+        return Because(Reason.QUEUED, f"pod {pod.name} waits for quota in queue {pod.queue}")
+    return Because(Reason.UNSCHEDULABLE, no_node(pod))
 
 
 def time_left(pod: Pod, now: datetime) -> float | None:
@@ -114,12 +112,12 @@ def overdue(pod: Pod, now: datetime) -> bool:
     return since is not None and (now - since).total_seconds() > allowed
 
 
-def _lingering(pods: Iterable[Pod], now: datetime) -> Waiting | None:
+def _lingering(pods: Iterable[Pod], now: datetime) -> Because | None:
     """A pod that has had its node for so long, and whose container was not started there: the kubelet says why in Events only."""
     for pod in pods:
         if pod.placed_at and (left := time_left(pod, now)) is not None and left < 0:
             said = f"pod {pod.name} was scheduled to node {pod.node} at {times.text(pod.placed_at)}, but its container has not started"
-            return Reason.POD_NOT_STARTED, f"{said}: {pod.kept_from}" if pod.kept_from else said
+            return Because(Reason.POD_NOT_STARTED, f"{said}: {pod.kept_from}" if pod.kept_from else said)
     return None
 
 
@@ -135,11 +133,11 @@ def no_node(pod: Pod) -> str:
     return f"pod {pod.name} finds no node: {_AFTERTHOUGHT.sub('', pod.unschedulable or '')}"
 
 
-def advised(waiting: Waiting) -> Waiting:
+def advised(waiting: Because) -> Because:
     """The same, with what a person can do about it."""
-    reason, text = waiting
-    told = advice(text) if reason is Reason.UNSCHEDULABLE else _ADVICE.get(reason)
-    return reason, f"{text.rstrip('. ')}. {told}." if told else text
+    said = waiting.message
+    told = advice(said) if waiting.reason is Reason.UNSCHEDULABLE else _ADVICE.get(waiting.reason)
+    return waiting._replace(message=f"{said.rstrip('. ')}. {told}.") if told else waiting
 
 
 def advice(said: str) -> str:

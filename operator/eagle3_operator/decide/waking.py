@@ -1,5 +1,6 @@
 """When to look again without being called."""
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
@@ -8,11 +9,11 @@ from eagle3_api.spec import seconds
 from eagle3_api.status import StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.conditions import Said
-from eagle3_operator.decide.retention import awaited_claim
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import Outcome
 from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import time_left
+from eagle3_operator.decision import FEATURES_CLAIM, Because
 from eagle3_operator.judge import counters
 from eagle3_operator.judge.windows import begins
 from eagle3_operator.manifests import names
@@ -22,9 +23,21 @@ RETRY_SECONDS = 30.0
 
 
 def wake_after(
-    view: View, chain: dict[StageName, StageStatus], obstacle: Said | None, outcome: Outcome | None
+    view: View,
+    chain: Mapping[StageName, StageStatus],
+    waits: Iterable[Because],
+    obstacle: Said | None,
+    outcome: Outcome | None,
 ) -> float | None:
-    """When to look again without being called: a poll, the end of a window or of a bake, a retry."""
+    """When to look again without being called: a poll, the end of a window or of a bake, a retry.
+
+    Args:
+        view: the object, its children and the time.
+        chain: the stages.
+        waits: what stages wait for.
+        obstacle: what keeps the object from going on before any.
+        outcome: of the roll-out.
+    """
     moments = []
     if obstacle is not None and obstacle.reason is not Reason.INVALID_CONFIGURATION:
         moments.append(1.0 if obstacle.reason is Reason.PENDING else RETRY_SECONDS)
@@ -40,7 +53,7 @@ def wake_after(
     ]  # of a pod that is not started nobody tells either
     # A JobSet goes after all that it made, and nobody tells of it; nor of claims.
     moments += [_going(job.deleted_at, view) for job in view.seen.jobs.values() if job.terminating and not job.pods]
-    if any((stage.reason, stage.message) == awaited_claim(view) for stage in chain.values()):
+    if any(because.about == FEATURES_CLAIM for because in waits):
         claim = view.seen.claims.get(names.claim_name(view.obj, "features"))
         moments.append(_going(claim.deleted_at if claim is not None else None, view))
     if any(stage.reason is Reason.MAKING_ROOM for stage in chain.values()):

@@ -58,7 +58,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         outcome, mend, scale = rollout.run(), rollout.mend, rollout.scale
     at = Situation(view, chain, obstacle, wanted, outcome)
     status = _status(known, facts, attempts.known, at)
-    told = events.between(before, status, obj.spec, [message for _, message in at.told_of_refusals])
+    told = events.between(before, status, obj.spec, [because.message for because in at.told_of_refusals])
     told += [*retried.told, *(outcome.events if outcome else ())]
     told += events.overruled(scale, seen.deployments.values(), before, status, obj.metadata)
     return Decision(
@@ -70,7 +70,7 @@ def decide(obj: Eagle3Draft, seen: Observation, settings: Settings, now: datetim
         suspend=tuple(actions.suspend),
         own=tuple(actions.own),
         events=tuple(told),
-        requeue_after=wake_after(view, chain, obstacle, outcome),
+        requeue_after=wake_after(view, chain, actions.waits, obstacle, outcome),
     )
 
 

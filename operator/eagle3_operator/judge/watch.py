@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import Watch
 from eagle3_api.status import WINDOWS_KEPT, Window
-from eagle3_operator.decision import Verdict
+from eagle3_operator.decision import Because, Verdict
 from eagle3_operator.judge.bar import Bar
 
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
@@ -51,20 +51,19 @@ def judge_watch(
     numbers = _numbers(judged[-1], bar) if judged else {}
 
     if len(faults) >= watch.failures.of:
-        reason, text = faults[-1]
-        message = f"{text}; {len(faults)} of the last {len(judged)} judged windows failed"
-        return Verdict("Fail", reason, message, numbers)
+        last = faults[-1]
+        message = f"{last.message}; {len(faults)} of the last {len(judged)} judged windows failed"
+        return Verdict("Fail", last.reason, message, numbers)
     if problem:
         return Verdict("Error", Reason.METRICS_UNAVAILABLE, _unavailable(problem, windows, watch), numbers)
     recent = windows[-watch.failures.within :]
     if not any(_is_judged(made, watch) for made in recent):
         return _no_traffic(recent, watch)
     if (fault := _fault(judged[-1], bar)) is not None:
-        reason, text = fault
         needed = (
             f"{len(faults)} failed; the watch acts when {watch.failures.of} of {watch.failures.within} windows fail"
         )
-        return Verdict("Inconclusive", reason, f"{text}; {needed}", numbers)
+        return Verdict("Inconclusive", fault.reason, f"{fault.message}; {needed}", numbers)
     newest = judged[-1]
     if early is not None and _drifts(judged, watch, early, bar):
         return Verdict("Drift", Reason.DRIFTING, _drift(newest, watch, early), numbers)
@@ -136,18 +135,17 @@ def _verified_tokens(made: Window) -> float:
     return made.tokens - made.requests
 
 
-def _fault(made: Window, bar: Bar) -> tuple[Reason, str] | None:
+def _fault(made: Window, bar: Bar) -> Because | None:
     """What is wrong with a judged window, in the order of the probe's checks."""
     where = f"in {_span(made)}"
     if made.accept_length is None:
-        return Reason.SPECULATION_INACTIVE, f"{made.tokens:,.0f} tokens without one verify call {where}"
+        return Because(Reason.SPECULATION_INACTIVE, f"{made.tokens:,.0f} tokens without one verify call {where}")
     if made.accept_length < (wanted := bar.of(made)):
         text = f"accept length {made.accept_length:.2f} {where}, below {wanted:.2f}: {bar.words(made)}"
-        return Reason.SLOWER_THAN_BASELINE, f"{text}{bar.too_strict(made)}"
+        return Because(Reason.SLOWER_THAN_BASELINE, f"{text}{bar.too_strict(made)}")
     if made.accept_length < (least := bar.least_accept_length(made)):
-        return Reason.LOW_ACCEPT_LENGTH, (
-            f"accept length {made.accept_length:.2f} {where}, below minAcceptLength {least:g}"
-        )
+        text = f"accept length {made.accept_length:.2f} {where}, below minAcceptLength {least:g}"
+        return Because(Reason.LOW_ACCEPT_LENGTH, text)
     return None
 
 

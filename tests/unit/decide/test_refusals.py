@@ -327,7 +327,7 @@ def test_what_serves_and_whose_further_pods_a_quota_refuses_says_so() -> None:
     ],
 )
 def test_each_kind_of_refusal_comes_with_its_advice(words: str, advice: str) -> None:
-    reason, message = told(Refusal("Job", "kimi-train-0", "created", words), "llm")
+    reason, message, _ = told(Refusal("Job", "kimi-train-0", "created", words), "llm")
     assert reason is Reason.REFUSED
     assert message.startswith(f"Job kimi-train-0 could not be created: {words}. ")
     assert advice in message

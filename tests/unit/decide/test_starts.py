@@ -4,6 +4,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_operator.decide.diagnosis import diagnose
+from eagle3_operator.decision import Because
 from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import World, serving_plain
 from unit.samples import converted
@@ -47,7 +48,7 @@ def test_a_server_that_ended_is_told_with_its_code_if_there_is_one(code: int | N
     now = World().now
     pods = (Pod("p", now, "Running", started_at=now, restarts=3, exit_code=code),)
     ended = Deployment("kimi-r1", 1, "key", now, replicas=1, pods=pods, log=("boom", " "))
-    assert diagnose(ended) == (Reason.START_FAILED, f'the server ended with {told}; last line: "boom"')
+    assert diagnose(ended) == Because(Reason.START_FAILED, f'the server ended with {told}; last line: "boom"')
 
 
 # ---------------------------------------------------------------------------------------------------------- the rest
