@@ -193,7 +193,7 @@ def _inspected(facts: Facts) -> str:
 def _extracted(result: ExtractResult) -> str:
     told = (
         f"{count_of(result.conversations, 'conversation')} and {result.held_out} held out, {readable_count(result.tokens)} tokens, "
-        f"{readable_bytes(result.bytes)}, {result.tokens_per_second:,.0f} tokens/s a pod; {sum(result.dropped.values())} dropped"
+        f"{readable_bytes(result.bytes)}, {result.tokens_per_second:,.0f} tokens/s per pod; {sum(result.dropped.values())} dropped"
     )
     if result.cut:
         told += f", {result.cut} cut at data.maxLength" + (

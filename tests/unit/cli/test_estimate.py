@@ -40,10 +40,10 @@ def test_the_kimi_example_takes_four_and_a_half_tebibytes(capsys: pytest.Capture
     assert "87.8 M (data.expectedTokens)" in table["tokens"]
     assert "39m on a pod of 8 GPUs at 37,088 tokens/s, if the volume takes 1.98 GiB/s" in table["time"]
     assert "adds up to 2.1h at 11,364 tokens/s" in table["answers"]
-    assert "estimated, not measured: 2 x 32.0 G parameters a token at 30% of 989 Tflop/s a GPU" in table["rates"]
+    assert "estimated, not measured: 2 x 32.0 G parameters per token at 30% of 989 Tflop/s per GPU" in table["rates"]
     assert table["or fp8 TopK"].strip() == "1.75 TiB"
-    assert table["training"].strip().startswith("1.8h on 4 GPUs at 66,807 tokens/s, 5 epochs, less where not every")
-    assert "by 35.5 Gflop a token at 60% of 989 Tflop/s a GPU, as measured on H200s" in table["training"]
+    assert table["training"].strip().startswith("1.8h on 4 GPUs at 66,807 tokens/s, 5 epochs, less if not every")
+    assert "from 35.5 Gflop per token at 60% of 989 Tflop/s per GPU, as measured on H200s" in table["training"]
 
 
 def test_rates_of_another_gpu_than_the_pods_ask_for_are_told_as_such(
@@ -93,11 +93,11 @@ def test_rates_follow_from_the_gpu_and_what_was_measured_needs_no_reckoning(
         (
             {},
             ["--train-tokens-per-second", "1000"],
-            "121.9h on 4 GPUs at 1,000 tokens/s, 5 epochs, less where not every",
+            "121.9h on 4 GPUs at 1,000 tokens/s, 5 epochs, less if not every",
         ),
-        ({"gpus": 0}, [], "not known of a CPU; give --train-tokens-per-second"),
+        ({"gpus": 0}, [], "unknown for a CPU; give --train-tokens-per-second"),
         ({"gpus": 0}, ["--train-tokens-per-second", "1000"], "121.9h at 1,000 tokens/s"),
-        ({"trainer": {"image": "i", "command": ["c"]}}, [], "not known: train.trainer is somebody else's"),
+        ({"trainer": {"image": "i", "command": ["c"]}}, [], "unknown, because train.trainer is not ours"),
     ],
     ids=["fp8", "two nodes of slower GPUs", "one step", "measured", "on a CPU", "measured on a CPU", "another trainer"],
 )
@@ -125,14 +125,14 @@ def test_answers_of_the_targets_own_are_said_to_change_the_count(
     file = edited(tmp_path, regenerate={"maxTokens": 2048})
     said = told(capsys, "-f", file, "--answer-tokens-per-second", "4000")["answers"]
     assert "up to 2,048 tokens each (the tokens above must include them)" in said
-    assert "adds up to 6.1h at 4,000 tokens/s a pod" in said
+    assert "adds up to 6.1h at 4,000 tokens/s per pod" in said
 
 
 def test_without_any_bound_the_user_is_told_what_a_million_tokens_take_and_what_to_give(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     table = told(capsys, "-f", edited(tmp_path, expectedTokens=None, maxSamples=None))
-    assert "For a total count them into data.expectedTokens" in table["tokens"]
+    assert "For a total set data.expectedTokens" in table["tokens"]
     assert table["features"].strip() == "53.42 GiB for each million tokens"
     assert table["time"].strip().startswith("27s on a pod of 8 GPUs")
 
@@ -173,7 +173,9 @@ def test_a_start_and_a_rollback_are_told_before_anything_serves(
 ) -> None:
     one_node = told(capsys, "-f", str(EXAMPLES / "kimi-k25.yaml"))
     assert one_node["start"].strip() == "up to 30m before it counts as hung: 600 GB of weights"
-    assert "noticed after 10m, then a start, during which the Service has no pod" in one_node["rollback"]
+    assert (
+        "noticed after 10m; going back then takes a start, during which the Service has no pod" in one_node["rollback"]
+    )
     small = told(capsys, "-f", str(EXAMPLES / "minimal.yaml"))
     assert "a second while the former revision is warm (serve.bakeTime 10m)" in small["rollback"]
     assert "start" not in told(capsys, "-f", str(EXAMPLES / "train-only.yaml"))

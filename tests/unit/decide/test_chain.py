@@ -153,7 +153,7 @@ def test_the_end_of_an_extraction_tells_what_was_dropped_and_what_was_cut() -> N
     world = World().settle().finish("inspect").finish("extract", lost)
     told = next(event for event in world.events if event.reason == "ExtractSucceeded")
     assert told.message == (
-        "980 conversations and 20 held out, 400,000 tokens, 12.11 GiB, 9,000 tokens/s a pod; 3 dropped, "
+        "980 conversations and 20 held out, 400,000 tokens, 12.11 GiB, 9,000 tokens/s per pod; 3 dropped, "
         "12 cut at data.maxLength, which lost 3,400 tokens"
     )
 
