@@ -30,6 +30,15 @@ _PROGRESS_SECONDS = 60.0
 #: Said of a Job whose progress is not known whole. In the same words each time, whichever pod it is.
 _UNREAD = "the log of one of its pods cannot be read (see the operator's log), so its progress is incomplete and a stall of that pod would go unnoticed"
 
+#: What keeps a single pod of a Job from being started.
+_OF_ONE_POD = (
+    Reason.UNSCHEDULABLE,
+    Reason.QUEUED,
+    Reason.POD_NOT_STARTED,
+    Reason.IMAGE_PULL,
+    Reason.INVALID_CONFIGURATION,
+)
+
 #: Without a progress line a Job is ended and resumed once; the second time it has failed.
 STALLS_ALLOWED = 1
 
@@ -267,15 +276,18 @@ def _running(link: Link, status: StageStatus, job: Job, view: View, waiting: Bec
             suspend=(Suspend(job.kind, job.name, suspended),),
         )
     pending = (pod for pod in job.pods if pod.phase == "Pending")
-    if trouble := _podless(job, view) or _unmade(job, view) or held_up(pending, view.now) or _held(job, view):
-        told = advised(trouble)
+    trouble = _podless(job, view) or _unmade(job, view) or held_up(pending, view.now) or _held(job, view)
+    told, shown = advised(trouble) if trouble is not None else None, _progress(job, status.progress, view)
+    # Shards wait for no other one: those that are at work tell how far they are, and may hang
+    others_work = link.stage is StageName.EXTRACT and shown is not None
+    if told is not None and not (others_work and told.reason in _OF_ONE_POD):
         return Step(_say(status, StageState.RUNNING, told.reason, told.message, job))
-    shown = _progress(job, status.progress, view)
     if _stalled(link, job, shown, view):
         return _end_stalled(status, job)
     shown = _worth_telling(status.progress, shown, view.now)
-    said = _tries(job) or (_UNREAD if job.progress_problem else "")
-    return Step(_say(status, StageState.RUNNING, None, said, job).model_copy(update={"progress": shown}))
+    said = told.message if told is not None else _tries(job) or (_UNREAD if job.progress_problem else "")
+    reason = told.reason if told is not None else None
+    return Step(_say(status, StageState.RUNNING, reason, said, job).model_copy(update={"progress": shown}))
 
 
 def _worth_telling(before: StageProgress | None, progress: StageProgress | None, now: datetime) -> StageProgress | None:

@@ -347,7 +347,8 @@ def _waits_in_vain(at: Situation, whole: Said) -> bool:
     queued = [now - (job.suspended_since or job.created_at) for job in jobs if job.suspended and job.queue is not None]
     jobs = [job for job in jobs if not job.suspended]
     none_made = [now - (job.started_at or job.created_at) for job in jobs if not job.pods]
-    pods = [pod for job in jobs for pod in job.pods]
+    # Where others of its Job tell how far they are, one that finds no place may get that of the first that is through
+    pods = [pod for job in jobs for pod in job.pods if job.progress is None or pod.held_by is not None]
     pods += candidate.deployment.pods if candidate is not None and candidate.deployment is not None else ()
     late = any(overdue(pod, now) for pod in pods) or any(
         age.total_seconds() > PLACE_SECONDS for age in (*queued, *none_made)

@@ -817,6 +817,39 @@ def test_a_pod_without_a_place_for_a_day_stalls_its_object_and_goes_on_once_it_h
     assert (world.settle().reason("Stalled")[0], world.told.phase) == ("False", "Extracting")
 
 
+def test_a_job_of_which_some_pods_work_waits_for_nobody_though_one_finds_no_place() -> None:
+    """Of sixteen shards fifteen were at work, and the object said that nothing more would happen without a person."""
+    world = World().settle().finish("inspect")
+    working = Pod("kimi-extract-0", world.now, "Running", started_at=world.now)
+    waiting = Pod(
+        "kimi-extract-1", world.now, unschedulable="Insufficient nvidia.com/gpu.", unschedulable_since=world.now
+    )
+    world.later(86_401)
+    said = Progress(done=0.5, message="", time=world.now.timestamp())
+    world._put_job(replace(world.job("extract"), pods=(working, waiting), progress=said))
+    assert (world.settle().reason(), world.reason("Stalled")[0]) == (("False", Reason.UNSCHEDULABLE), "False")
+    world._put_job(replace(world.job("extract"), pods=(waiting,), progress=None))
+    assert world.settle().reason("Stalled")[0] == "True"
+
+
+def test_shards_that_hang_are_ended_though_another_one_finds_no_place() -> None:
+    """Those that ran kept their GPUs for as long as one waited, and how far they were stood still."""
+    world = World().settle().finish("inspect")
+    name = world.job("extract").name
+    working = Pod("kimi-extract-0", world.now, "Running", started_at=world.now)
+    waiting = Pod(
+        "kimi-extract-1", world.now, unschedulable="Insufficient nvidia.com/gpu.", unschedulable_since=world.now
+    )
+    said = Progress(done=0.5, message="", time=world.now.timestamp())
+    world._put_job(replace(world.job("extract"), pods=(working, waiting), progress=said))
+    assert world.settle().reason() == ("False", Reason.UNSCHEDULABLE)
+    assert world.told.progress == "50%"
+    world.later(1799).settle()
+    assert world.created.count(name) == 1
+    world.later(2).settle()
+    assert world.created.count(name) == 2
+
+
 def test_a_job_of_which_no_pod_is_let_be_made_for_a_day_stalls_its_object() -> None:
     world = World().settle().finish("inspect")
     world._put_job(replace(world.job("extract"), pods=()))
