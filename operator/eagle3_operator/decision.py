@@ -4,7 +4,7 @@ The order is fixed: deletions, applications, mendings, scalings, suspensions, ow
 then Events. Everything is idempotent, so a reconcile that dies anywhere is simply run again.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from eagle3_api.conditions import EventReason, Reason
@@ -98,23 +98,3 @@ class Decision:
     events: tuple[Event, ...] = ()
     #: Seconds until the object must be looked at again without being called; None for the resync only.
     requeue_after: float | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A judgement of a revision, by the probe or by the watch."""
-
-    outcome: str  # "Pass", "Fail", "Inconclusive" or "Error"; of the watch also "Drift"
-    reason: Reason
-    message: str
-    numbers: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        """Proof was given."""
-        return self.outcome == "Pass"
-
-    @property
-    def failed(self) -> bool:
-        """The opposite was measured. Inconclusive, Error and Drift are neither."""
-        return self.outcome == "Fail"

@@ -27,8 +27,8 @@ from eagle3_api.jobs import ConvertResult, Facts, JobEnvelope, ProbeConfig, Prob
 from eagle3_api.spec import Eagle3Draft, Probe
 from eagle3_api.status import Handled
 from eagle3_operator.decide.stages import INSPECT, Attempts, Link, Look, after_inspection
-from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import judge_probe
+from eagle3_operator.judge.verdict import Verdict
 from eagle3_operator.manifests import flags
 from gpu import prompts
 

@@ -23,9 +23,9 @@ from eagle3_api.status import PodReading
 from eagle3_draft import probe
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.probe.server import Counters, Server
-from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.counters import counted
 from eagle3_operator.judge.probe import judge_probe
+from eagle3_operator.judge.verdict import Verdict
 from published.layouts import LAYOUTS, Original
 from served import drafts
 from served.proposals import replayed
@@ -228,9 +228,8 @@ def test_a_good_draft_is_accepted_with_the_plain_servers_answers(
     assert (result.argument_mismatches, result.template_mismatch, result.foreign_requests) == ([], "", 0)
     verdict = judge(result)
     assert verdict.passed, verdict.message
-    assert verdict.numbers["accept_length"] / verdict.numbers["break_even"] == pytest.approx(
-        verdict.numbers["speedup"], rel=0.01
-    )
+    assert result.break_even is not None
+    assert result.accept_length / result.break_even == pytest.approx(result.speedup, rel=0.01)
     (further,) = result.loads
     assert further.baseline_tokens_per_second == baseline.loads[0].tokens_per_second > baseline.tokens_per_second
     # The same answers, however many are written together

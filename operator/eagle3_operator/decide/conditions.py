@@ -15,7 +15,7 @@ from eagle3_api.status import Condition, StageState, StageStatus
 from eagle3_operator.decide import commands, refusals, times
 from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
-from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.decide.rollout import RolloutResult
 from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import PLACE_SECONDS, advised, overdue
 from eagle3_operator.decision import Because
@@ -42,7 +42,7 @@ class Situation:
     #: What keeps the object from going on before any Job: storage that is not there, a name that is taken.
     obstacle: Said | None
     wanted: Wanted | None
-    rollout: Outcome | None
+    rollout: RolloutResult | None
 
     @property
     def spec(self) -> Eagle3DraftSpec:

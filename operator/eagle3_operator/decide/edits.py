@@ -16,7 +16,7 @@ _NAMED = 4
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Reaction:
     """What becomes of an edited Deployment.
 
     Attributes:
@@ -34,7 +34,9 @@ class Verdict:
     stays: bool = False
 
 
-def judged(deployment: Deployment, mended: Sequence[Mended], *, serves: bool, can_be_made: bool, view: View) -> Verdict:
+def reaction(
+    deployment: Deployment, mended: Sequence[Mended], *, serves: bool, can_be_made: bool, view: View
+) -> Reaction:
     """What is done about a revision whose Deployment somebody has edited.
 
     Who makes the very same of it again, once it was put back, is a controller that would do so each time: its pods would start
@@ -50,26 +52,26 @@ def judged(deployment: Deployment, mended: Sequence[Mended], *, serves: bool, ca
     what, name = _told(deployment), deployment.name
     if not can_be_made and not serves:
         done = "It is deleted, because the object no longer says how it was made: it would start as something that was never proven"
-        return Verdict(f"{what}. {done}", deletes=True)
+        return Reaction(f"{what}. {done}", deletes=True)
     if not can_be_made:
         done = (
             "It keeps serving like that, because the object no longer says how it was made. A proven revision that can still be made "
             f"replaces it once that is ready, or at once by: {_delete(name, view)}"
         )
-        return Verdict(f"{what}. {done}")
+        return Reaction(f"{what}. {done}")
     before = next((one.at for one in mended if one.runs == deployment.template.runs), None)
     if before is not None:
         done = (
             f"It was restored at {before}, and the same edit was made again: it is left in place, because restoring it restarts the pods each "
             f"time. Find out who makes it; once nobody does, bring back what is proven with: {_delete(name, view)}"
         )
-        return Verdict(f"{what}. {done}", stays=True)
+        return Reaction(f"{what}. {done}", stays=True)
     left = MENDED_WITHIN_SECONDS - times.age(mended[0].at, view.now) if len(mended) == MENDED_KEPT else 0.0
     if left > 0:
         done = f"{MENDED_KEPT} edits were undone since {mended[0].at}; this one is undone an hour after that. Find out who makes them"
-        return Verdict(f"{what}. {done}", again=left + 1)
+        return Reaction(f"{what}. {done}", again=left + 1)
     done = "The operator restores it, which restarts its pods. To change what is served, edit the Eagle3Draft"
-    return Verdict(f"{what}. {done}", mends=True)
+    return Reaction(f"{what}. {done}", mends=True)
 
 
 def noted(mended: Sequence[Mended], deployment: Deployment, view: View) -> list[Mended]:

@@ -13,9 +13,10 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ProbeResult
 from eagle3_api.spec import Eagle3DraftSpec, Serve
 from eagle3_api.status import RevisionState, RevisionStatus, Window
-from eagle3_operator.decision import Because, Verdict
+from eagle3_operator.decision import Because
 from eagle3_operator.judge.bar import Bar
 from eagle3_operator.judge.probe import judge_probe
+from eagle3_operator.judge.verdict import Outcome, Verdict
 from eagle3_operator.judge.watch import judge_watch
 from eagle3_operator.observation import Deployment, Observation
 
@@ -145,7 +146,7 @@ class Revision:
             f"{newest.running:.0f} requests together in {newest.start}/{newest.end}: the servers draft differently at that load than "
             f"when they were probed, at concurrency {' and '.join(map(str, self._bar.loads))}; only windows near that load are judged"
         )
-        return Verdict("Inconclusive", Reason.OTHER_LOAD, text)
+        return Verdict(Outcome.INCONCLUSIVE, Reason.OTHER_LOAD, text)
 
     @cached_property
     def _bar(self) -> Bar:

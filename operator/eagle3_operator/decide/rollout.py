@@ -37,7 +37,7 @@ _SOON = 0.5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RolloutResult:
     """What the roll-out came to."""
 
     revisions: list[Revision]
@@ -121,11 +121,11 @@ class Rollout:
         """Seconds that a server may take to become ready."""
         return start_budget(self.view.obj.spec, self.facts)
 
-    def run(self) -> Outcome:
+    def run(self) -> RolloutResult:
         """One reconcile's part of the roll-out."""
         for step in _STEPS:
             step(self)
-        return Outcome(
+        return RolloutResult(
             revisions=[self._described(r) for _, r in sorted(self.fleet.revisions.items())],
             serving=self.fleet.current,
             candidate=self.fleet.of(self.candidate),
@@ -257,24 +257,24 @@ class Rollout:
                 continue
             serves = number == self.fleet.serving
             can_be_made, mended = self.fleet.can_be_made(revision), revision.status.mended
-            verdict = edits.judged(deployment, mended, serves=serves, can_be_made=can_be_made, view=self.view)
-            if verdict.mends:
+            reaction = edits.reaction(deployment, mended, serves=serves, can_be_made=can_be_made, view=self.view)
+            if reaction.mends:
                 manifest = capacity.made(revision, deployment.replicas, self.view, self.facts)
                 self.mend.append(Mend(manifest))
                 self._change(number, mended=edits.noted(mended, deployment, self.view), template=None)
-            elif verdict.deletes:
+            elif reaction.deletes:
                 self.actions.delete.append(Delete("Deployment", deployment.name))
                 self.scale = [scale for scale in self.scale if scale.name != deployment.name]
-            if verdict.again is not None:
-                self.wake.append(verdict.again)
+            if reaction.again is not None:
+                self.wake.append(reaction.again)
             if serves:
-                self.edited = verdict.message
+                self.edited = reaction.message
             if number == self.candidate:
-                self.said = Because(Reason.SERVER_EDITED, verdict.message)
+                self.said = Because(Reason.SERVER_EDITED, reaction.message)
             matters = serves or number == self.candidate
-            self.edit_stays |= matters and verdict.stays
-            if verdict.mends or verdict.deletes or (matters and verdict.message not in told):
-                self.events.append(Event("Warning", EventReason.SERVER_EDITED, verdict.message))
+            self.edit_stays |= matters and reaction.stays
+            if reaction.mends or reaction.deletes or (matters and reaction.message not in told):
+                self.events.append(Event("Warning", EventReason.SERVER_EDITED, reaction.message))
 
     def promote(self) -> None:
         """Move the public Service, one patch, once the goal has enough ready pods."""

@@ -10,7 +10,7 @@ from eagle3_api.status import StageStatus
 from eagle3_operator.decide import times
 from eagle3_operator.decide.conditions import Said
 from eagle3_operator.decide.revisions import Revision
-from eagle3_operator.decide.rollout import Outcome
+from eagle3_operator.decide.rollout import RolloutResult
 from eagle3_operator.decide.view import View
 from eagle3_operator.decide.waiting import time_left
 from eagle3_operator.decision import FEATURES_CLAIM, Because
@@ -27,7 +27,7 @@ def wake_after(
     chain: Mapping[StageName, StageStatus],
     waits: Iterable[Because],
     obstacle: Said | None,
-    outcome: Outcome | None,
+    outcome: RolloutResult | None,
 ) -> float | None:
     """When to look again without being called: a poll, the end of a window or of a bake, a retry.
 

@@ -13,12 +13,12 @@ what they say about the draft; there it goes from the cost, over its cause, to t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ProbeResult
 from eagle3_api.spec import Probe
-from eagle3_operator.decision import Verdict
+from eagle3_operator.judge.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,7 @@ class _Case:
         return "".join(f", {at.speedup:.2f}x at {at.concurrency}" for at in self.result.loads if at.speedup is not None)
 
 
-@dataclass(frozen=True)
-class _Finding:
-    """What a check has to say when it fires."""
-
-    outcome: str
-    reason: Reason
-    message: str
-
-
-_Check = Callable[[_Case], _Finding | None]
+_Check = Callable[[_Case], Verdict | None]
 
 
 def judge_probe(result: ProbeResult, policy: Probe, *, expected: float | None, name: str) -> Verdict:
@@ -75,23 +66,11 @@ def judge_probe(result: ProbeResult, policy: Probe, *, expected: float | None, n
         name: the revision as people call it (``r2``), with which the message begins.
 
     Returns:
-        Pass, Fail, Inconclusive or Error; ``numbers`` holds, where known, ``accept_length``, ``tokens_per_second``,
-        ``speedup`` (over the server without speculation) and ``break_even`` (an accept length).
+        Pass, Fail, Inconclusive or Error.
     """
     case = _Case(result, policy, expected)
-    finding = next(found for check in _CHECKS if (found := check(case)) is not None)
-    numbers = {
-        "accept_length": result.accept_length,
-        "tokens_per_second": result.tokens_per_second,
-        "speedup": result.speedup,
-        "break_even": result.break_even,
-    }
-    return Verdict(
-        outcome=finding.outcome,
-        reason=finding.reason,
-        message=f"{name}: {finding.message}",
-        numbers={key: value for key, value in numbers.items() if value is not None},
-    )
+    verdict = next(found for check in _CHECKS if (found := check(case)) is not None)
+    return replace(verdict, message=f"{name}: {verdict.message}")
 
 
 def cost_of_loads(result: ProbeResult) -> str:
@@ -114,7 +93,7 @@ def cost_of_loads(result: ProbeResult) -> str:
     )
 
 
-def _arguments_differ(case: _Case) -> _Finding | None:
+def _arguments_differ(case: _Case) -> Verdict | None:
     """The server says that it runs with other arguments than it was started with: nothing else means what it seems."""
     mismatches = case.result.argument_mismatches
     if not mismatches:
@@ -122,87 +101,89 @@ def _arguments_differ(case: _Case) -> _Finding | None:
     # The one argument on whose value all others depend
     algorithm = next((one for one in mismatches if one.name == "speculative_algorithm"), None)
     if algorithm is None:
-        return _Finding(
-            "Fail",
+        return Verdict(
+            Outcome.FAIL,
             Reason.ARGUMENT_MISMATCH,
             f"the server runs with other arguments than it was given: {'; '.join(map(str, mismatches))}. "
             "SGLang adjusts some silently; set values that it accepts, or use another version",
         )
     if algorithm.unset:
-        return _Finding(
-            "Fail", Reason.SPECULATION_INACTIVE, f"the server is healthy but does not speculate ({algorithm})"
+        return Verdict(
+            Outcome.FAIL, Reason.SPECULATION_INACTIVE, f"the server is healthy but does not speculate ({algorithm})"
         )
-    return _Finding(
-        "Fail",
+    return Verdict(
+        Outcome.FAIL,
         Reason.WRONG_ALGORITHM,
         f"the server speculates with another algorithm ({algorithm}); an EAGLE-3 draft is served at accept length 1.0 "
         "by any other",
     )
 
 
-def _others_were_served(case: _Case) -> _Finding | None:
+def _others_were_served(case: _Case) -> Verdict | None:
     """Somebody else's requests shared the server: its speed is not a measurement."""
     foreign = case.result.foreign_requests
     if not foreign:
         return None
-    return _Finding(
-        "Inconclusive",
+    return Verdict(
+        Outcome.INCONCLUSIVE,
         Reason.FOREIGN_TRAFFIC,
         f"{foreign} requests from somebody else reached the server while it was being measured; it has to be measured again",
     )
 
 
-def _nothing_was_answered(case: _Case) -> _Finding | None:
+def _nothing_was_answered(case: _Case) -> Verdict | None:
     """No tokens: the server answered, but there is nothing to judge."""
     if case.result.tokens > 0 and case.result.tokens_per_second > 0:
         return None
-    return _Finding("Error", Reason.PROBE_ERROR, f"{case.result.requests} answers held no token: nothing was measured")
+    return Verdict(
+        Outcome.ERROR, Reason.PROBE_ERROR, f"{case.result.requests} answers held no token: nothing was measured"
+    )
 
 
-def _is_the_baseline(case: _Case) -> _Finding | None:
+def _is_the_baseline(case: _Case) -> Verdict | None:
     """A server without speculation has nothing to prove: what it does is what the others are compared with."""
     if case.result.speculative:
         return None
     further = "".join(f", {at.tokens_per_second:.1f} at {at.concurrency}" for at in case.result.loads)
-    return _Finding(
-        "Pass",
+    return Verdict(
+        Outcome.PASS,
         Reason.PROVEN,
         f"{case.result.tokens_per_second:.1f} tok/s at concurrency {case.result.concurrency}{further} without speculation",
     )
 
 
-def _template_differs(case: _Case) -> _Finding | None:
+def _template_differs(case: _Case) -> Verdict | None:
     """The server renders conversations differently from what the draft learned from; every chat request suffers."""
     if not case.result.template_mismatch:
         return None
-    return _Finding(
-        "Fail",
+    return Verdict(
+        Outcome.FAIL,
         Reason.TEMPLATE_MISMATCH,
         f"{case.result.template_mismatch}. Train with the template that is served: set data.chatTemplate to it, and the "
         "server is started with it too",
     )
 
 
-def _does_not_speculate(case: _Case) -> _Finding | None:
+def _does_not_speculate(case: _Case) -> Verdict | None:
     """Tokens that only a verify step can have produced, and no verify steps."""
     result = case.result
     if result.verify_steps > 0:
         return None
     if result.tokens <= result.requests:
-        return _Finding(
-            "Error",
+        return Verdict(
+            Outcome.ERROR,
             Reason.PROBE_ERROR,
             f"each of {result.requests} answers ended with its first token, before speculation could begin; "
             "the prompts measure nothing",
         )
-    return _Finding(
-        "Fail",
+    return Verdict(
+        Outcome.FAIL,
         Reason.SPECULATION_INACTIVE,
         f"{result.tokens} tokens without one verify step: the server is healthy but does not speculate",
     )
 
 
-def _answers_differ(case: _Case) -> _Finding | None:
+def _answers_differ(case: _Case) -> Verdict | None:
     """Speculation changed greedy answers, more often than the server without it differs from itself."""
     result = case.result
     if not case.policy.lossless or result.different <= result.baseline_different:
@@ -212,8 +193,8 @@ def _answers_differ(case: _Case) -> _Finding | None:
     if result.tie:
         beyond = f"by more than {result.tie:.2g} in the logits"
         moves = f"moves its own by up to {result.rounding:.2g}, and "
-    return _Finding(
-        "Fail",
+    return Verdict(
+        Outcome.FAIL,
         Reason.NOT_LOSSLESS,
         f"{result.different} of {result.compared} greedy answers differ from those without speculation, {beyond}; the "
         f"server without it {moves}differs from itself in {result.baseline_different} answers. Fast but wrong: suspect "
@@ -221,17 +202,17 @@ def _answers_differ(case: _Case) -> _Finding | None:
     )
 
 
-def _has_no_baseline(case: _Case) -> _Finding | None:
+def _has_no_baseline(case: _Case) -> Verdict | None:
     """Nothing to compare the speed with: no proof that speculation is faster."""
     if case.result.speedup is not None or case.policy.min_speedup == 0:
         return None
-    return _Finding("Error", Reason.PROBE_ERROR, "there is no measurement of the server without speculation")
+    return Verdict(Outcome.ERROR, Reason.PROBE_ERROR, "there is no measurement of the server without speculation")
 
 
 _FEATURES_DIFFER = "Most likely the features in training differ from serving (runbook: ParityMismatch)."
 
 
-def _is_slower(case: _Case) -> _Finding | None:
+def _is_slower(case: _Case) -> Verdict | None:
     """Speculation costs more than it gains, or gains less than was asked for."""
     speedup, wanted = case.result.speedup, case.policy.min_speedup
     if speedup is None or speedup >= wanted:
@@ -245,38 +226,38 @@ def _is_slower(case: _Case) -> _Finding | None:
     if case.further:
         text += f"; {speedup:.2f}x at {case.result.concurrency}{case.further}"
     if case.below_expected:
-        return _Finding("Fail", Reason.SLOWER_THAN_BASELINE, f"{text}. {_FEATURES_DIFFER}")
+        return Verdict(Outcome.FAIL, Reason.SLOWER_THAN_BASELINE, f"{text}. {_FEATURES_DIFFER}")
     advice = (
         f"At concurrency {case.result.concurrency} a verify step costs more than its accepted tokens save: "
         "train longer, draft fewer steps, or lower probe.minSpeedup"
     )
-    return _Finding("Fail", Reason.SLOWER_THAN_BASELINE, f"{text}. {advice}")
+    return Verdict(Outcome.FAIL, Reason.SLOWER_THAN_BASELINE, f"{text}. {advice}")
 
 
-def _breaks_its_promise(case: _Case) -> _Finding | None:
+def _breaks_its_promise(case: _Case) -> Verdict | None:
     """Fast enough, but accepted far less than in training: something is wrong that will not stay harmless."""
     if not case.below_expected:
         return None
-    return _Finding(
-        "Fail",
+    return Verdict(
+        Outcome.FAIL,
         Reason.PARITY_MISMATCH,
         f"{case.accept_length}, more than {case.policy.parity_band:.0%} below what training promised. {_FEATURES_DIFFER}",
     )
 
 
-def _is_accepted_too_little(case: _Case) -> _Finding | None:
+def _is_accepted_too_little(case: _Case) -> Verdict | None:
     """As good as training promised, and not good enough."""
     if (case.result.accept_length or 0) >= case.policy.min_accept_length:
         return None
-    return _Finding(
-        "Fail",
+    return Verdict(
+        Outcome.FAIL,
         Reason.LOW_ACCEPT_LENGTH,
         f"{case.accept_length}, below minAcceptLength {case.policy.min_accept_length:g}. "
         "Train longer or on more data, take another draft if it was adopted, or lower probe.minAcceptLength",
     )
 
 
-def _is_proven(case: _Case) -> _Finding:
+def _is_proven(case: _Case) -> Verdict:
     """Accepted, faster and with the same answers."""
     result = case.result
     text = case.accept_length
@@ -291,7 +272,7 @@ def _is_proven(case: _Case) -> _Finding:
     elif result.compared:
         text += f", greedy outputs differ on {result.different} of {result.compared} prompts"
     costs = cost_of_loads(result)
-    return _Finding("Pass", Reason.PROVEN, f"{text}. {costs}" if costs else text)
+    return Verdict(Outcome.PASS, Reason.PROVEN, f"{text}. {costs}" if costs else text)
 
 
 #: The first that fires is the verdict; the last always does.

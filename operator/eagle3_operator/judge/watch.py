@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import Watch
 from eagle3_api.status import WINDOWS_KEPT, Window
-from eagle3_operator.decision import Because, Verdict
+from eagle3_operator.decision import Because
 from eagle3_operator.judge.bar import Bar
+from eagle3_operator.judge.verdict import Outcome, Verdict
 
 #: Below so many verified tokens a window had no traffic; ``increase`` is not a whole number.
 _NOTHING = 0.5
@@ -40,22 +41,23 @@ def judge_watch(
         problem: why the newest window could not be read, if so. It never makes a Fail.
 
     Returns:
-        A verdict with the numbers of the newest judged window.
+        Any outcome; what is measured is that of the newest judged window.
     """
     if bar.probe is not None and not bar.probe.speculative:
         return Verdict(
-            "Inconclusive", Reason.SERVED_WITHOUT_SPECULATION, "the revision serves without a draft: nothing to watch"
+            Outcome.INCONCLUSIVE,
+            Reason.SERVED_WITHOUT_SPECULATION,
+            "the revision serves without a draft: nothing to watch",
         )
     judged = [made for made in windows if _is_judged(made, watch)][-watch.failures.within :]
     faults = [fault for made in judged if (fault := _fault(made, bar)) is not None]
-    numbers = _numbers(judged[-1], bar) if judged else {}
 
     if len(faults) >= watch.failures.of:
         last = faults[-1]
         message = f"{last.message}; {len(faults)} of the last {len(judged)} judged windows failed"
-        return Verdict("Fail", last.reason, message, numbers)
+        return Verdict(Outcome.FAIL, last.reason, message)
     if problem:
-        return Verdict("Error", Reason.METRICS_UNAVAILABLE, _unavailable(problem, windows, watch), numbers)
+        return Verdict(Outcome.ERROR, Reason.METRICS_UNAVAILABLE, _unavailable(problem, windows, watch))
     recent = windows[-watch.failures.within :]
     if not any(_is_judged(made, watch) for made in recent):
         return _no_traffic(recent, watch)
@@ -63,15 +65,14 @@ def judge_watch(
         needed = (
             f"{len(faults)} failed; the watch acts when {watch.failures.of} of {watch.failures.within} windows fail"
         )
-        return Verdict("Inconclusive", fault.reason, f"{fault.message}; {needed}", numbers)
+        return Verdict(Outcome.INCONCLUSIVE, fault.reason, f"{fault.message}; {needed}")
     newest = judged[-1]
     if early is not None and _drifts(judged, watch, early, bar):
-        return Verdict("Drift", Reason.DRIFTING, _drift(newest, watch, early), numbers)
+        return Verdict(Outcome.DRIFT, Reason.DRIFTING, _drift(newest, watch, early))
     return Verdict(
-        "Pass",
+        Outcome.PASS,
         Reason.DRAFT_HEALTHY,
         f"accept length {newest.accept_length or 0:.2f} over {newest.tokens:,.0f} tokens in {_span(newest)}{bar.too_mild(newest)}",
-        numbers,
     )
 
 
@@ -104,7 +105,7 @@ def kept(windows: Sequence[Window], comparable: Sequence[Window], watch: Watch) 
 def blind(verdict: Verdict, windows: Sequence[Window], watch: Watch) -> bool:
     """Whether there is nothing to judge by: no answer, or too little traffic in every window that a verdict looks at."""
     idle = verdict.reason in (Reason.NO_TRAFFIC, Reason.LOW_TRAFFIC) and len(windows) >= watch.failures.within
-    return verdict.outcome == "Error" or idle
+    return verdict.outcome is Outcome.ERROR or idle
 
 
 def _drifts(judged: Sequence[Window], watch: Watch, early: float, bar: Bar) -> bool:
@@ -151,13 +152,13 @@ def _fault(made: Window, bar: Bar) -> Because | None:
 
 def _no_traffic(recent: Sequence[Window], watch: Watch) -> Verdict:
     if not recent:
-        return Verdict("Inconclusive", Reason.WARMING_UP, f"the first window of {watch.window} has not ended")
+        return Verdict(Outcome.INCONCLUSIVE, Reason.WARMING_UP, f"the first window of {watch.window} has not ended")
     newest = recent[-1]
     verified = _verified_tokens(newest)
     if verified < _NOTHING:
-        return Verdict("Inconclusive", Reason.NO_TRAFFIC, f"no request finished in {_span(newest)}")
+        return Verdict(Outcome.INCONCLUSIVE, Reason.NO_TRAFFIC, f"no request finished in {_span(newest)}")
     return Verdict(
-        "Inconclusive",
+        Outcome.INCONCLUSIVE,
         Reason.LOW_TRAFFIC,
         f"{verified:,.0f} verified tokens in {_span(newest)}; a verdict takes minTokens {watch.min_tokens:,}",
     )
@@ -169,15 +170,6 @@ def _unavailable(problem: str, windows: Sequence[Window], watch: Watch) -> str:
         if made.accept_length is not None and _is_judged(made, watch):
             return f"{text}. Last window with traffic: accept length {made.accept_length:.2f} in {_span(made)}"
     return text
-
-
-def _numbers(made: Window, bar: Bar) -> dict[str, float]:
-    numbers = {"tokens": made.tokens, "requests": made.requests, "verify_calls": made.verify_calls}
-    if made.accept_length is not None:
-        numbers["accept_length"] = made.accept_length
-    if wanted := bar.of(made):
-        numbers["bar"] = wanted
-    return numbers
 
 
 def _span(made: Window) -> str:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import LoadResult, Mismatch, ProbeResult
 from eagle3_api.spec import Probe
-from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.probe import cost_of_loads, judge_probe
+from eagle3_operator.judge.verdict import Verdict
 
 BAR = Probe(min_accept_length=1.8, min_speedup=1.1)
 
@@ -50,12 +50,6 @@ def test_a_draft_that_is_accepted_and_faster_is_proven_with_the_numbers_that_pro
         "r1: accept length 2.71 (expected 2.74), 126.9 tok/s against 90.0 at concurrency 1 (1.41x), "
         "greedy outputs identical on 64 prompts"
     )
-    assert verdict.numbers == {
-        "accept_length": 2.71,
-        "tokens_per_second": 126.9,
-        "speedup": pytest.approx(1.41),
-        "break_even": 1.92,
-    }
 
 
 def test_a_useless_draft_is_rejected_for_its_cost_and_the_message_names_the_likely_cause() -> None:
@@ -184,7 +178,6 @@ def test_the_server_without_a_draft_passes_when_it_answered() -> None:
     verdict = judge(plain, expected=None, name="r0")
     assert (verdict.outcome, verdict.reason) == ("Pass", Reason.PROVEN)
     assert verdict.message == "r0: 90.0 tok/s at concurrency 1 without speculation"
-    assert verdict.numbers == {"tokens_per_second": 90.0}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import LoadResult, ProbeResult
 from eagle3_api.spec import Failures, Probe, PrometheusReference, Watch
 from eagle3_api.status import WINDOWS_KEPT, RevisionStatus, Window
-from eagle3_operator.decision import Verdict
 from eagle3_operator.judge.bar import Bar
 from eagle3_operator.judge.promql import due, queries, window
+from eagle3_operator.judge.verdict import Verdict
 from eagle3_operator.judge.watch import blind, early_accept_length, judge_watch, kept
 from eagle3_operator.judge.windows import REQUESTS, TOKENS
 
@@ -81,8 +81,6 @@ def test_good_windows_are_a_healthy_draft() -> None:
     verdict = judge(good(5), good(10), probe=proven(concurrency=3))
     assert (verdict.outcome, verdict.reason) == ("Pass", Reason.DRAFT_HEALTHY)
     assert verdict.message == ("accept length 2.70 over 40,000 tokens in 2026-11-29T12:05:00Z/2026-11-29T12:10:00Z")
-    assert verdict.numbers["accept_length"] == pytest.approx(2.7, abs=0.001)
-    assert verdict.numbers["bar"] == pytest.approx(2.09)
 
 
 @pytest.mark.parametrize(("concurrency", "break_even", "told"), [(1, 1.9, True), (2, 1.9, False), (1, None, False)])
@@ -113,7 +111,6 @@ def test_a_window_fails_by_the_break_even_of_its_load_and_says_by_which() -> Non
     verdict = judge(good(5), good(10), probe=proven(loads=[costly]))
     assert (verdict.outcome, verdict.reason) == ("Fail", Reason.SLOWER_THAN_BASELINE)
     assert "below 3.09: the bar for 3 requests together on a server (2.09 at 1, 4.09 at 5); 2 of" in verdict.message
-    assert verdict.numbers["bar"] == pytest.approx(3.09)
 
 
 def test_a_window_that_fails_by_a_bar_of_much_greater_loads_only_says_so() -> None:
@@ -160,7 +157,6 @@ def test_without_a_stored_break_even_only_the_bar_judges() -> None:
         assert judge(good(5), good(10), probe=probe).passed
         verdict = judge(bad(5), bad(10), probe=probe)
         assert verdict.reason is Reason.LOW_ACCEPT_LENGTH
-        assert "bar" not in verdict.numbers
 
 
 def test_windows_that_just_reach_the_bar_pass() -> None:
@@ -174,7 +170,7 @@ def test_a_useless_draft_with_answers_of_two_tokens_reads_one_and_fails() -> Non
     flattered = [read(at, tokens=4000, requests=2000, verify_calls=2000) for at in (5, 10)]
     verdict = judge(*flattered, probe=proven(break_even=1.5))
     assert verdict.failed
-    assert verdict.numbers["accept_length"] == 1.0
+    assert verdict.message.startswith("accept length 1.00 in ")
 
 
 def test_traffic_without_verify_calls_is_inactive_speculation() -> None:
