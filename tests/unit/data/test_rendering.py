@@ -1,6 +1,6 @@
 """The assistant's tokens are exactly those that the model has to produce, whatever the chat template."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from eagle3_api.conditions import Reason
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
-from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer
+from eagle3_draft.data.rendering import ANSWER_CUT, TOKENS_JOINED, Rendered, Renderer, first_token
 from eagle3_draft.data.spans import HISTORY_REWRITTEN, NO_ANSWER, REASONING_LEFT_OUT
 from eagle3_draft.data.template import TEMPLATE_REFUSED
 from eagle3_draft.data.tokenizer_files import template_day
@@ -320,6 +320,18 @@ def test_a_conversation_that_holds_what_stands_for_an_answer_is_dropped(template
         Renderer(BYTES, template, 4096).conversation(messages)
 
 
+@pytest.mark.parametrize("tokenizer", [bytelevel(), BYTES, word_level()], ids=["bytelevel", "bytes", "words"])
+@given(text=st.lists(CONTENTS, max_size=8).map("".join))
+def test_the_first_token_at_a_character_is_the_first_whose_characters_begin_there_or_later(
+    tokenizer: Any, text: str
+) -> None:
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    for character in range(len(text) + 1):
+        found = first_token(encoded.encodings[0], character, len(text))
+        there = [begin >= character and end > character for begin, end in encoded["offset_mapping"]]
+        assert found == (there.index(True) if True in there else len(there))
+
+
 def test_marks_of_the_template_and_comparison_agree() -> None:
     tokenizer = bytelevel()
     assert Renderer(tokenizer, CHATML_MARKED, 4096).conversation(TURNS) == Renderer(
@@ -359,61 +371,6 @@ def test_an_empty_answer_is_its_end_alone() -> None:
     tokenizer = bytelevel()
     messages: list[Message] = [{"role": "user", "content": "Hush"}, {"role": "assistant", "content": ""}]
     assert answers(Renderer(tokenizer, CHATML, 64), tokenizer, messages) == ["<|im_end|>"]
-
-
-class Counting(list[Any]):
-    """Counts how often somebody looks at one of its items."""
-
-    looks = 0
-
-    def __getitem__(self, at: Any) -> Any:
-        self.looks += 1
-        return super().__getitem__(at)
-
-    def __iter__(self) -> Iterator[Any]:
-        for one in super().__iter__():
-            self.looks += 1
-            yield one
-
-
-PIECES = st.tuples(st.integers(0, 12), st.integers(0, 4)).map(lambda piece: (piece[0], sum(piece)))
-
-
-@given(tokens=st.lists(PIECES, max_size=12), spans=st.lists(PIECES, max_size=4))
-def test_the_tokens_of_an_answer_are_those_from_the_first_that_lies_in_it_to_the_first_after_it(
-    tokens: list[tuple[int, int]], spans: list[tuple[int, int]]
-) -> None:
-    """Whatever a tokenizer says of its tokens, and in whatever order a template writes answers; sought plainly here."""
-
-    def index(character: int) -> int:
-        return next(
-            (at for at, (start, end) in enumerate(tokens) if start >= character and end > character), len(tokens)
-        )
-
-    marked = {at for start, stop in spans for at in range(index(start), index(stop))}
-    renderer = Renderer(BYTES, CHATML, 64)
-    found = renderer._rendered("", spans, [0] * len(tokens), tokens)
-    if isinstance(found, UnusableError):
-        assert (str(found), marked) == (NO_ANSWER, set())
-    else:
-        assert {at for at, mark in enumerate(found.loss_mask) if mark} == marked
-
-
-def test_each_token_is_looked_at_once_or_twice_however_many_turns_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each turn, a log of 200 calls took a minute."""
-    renderer, offsets = Renderer(BYTES, CHATML, 1 << 16), Counting()
-    encode = renderer._encode_with_offsets
-
-    def counted(texts: list[str]) -> list[Any]:
-        ((ids, found),) = encode(texts)
-        assert found is not None
-        offsets.extend(found)
-        return [(ids, offsets)]
-
-    monkeypatch.setattr(renderer, "_encode_with_offsets", counted)
-    whole = renderer.conversation(TURNS * 10)
-    assert sum(whole.loss_mask) > 0
-    assert offsets.looks <= 2 * len(whole.input_ids)
 
 
 def test_a_slow_tokenizer_is_given_a_text_some_times_over_however_many_turns_there_are(

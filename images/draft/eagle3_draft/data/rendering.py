@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Encoding
 from transformers import AutoTokenizer
 
 from eagle3_api.conditions import Reason
@@ -27,8 +28,8 @@ TOKENS_JOINED = "answers joined to the prompt by the tokenizer"
 #: Tokens of the prompt that an answer is decoded after, as many as SGLang takes.
 _CONTEXT = 5
 
-#: Of a text, and the characters that each covers where the tokenizer can tell.
-_Tokens = tuple[list[int], list[Span] | None]
+#: Of a text, and which characters each covers where the tokenizer can tell.
+_Tokens = tuple[list[int], Encoding | None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Renderer:
         self.takes_reasoning = "reasoning_content" in template
         self.channels = "<|channel|>" in template
         # Only a fast tokenizer knows which characters a token came from
-        self._has_offsets = bool(tokenizer.is_fast)
+        self._is_fast = bool(tokenizer.is_fast)
 
     @classmethod
     def load(cls, target: Path, template: str, max_length: int, *, trust_remote_code: bool = False) -> "Renderer":
@@ -126,7 +127,7 @@ class Renderer:
     def conversations(self, every: Iterable[Conversation]) -> "list[Rendered | UnusableError]":
         """As ``conversation``, each as it comes. The tokenizer takes them together, on as many cores as there are."""
         found = [self._answers(one) for one in every]
-        tokens = iter(self._encode_with_offsets([one[0] for one in found if not isinstance(one, UnusableError)]))
+        tokens = iter(self._encode_all([one[0] for one in found if not isinstance(one, UnusableError)]))
         return [one if isinstance(one, UnusableError) else self._rendered(*one, *next(tokens)) for one in found]
 
     def _answers(self, conversation: Conversation) -> tuple[str, list[Span]] | UnusableError:
@@ -140,19 +141,19 @@ class Renderer:
         return self._texts.named(conversation)
 
     def _rendered(
-        self, text: str, found: list[Span], ids: list[int], offsets: list[Span] | None
+        self, text: str, found: list[Span], ids: list[int], covered: Encoding | None
     ) -> Rendered | UnusableError:
-        mask, known = [0] * len(ids), (0, 0)
+        mask, known = bytearray(len(ids)), (0, 0)
         try:
             for start, stop in sorted(found):
-                known = start, self._index(text, ids, offsets, start, known)
-                first, last = known[1], self._index(text, ids, offsets, stop, known)
-                mask[first:last] = [1] * (last - first)
+                known = start, self._index(text, ids, covered, start, known)
+                first, last = known[1], self._index(text, ids, covered, stop, known)
+                mask[first:last] = b"\1" * (last - first)
             return self._cut(ids, mask)
         except UnusableError as why:
             return why
 
-    def _cut(self, ids: list[int], mask: list[int]) -> Rendered:
+    def _cut(self, ids: list[int], mask: bytearray) -> Rendered:
         if 1 not in mask:
             raise UnusableError(NO_ANSWER)
         mask = mask[: self.max_length]
@@ -173,17 +174,12 @@ class Renderer:
         return self._texts.day_said(tools)
 
     def _index(
-        self, whole: str, ids: list[int], offsets: list[Span] | None, character: int, known: tuple[int, int]
+        self, whole: str, ids: list[int], covered: Encoding | None, character: int, known: tuple[int, int]
     ) -> int:
         """The first token that lies at a character or later; ``known`` is a character before, and its token."""
+        if covered is not None:
+            return first_token(covered, character, len(whole))
         before, begin = known
-        if offsets is not None:
-            for index in range(begin, len(ids)):
-                start, end = offsets[index]
-                # A token of spaces may be given no width, at its end: it belongs to what is before
-                if start >= character and end > character:
-                    return index
-            return len(ids)
         # From what is known, or a log of many turns takes minutes; from the beginning where a tokenizer takes that of a text otherwise
         for start, index in ((before, begin), (0, 0)):
             between = self._encode(whole[start:character])
@@ -199,9 +195,28 @@ class Renderer:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _encode_with_offsets(self, texts: list[str]) -> list[_Tokens]:
-        """Of each text the tokens, and the characters that each covers where the tokenizer can tell."""
-        if not self._has_offsets or not texts:
+    def _encode_all(self, texts: list[str]) -> list[_Tokens]:
+        """Of each text the tokens, and which characters each covers where the tokenizer can tell."""
+        if not self._is_fast or not texts:
             return [(self._encode(text), None) for text in texts]
-        encoded = self._tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
-        return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+        # Which characters each token covers is not asked for: a list of them all would be most of the work that Python does here
+        encoded = self._tokenizer(
+            texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False
+        )
+        return list(zip(encoded["input_ids"], encoded.encodings, strict=True))
+
+
+def first_token(tokens: Encoding, character: int, characters: int) -> int:
+    """The first token that lies at a character or later. One of spaces may have no width, at its end: it belongs to what is before."""
+
+    def lies_there(index: int) -> bool:
+        begin, end = tokens.token_to_chars(index)
+        return bool(begin >= character and end > character)
+
+    covering = (tokens.char_to_token(at) for at in range(character, characters))
+    index: int = next((found for found in covering if found is not None), len(tokens))
+    while index < len(tokens) and not lies_there(index):  # it begins before
+        index += 1
+    while index > 0 and lies_there(index - 1):  # of no width
+        index -= 1
+    return index
