@@ -1,6 +1,7 @@
 """One part: the states of its conversations are computed, laid into shards and published."""
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -273,14 +274,20 @@ class Maker:
     def _samples(self, every: Iterator[States], texts: Sequence[Rendered], worth: Iterator[int]) -> list[Sample]:
         """Take the states of the conversations of one shard."""
         samples = []
-        for text in texts:
+        lengths = [len(text.input_ids) for text in texts]
+        every_ids = torch.split(_joined((text.input_ids for text in texts), torch.int32), lengths)
+        every_mask = torch.split(_joined((text.loss_mask for text in texts), torch.uint8), lengths)
+        for ids, mask in zip(every_ids, every_mask, strict=True):
             self._attend()
             states = next(every)
-            ids = torch.frombuffer(text.input_ids, dtype=torch.int32)
-            mask = torch.frombuffer(text.loss_mask, dtype=torch.uint8)
             samples.append(Sample(ids, mask, states.hidden, states.teaching, states.hidden_scale))
             self._progress.advance(next(worth))
         return samples
+
+
+def _joined(parts: "Iterable[array[int]]", dtype: torch.dtype) -> torch.Tensor:
+    """Numbers in one piece of memory, so that they are written and looked at as one. At least one."""
+    return torch.frombuffer(bytearray().join(parts), dtype=dtype)
 
 
 def _bytes(shards: Iterable[tuple[int, Future[Any]]]) -> int:
@@ -288,7 +295,7 @@ def _bytes(shards: Iterable[tuple[int, Future[Any]]]) -> int:
 
 
 def _require_vocabulary(texts: Sequence[Rendered], engine: Engine, target: str) -> None:
-    largest = max((max(text.input_ids) for text in texts), default=0)
+    largest = int(_joined((text.input_ids for text in texts), torch.int32).max()) if texts else 0
     if largest >= engine.vocabulary_size:
         raise StageError(
             ExitCode.BAD_INPUT,

@@ -79,7 +79,7 @@ HANDOVER_SECONDS, HANDOVER_LOOK_SECONDS = 60.0, 0.001
 FAILURE_LOOK_SECONDS = 1.0
 
 #: Between two turns of Python's threads.
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0001
 
 #: Tokens on which all is tried before the first conversation: kernels are compiled, and what SGLang cannot do is said.
 TRIED_TOKENS = 16
@@ -121,7 +121,7 @@ class SGLangEngine:
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         # Its threads hash and write pieces, each some microseconds of Python and then none for long: with the interpreter's
-        # 5 ms between two turns they would wait for their turn longer than for the disk
+        # 5 ms between two turns, and still with half of one, they would wait for their turn longer than for the disk
         self._switch_seconds = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         said = settled(arguments)
@@ -251,12 +251,9 @@ class SGLangEngine:
     def _rows(self, number: int, ids: Sequence[int], answer: dict[str, Any]) -> dict[str, Tensor]:
         """What was handed over of a conversation that is answered."""
         before, give_up = None, time.monotonic() + HANDOVER_SECONDS
-        while True:
+        while (rows := self._handover.take(number, len(ids))) is None:
             self._raise_failure()
-            came = self._handover.look()
-            if (rows := self._handover.take(number, len(ids))) is not None:
-                return rows
-            under_way = self._handover.under_way()
+            came, under_way = self._handover.look(), self._handover.under_way()
             if came or under_way != before:  # what lies on a disk may take a while
                 before, give_up = under_way, time.monotonic() + HANDOVER_SECONDS
             elif time.monotonic() > give_up:
@@ -264,7 +261,9 @@ class SGLangEngine:
                     raise _stuck(self._folder)
                 why = answer["meta_info"].get("finish_reason")
                 raise _misaligned(f"SGLang gave no states of a conversation of {len(ids)} tokens ({why})")
-            time.sleep(HANDOVER_LOOK_SECONDS)
+            if not came:
+                time.sleep(HANDOVER_LOOK_SECONDS)
+        return rows
 
     def _raise_failure(self) -> None:
         try:

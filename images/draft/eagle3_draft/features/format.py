@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 import torch
 from pydantic import Field
@@ -19,6 +20,9 @@ LENGTHS = "lengths.safetensors"
 
 #: Of SHA-256.
 DIGEST_BYTES = 32
+
+#: What is hashed together with its neighbours: for each larger piece Python goes to another thread, and waits to have its turn again.
+HASHED_TOGETHER = 16 * 1024
 
 #: In which an engine hands states over. FP8 is stored with scales and made of bf16.
 TORCH_DTYPES = {"fp8": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -206,11 +210,18 @@ def as_stored(columns: Mapping[str, torch.Tensor], dtype: FeatureDtype, hidden_s
         dtype: of the stored states; ``fp8`` puts their scales beside them.
         hidden_size: of the target.
     """
-    kept = {name: column.to(TORCH_DTYPES[dtype]) if name in STATES else column for name, column in columns.items()}
+    kept = {
+        name: of_type(column, TORCH_DTYPES[dtype]) if name in STATES else column for name, column in columns.items()
+    }
     if dtype == "fp8":
         for name in STATES & columns.keys():
             kept[name], kept[f"{name}_scale"] = quantised(kept[name], hidden_size)
     return kept
+
+
+def of_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor itself where it is of this type: torch gives up its thread's turn even to find that there is nothing to do."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def sample_of(columns: Mapping[str, torch.Tensor]) -> Sample:
@@ -222,8 +233,9 @@ def sample_of(columns: Mapping[str, torch.Tensor]) -> Sample:
 def digest_of(columns: Mapping[str, memoryview], names: Iterable[str]) -> bytes:
     """SHA-256 over a conversation's rows in some tensors, one tensor after the other."""
     digest = hashlib.sha256()
-    for name in names:
-        digest.update(columns[name])
+    for small, run in groupby((columns[name] for name in names), lambda column: len(column) <= HASHED_TOGETHER):
+        for piece in [b"".join(run)] if small else run:
+            digest.update(piece)
     return digest.digest()
 
 

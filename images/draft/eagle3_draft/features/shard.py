@@ -23,6 +23,7 @@ from eagle3_draft.features.format import (
     Text,
     as_stored,
     digest_of,
+    of_type,
     sample_of,
     tensors,
 )
@@ -94,7 +95,7 @@ def _stored(sample: Sample, header: Header) -> dict[str, Tensor]:
             f"a conversation of {len(sample)} tokens has tensors of the shapes {shapes}, not {wanted}: the engine dropped or "
             "split rows. Switch off its prefix cache and chunked prefill",
         )
-    stored = {name: tensor.to("cpu", expected[name][0]) for name, tensor in found.items()}
+    stored = {name: of_type(tensor, expected[name][0]) for name, tensor in found.items()}
     return stored if sample.hidden_scale is not None else as_stored(stored, header.dtype, header.hidden_size)
 
 

@@ -7,6 +7,7 @@ that the record of a shard is no longer the one that it wrote does not publish.
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,7 +117,7 @@ class FeatureWriter:
             sha256=written.sha256,
             lengths=[len(sample) for sample in finite],
             digests=[(digests.text + digests.computed).hex() for digests in written.digests],
-            supervised_tokens=sum(int(sample.loss_mask.sum()) for sample in finite),
+            supervised_tokens=sum(bytes(sample.loss_mask.numpy()).count(1) for sample in finite),
             skipped=len(token_ids) - len(finite),
         )
         write_whole(self._record(split, number), json.dumps(record.to_json()).encode())
@@ -203,7 +204,9 @@ class FeatureWriter:
         )
 
     def _plan(self, token_ids: Sequence[Sequence[int]]) -> str:
-        return hashlib.sha256(repr([self.header.to_json(), [list(ids) for ids in token_ids]]).encode()).hexdigest()
+        plan = hashlib.sha256(json.dumps([self.header.to_json(), [len(ids) for ids in token_ids]]).encode())
+        plan.update(b"".join(array("i", ids).tobytes() for ids in token_ids))
+        return plan.hexdigest()
 
     def _recorded(self, split: Split, number: int) -> ShardRecord | None:
         """The record that lies beside a shard, whosever it is."""
