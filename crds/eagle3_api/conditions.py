@@ -118,8 +118,6 @@ class Reason(Word):
     NOT_LOSSLESS = "NotLossless"
     FOREIGN_TRAFFIC = "ForeignTraffic"
     PROBE_ERROR = "ProbeError"
-    REJECTED = "Rejected"
-    ROLLED_BACK = "RolledBack"
     SERVED_WITHOUT_SPECULATION = "ServedWithoutSpeculation"
     UNAVAILABLE = "Unavailable"
     NO_TRAFFIC = "NoTraffic"

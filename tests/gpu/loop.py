@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, folder
-from eagle3_api.jobs import ConvertResult, Facts, JobEnvelope, ProbeConfig, ProbeResult, Report, StageName, result_of
+from eagle3_api.jobs import RESULTS, ConvertResult, Facts, JobEnvelope, ProbeConfig, ProbeResult, Report, StageName
 from eagle3_api.spec import Eagle3Draft, Probe
 from eagle3_api.status import Handled
 from eagle3_operator.decide.stages import INSPECT, Attempts, Link, Look, after_inspection
@@ -117,7 +117,7 @@ class Loop:
         if report is None or not report.ok:
             raise SystemExit(f"{link.stage}: {report.reason if report else 'no report'}: {report and report.message}")
         print(f"{link.stage:8} {time.monotonic() - began:6.0f} s  {json.dumps(report.result)}", flush=True)
-        return result_of(report)
+        return RESULTS[report.stage].model_validate(report.result)
 
     def probed(
         self,

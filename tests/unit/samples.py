@@ -93,7 +93,6 @@ FACTS = Facts(
     data_digest="data-1",
     expected_tokens=500_000,
     feature_bytes=16 * 10**9,
-    bytes_per_token=32777,
     chat_template_digest="template-1",
 )
 FETCHED = "/eagle3/models/llm/llama-8b/fetch/7777777777777777"

@@ -28,6 +28,7 @@ from eagle3_operator.cli.main import main
 from eagle3_operator.metrics import Metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
+SOURCES = [DOCS.parent / folder for folder in ("crds", "operator", "images/draft")]
 PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")])
 
 
@@ -53,6 +54,18 @@ def test_every_reason_is_documented_once_with_its_meaning_and_what_to_do() -> No
 def test_every_condition_is_documented_in_the_order_in_which_people_read_them() -> None:
     documented = [cells[0].strip("`") for cells in rows("conditions.md") if len(cells) == 5]
     assert documented == list(Type)
+
+
+@pytest.mark.parametrize("kind", [Reason, EventReason])
+def test_every_reason_that_is_documented_is_given_somewhere(kind: type[Reason | EventReason]) -> None:
+    given = {f"{stage.capitalize()}{end}" for stage in StageName for end in ("Started", "Succeeded", "Failed")}
+    given |= {
+        Reason.INVALID_CONFIGURATION,
+        Reason.INTERNAL_ERROR,
+    }  # which a condition and an Event tell in the same words
+    for file in (file for folder in SOURCES for file in folder.rglob("*.py")):
+        given |= {str(kind[name]) for name in re.findall(rf"\b{kind.__name__}\.([A-Z_]+)\b", file.read_text())}
+    assert [str(reason) for reason in kind if reason not in given] == []
 
 
 def test_every_event_is_documented_once() -> None:

@@ -30,7 +30,7 @@ from eagle3_api.jobs.inspect import Facts, InspectConfig
 from eagle3_api.jobs.probe import LoadResult, Mismatch, ProbeConfig, ProbeResult
 from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
 from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
-from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result, result_of
+from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result
 from eagle3_api.jobs.storage import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ObjectStoreConfig
 from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, TrainConfig, TrainResult, idle_warning
 
@@ -86,5 +86,4 @@ __all__ = [
     "TrainResult",
     "cut_warning",
     "idle_warning",
-    "result_of",
 ]

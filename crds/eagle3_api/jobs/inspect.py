@@ -76,7 +76,6 @@ class Facts(Model):
     data_digest: str | None = None
     expected_tokens: int | None = None
     feature_bytes: int | None = None
-    bytes_per_token: int | None = None
     chat_template_digest: str | None = None
     end_tokens: list[int] | None = Field(
         None,

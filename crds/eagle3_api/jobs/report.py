@@ -76,8 +76,3 @@ class Report(Model):
             return cls.model_validate_json(text)
         except ValidationError:
             return None
-
-
-def result_of(report: Report) -> Result:
-    """The typed result of a successful report; ValidationError if it does not fit its stage."""
-    return RESULTS[report.stage].model_validate(report.result)

@@ -171,10 +171,7 @@ class Metadata(Model):
     namespace: str
     uid: str
     generation: int = 1
-    resource_version: str = ""
     annotations: dict[str, str] = Field(default_factory=dict)
-    deletion_timestamp: str | None = None
-    creation_timestamp: str | None = None
 
 
 class Eagle3Draft(Model):

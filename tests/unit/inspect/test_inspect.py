@@ -227,7 +227,6 @@ def test_the_facts_of_a_target_and_its_data(world: World) -> None:
     assert facts.held_out is not None
     assert 1 <= facts.held_out <= 30
     assert facts.expected_tokens == 100 * 64
-    assert facts.bytes_per_token == 4 * 64 * 2 + 13
     assert facts.feature_bytes == 100 * 64 * (4 * 64 * 2 + 13)
     assert facts.checkpoint_digest is None
 

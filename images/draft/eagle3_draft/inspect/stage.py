@@ -61,7 +61,6 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         data_digest=data.digest if data else None,
         expected_tokens=data.expected_tokens if data else None,
         feature_bytes=features.bytes if features else None,
-        bytes_per_token=features.per_token if features else None,
         chat_template_digest=data.template_digest if data else None,
         end_tokens=data.end_tokens if data else None,
         sampling_defaults=data.sampling_defaults if data else None,
