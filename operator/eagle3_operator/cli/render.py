@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from eagle3_api.jobs import Facts, Fetched, FetchResult
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
+from eagle3_operator.cli.columns import grid
 from eagle3_operator.cli.files import (
     metadata_of,
     no_config,
@@ -21,7 +22,6 @@ from eagle3_operator.cli.files import (
     spec_of,
     status_of,
 )
-from eagle3_operator.cli.table import grid
 from eagle3_operator.cli.usage import UsageError
 from eagle3_operator.decide.keys import revision_key
 from eagle3_operator.decide.stages import sglang_version

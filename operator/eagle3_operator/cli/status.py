@@ -13,8 +13,8 @@ from eagle3_api.conditions import Reason, Type
 from eagle3_api.jobs import LoadResult, ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
+from eagle3_operator.cli.columns import grid
 from eagle3_operator.cli.files import first_fault
-from eagle3_operator.cli.table import grid
 from eagle3_operator.cli.usage import UsageError
 from eagle3_operator.decide.times import duration, parse
 
