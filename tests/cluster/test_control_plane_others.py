@@ -265,7 +265,7 @@ def test_an_autoscaler_of_a_revision_is_overruled_and_told_of_at_each_try(site: 
         return next((one for one in site.events("kimi") if one["reason"] == "ScaleOverruled"), None)
 
     event = site.until("the second of its tries", lambda: (one := told()) and one["count"] > 1 and one, seconds=90)
-    said = "kube-controller-manager (a HorizontalPodAutoscaler) has scaled Deployment kimi-r1 to 2; it is 1 again"
+    said = "kube-controller-manager (a HorizontalPodAutoscaler) has scaled Deployment kimi-r1 to 2. The operator restored 1"
     assert event["message"].startswith(said)
     site.cluster.request("DELETE", f"/apis/autoscaling/v2/namespaces/{site.namespace}/horizontalpodautoscalers/kimi-r1")
     site.until("one pod again", lambda: site.get("deployments", "kimi-r1")["spec"]["replicas"] == 1)

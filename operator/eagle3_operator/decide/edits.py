@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from eagle3_api.status import MENDED_KEPT, Mended
 from eagle3_operator.decide import times
 from eagle3_operator.decide.view import View
+from eagle3_operator.manifests import names
 from eagle3_operator.observation import Deployment
 
 #: Each time a template is put back its pods start anew: of all edits together as many as are remembered, in so long.
@@ -63,7 +64,8 @@ def reaction(
     if before is not None:
         done = (
             f"It was restored at {before}, and the same edit was made again: it is left in place, because restoring it restarts the pods each "
-            f"time. Find out who makes it; once nobody does, bring back what is proven with: {_delete(name, view)}"
+            f"time. Have whoever makes it leave Deployments with the label {names.NAME_LABEL} alone; then bring back what is proven with: "
+            f"{_delete(name, view)}"
         )
         return Reaction(f"{what}. {done}", stays=True)
     left = MENDED_WITHIN_SECONDS - times.age(mended[0].at, view.now) if len(mended) == MENDED_KEPT else 0.0
