@@ -110,7 +110,7 @@ def features_ready(at: Situation) -> Said | None:
     if said.status != "True" or cleaned is None:
         return said
     if cleaned.state is StageState.SUCCEEDED:
-        return Said("True", Reason.ARTIFACT_PUBLISHED, "removed after training; extract.retain keeps features")
+        return Said("True", Reason.ARTIFACT_PUBLISHED, "removed after training (extract.retain: true keeps features)")
     if cleaned.state is StageState.FAILED:
         return Said("True", Reason.ARTIFACT_PUBLISHED, f"{said.message}; it could not be removed: {cleaned.message}")
     return said

@@ -69,14 +69,14 @@ def _never_starts(job: Job | None, view: View, *, alone: bool) -> Because | None
     """
     if job is None or job.finished or job.terminating or any(pod.started for pod in job.pods):
         return None
-    no_pod = Because(Reason.PROBE_ERROR, f"Job {job.name} has made no pod (a quota?)")
+    no_pod = Because(Reason.PROBE_ERROR, f"Job {job.name} has created no pod (is a quota used up?)")
     trouble = held_up(job.pods, view.now) if job.pods else no_pod
     if not alone and (trouble is None or trouble.reason is not Reason.POD_NOT_STARTED):
         return None
     waited = (view.now - job.created_at).total_seconds()
     if waited <= (view.settings.surge_patience_seconds if trouble else BEFORE_THE_CONTAINER):
         return None
-    why = trouble or Because(Reason.PROBE_ERROR, f"the pod of Job {job.name} was not started")
+    why = trouble or Because(Reason.PROBE_ERROR, f"the pod of Job {job.name} has not started")
     return advised(why._replace(message=f"{why.message} (for {waited / 60:.0f} min)"))
 
 

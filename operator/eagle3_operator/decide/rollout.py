@@ -195,7 +195,7 @@ class Rollout:
             self.fleet = place.rescued(self.fleet, self.view, goal)
         tried = self.candidate not in (None, self.goal)
         if goal is not None and tried and place.rescue_under_way(self.fleet, goal, self.serve.replicas):
-            text = f"{goal.name} is starting, to take over; r{self.candidate} is tried after that"
+            text = f"{goal.name} is starting and will take over; r{self.candidate} is tried after that"
             self.said = Because(Reason.SERVER_STARTING, text)
 
     def ask(self) -> None:
@@ -380,7 +380,7 @@ class Rollout:
         if goal.ready >= capacity.enough(self.fleet.current, count):
             return
         pods = f": {goal.ready} of {count} pods are ready" if count > 1 else ""
-        said = f"{goal.name} is starting, to take over{pods}"
+        said = f"{goal.name} is starting and will take over{pods}"
         self.fleet, self.said = started(self.fleet, goal.number, self.view, said)
 
     # ---------------------------------------------------------------------------------------------------- the pods
@@ -434,7 +434,7 @@ class Rollout:
         In a roll-out the goal has failed to start then, and what serves goes on.
         """
         if self.fleet.to_be_left and former is not None and self.said is None:
-            self.said = Because(Reason.SERVER_STARTING, f"{goal.name} is starting, to take over")
+            self.said = Because(Reason.SERVER_STARTING, f"{goal.name} is starting and will take over")
         if goal.ready == 0:
             return False
         failure = starts.incomplete(goal, wanted=self.serve.replicas, budget=self.budget, now=self.view.now)

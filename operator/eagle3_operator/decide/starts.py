@@ -173,9 +173,9 @@ def _never_begun(deployment: Deployment, *, slow: bool, now: datetime) -> Becaus
     if trouble := not_begun(deployment, now):
         return trouble
     if not deployment.pods:
-        return Because(Reason.START_FAILED, f"Deployment {deployment.name} has made no pod (a quota?)")
+        return Because(Reason.START_FAILED, f"Deployment {deployment.name} has created no pod (is a quota used up?)")
     begun = any(pod.started for pod in deployment.pods)
-    return Because(Reason.START_FAILED, f"no pod of {deployment.name} was started") if slow and not begun else None
+    return Because(Reason.START_FAILED, f"no pod of {deployment.name} has started") if slow and not begun else None
 
 
 def _last_line(deployment: Deployment) -> str:

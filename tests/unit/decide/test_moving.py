@@ -786,7 +786,7 @@ def test_a_rescue_has_its_pods_before_the_candidate_which_is_tried_after_it(case
     world.window(verify=2900)
     world.window(verify=2900)
     assert world.replicas == pods
-    assert world.condition("RevisionProven").message == "r0 is starting, to take over; r2 is tried after that"
+    assert world.condition("RevisionProven").message == "r0 is starting and will take over; r2 is tried after that"
     world.ready(0)
     assert (world.serving, world.replicas[2]) == (0, 1), "then it is tried again"
 
