@@ -5,11 +5,12 @@ the stored measurements at every reconcile, so that a change of policy needs no 
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from eagle3_api import times
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason, Status, Type
 from eagle3_api.jobs import ConvertResult, Facts, ProbeResult, StageName
@@ -37,9 +38,9 @@ AHEAD = timedelta(minutes=5)
 
 def _not_ahead(stamp: str, info: ValidationInfo) -> str:
     now: datetime | None = (info.context or {}).get("now")
-    if now is None or datetime.fromisoformat(stamp) <= now + AHEAD:
+    if now is None or times.parse(stamp) <= now + AHEAD:
         return stamp
-    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return times.text(now)
 
 
 #: A time that is past, as the API writes it: RFC 3339 in UTC, to the second (``Eagle3DraftStatus.as_of``).

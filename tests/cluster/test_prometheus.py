@@ -13,12 +13,12 @@ import pytest
 import yaml
 from kubernetes.client import Configuration
 
+from eagle3_api import times
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
 from eagle3_operator.cluster.client import Client
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
-from eagle3_operator.decide import times
 from eagle3_operator.observation import Metrics
 from eagle3_operator.settings import PrometheusServer
 from operating import CountingServer, counting, serving_http

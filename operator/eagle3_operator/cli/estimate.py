@@ -38,9 +38,9 @@ from eagle3_api.rates import (
 )
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Data, Eagle3DraftSpec, seconds
+from eagle3_api.times import duration
 from eagle3_operator.cli.files import no_config, read_config, read_document, spec_of
 from eagle3_operator.cli.usage import UsageError
-from eagle3_operator.decide.times import duration
 
 _TEACHERS: dict[TeacherKind, str] = {
     "LastState": "LastState: every probability that the draft can learn",

@@ -13,10 +13,10 @@ from eagle3_api.conditions import Reason, Type
 from eagle3_api.jobs import LoadResult, ProbeResult
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import ArtifactStatus, Eagle3DraftStatus, RevisionStatus, StageStatus, Window
+from eagle3_api.times import duration, parse
 from eagle3_operator.cli.columns import grid
 from eagle3_operator.cli.files import first_fault
 from eagle3_operator.cli.usage import UsageError
-from eagle3_operator.decide.times import duration, parse
 
 #: Conditions whose False is good news or nothing to speak of.
 _ABNORMAL = frozenset({Type.STALLED, Type.RECONCILING})

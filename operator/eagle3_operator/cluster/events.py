@@ -5,9 +5,8 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
-from eagle3_api import API_VERSION, KIND
+from eagle3_api import API_VERSION, KIND, times
 from eagle3_operator.cluster.client import ApiError, Client, ConflictError, Json
-from eagle3_operator.decide import times
 from eagle3_operator.decision import Event
 from eagle3_operator.manifests.names import FIELD_MANAGER
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eagle3_api import GROUP
+from eagle3_api import GROUP, times
 from eagle3_api.jobs import FATAL_EXIT_CODES, Progress, Report
 from eagle3_api.quantity import quantity
 from eagle3_api.status import Template
-from eagle3_operator.decide import times
 from eagle3_operator.manifests import names
 from eagle3_operator.manifests.jobs import CONTAINER as STAGE_CONTAINER
 from eagle3_operator.manifests.servers import CONTAINER as SERVER_CONTAINER

@@ -11,9 +11,9 @@ from datetime import datetime
 
 import httpx
 
+from eagle3_api import times
 from eagle3_api.status import PODS_READ, PodReading, Reading
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError
-from eagle3_operator.decide import times
 from eagle3_operator.judge.counters import counted
 from eagle3_operator.observation import Pod
 

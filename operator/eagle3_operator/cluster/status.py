@@ -2,11 +2,10 @@
 
 from datetime import datetime
 
-from eagle3_api import KIND
+from eagle3_api import KIND, times
 from eagle3_api.conditions import ORDER, Reason, Status, Type
 from eagle3_api.status import Condition, Phase
 from eagle3_operator.cluster.client import Client, Json
-from eagle3_operator.decide import times
 
 
 def write(client: Client, seen: Json, status: Json) -> bool:

@@ -8,10 +8,11 @@ import math
 from collections.abc import Mapping
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, Report, StageName
 from eagle3_api.status import StageProgress, StageState, StageStatus
-from eagle3_operator.decide import commands, times
+from eagle3_operator.decide import commands
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.decide.waiting import advised, held_up

@@ -8,11 +8,12 @@ here decides anything.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from eagle3_api import times
 from eagle3_api.conditions import ORDER, Reason, Status, Type
 from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Condition, StageState, StageStatus
-from eagle3_operator.decide import commands, refusals, times
+from eagle3_operator.decide import commands, refusals
 from eagle3_operator.decide.diagnosis import not_begun
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
 from eagle3_operator.decide.rollout import RolloutResult

@@ -7,10 +7,10 @@ any draft. Data that has not changed would only make the same draft again, so no
 
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import Eagle3DraftSpec, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus, RevisionStatus, StageState
-from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.traits import Part, stages_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eagle3_api import times
 from eagle3_api.status import MENDED_KEPT, Mended
-from eagle3_operator.decide import times
 from eagle3_operator.decide.view import View
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Deployment

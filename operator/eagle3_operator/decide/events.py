@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from eagle3_api import times
 from eagle3_api.artifacts import REPORT_PAGE
 from eagle3_api.conditions import EventReason, Reason, Type
 from eagle3_api.estimate import count_of, readable_bytes, readable_count
@@ -21,7 +22,7 @@ from eagle3_api.jobs import (
 from eagle3_api.rates import Size, extraction_seconds
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus, RevisionState, RevisionStatus, StageState, StageStatus
-from eagle3_operator.decide import commands, times
+from eagle3_operator.decide import commands
 from eagle3_operator.decision import Event, Scale
 from eagle3_operator.judge.probe import cost_of_loads
 from eagle3_operator.manifests import names

@@ -8,8 +8,8 @@ that there are three words:
 - it *takes the place* of what serves while it replaces it and has not all its pods yet: for each one goes.
 """
 
+from eagle3_api import times
 from eagle3_api.spec import seconds
-from eagle3_operator.decide import times
 from eagle3_operator.decide.capacity import enough
 from eagle3_operator.decide.diagnosis import without_place
 from eagle3_operator.decide.fleet import Fleet

@@ -11,8 +11,8 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from eagle3_api import times
 from eagle3_api.jobs import Facts
-from eagle3_operator.decide import times
 from eagle3_operator.decide.revisions import Revision, Wanted
 
 

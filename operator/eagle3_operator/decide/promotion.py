@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
+from eagle3_api import times
 from eagle3_api.conditions import EventReason
 from eagle3_api.spec import seconds
-from eagle3_operator.decide import times
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.view import View

@@ -13,10 +13,11 @@ That the claim goes is in the status before it is deleted: whatever is lost on t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CleanConfig, StageName
 from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import stages, times
+from eagle3_operator.decide import stages
 from eagle3_operator.decide.chain import advance, new_status
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import Actions, View

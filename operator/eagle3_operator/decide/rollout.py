@@ -14,11 +14,12 @@ Answered anew at every reconcile from what is known, in the steps of ``_STEPS``:
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from eagle3_api import times
 from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.decide import asking, capacity, edits, place, retirement, starts, times
+from eagle3_operator.decide import asking, capacity, edits, place, retirement, starts
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.capacity import Claimant
 from eagle3_operator.decide.fleet import Fleet

@@ -11,10 +11,10 @@ What is decided is kept in ``status.roomFor``, the key of the last large stage, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, StageName
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import times
 from eagle3_operator.decide.approval import Approvals
 from eagle3_operator.decide.chain import in_use
 from eagle3_operator.decide.stages import Link

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide import times
 from eagle3_operator.decide.diagnosis import diagnose, hung_since, not_begun, refused
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.waiting import advised, held_up

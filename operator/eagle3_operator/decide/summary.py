@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason, Type
 from eagle3_api.jobs import (
     StageName,
@@ -12,7 +13,6 @@ from eagle3_api.status import (
     StageState,
     StageStatus,
 )
-from eagle3_operator.decide import times
 from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.traits import TRAITS

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide import times
 from eagle3_operator.decision import Because
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Pod

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import seconds
 from eagle3_api.status import StageStatus
-from eagle3_operator.decide import times
 from eagle3_operator.decide.conditions import Said
 from eagle3_operator.decide.revisions import Revision
 from eagle3_operator.decide.rollout import RolloutResult

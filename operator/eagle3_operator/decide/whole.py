@@ -3,10 +3,11 @@
 from dataclasses import replace
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import ArtifactStatus, Attempt, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import conditions, drift, events, refusals, retention, retries, summary, times
+from eagle3_operator.decide import conditions, drift, events, refusals, retention, retries, summary
 from eagle3_operator.decide.advancing import advance_chain
 from eagle3_operator.decide.chain import halt
 from eagle3_operator.decide.conditions import Situation

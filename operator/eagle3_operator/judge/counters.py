@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from eagle3_api import times
 from eagle3_api.spec import Watch, seconds
 from eagle3_api.status import PodReading, Reading, RevisionStatus, Window
 from eagle3_operator.judge.windows import REQUESTS, TOKENS, VERIFY_CALLS, begins, made_of
@@ -34,13 +35,13 @@ def due(revision: RevisionStatus, watch: Watch, now: datetime) -> bool:
     if revision.draft is None or revision.promoted_at is None:
         return False
     former = last(revision)
-    return former is None or now - _time(former.time) >= timedelta(seconds=seconds(watch.window))
+    return former is None or now - times.parse(former.time) >= timedelta(seconds=seconds(watch.window))
 
 
 def last(revision: RevisionStatus) -> Reading | None:
     """The reading where the next window begins; None where there is none since the promotion or the last window."""
     reading, begin = revision.reading, begins(revision)
-    return reading if reading is not None and begin is not None and _time(reading.time) >= begin else None
+    return reading if reading is not None and begin is not None and times.parse(reading.time) >= begin else None
 
 
 def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
@@ -86,7 +87,7 @@ def window(before: Reading | None, after: Reading, born: Mapping[str, datetime])
     if before is None:
         return None
     former = {reading.pod: reading for reading in before.pods}
-    begin = _time(before.time)
+    begin = times.parse(before.time)
     grown = [
         increase
         for reading in after.pods
@@ -95,7 +96,7 @@ def window(before: Reading | None, after: Reading, born: Mapping[str, datetime])
     if not grown:
         return None
     tokens, requests, verify_calls, request_seconds = (sum(values) for values in zip(*grown, strict=True))
-    end = _time(after.time)
+    end = times.parse(after.time)
     return made_of(
         start=begin,
         end=end,
@@ -117,7 +118,3 @@ def _increase(before: PodReading | None, after: PodReading, *, young: bool) -> t
 
 def _values(reading: PodReading) -> tuple[float, ...]:
     return reading.tokens, reading.requests, reading.verify_calls, reading.request_seconds
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

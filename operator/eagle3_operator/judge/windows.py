@@ -19,6 +19,7 @@ verify call, which the formula above cancels.
 
 from datetime import datetime
 
+from eagle3_api import times
 from eagle3_api.status import RevisionStatus, Window
 
 TOKENS = "sglang:generation_tokens_histogram_sum"
@@ -30,7 +31,7 @@ def begins(revision: RevisionStatus) -> datetime | None:
     """Where the next window begins: at the end of the last one since the promotion; None before a promotion."""
     if revision.promoted_at is None:
         return None
-    return max(_time(stamp) for stamp in (revision.promoted_at, *(made.end for made in revision.windows[-1:])))
+    return max(times.parse(stamp) for stamp in (revision.promoted_at, *(made.end for made in revision.windows[-1:])))
 
 
 def made_of(
@@ -38,19 +39,11 @@ def made_of(
 ) -> Window:
     """The window of these increases, with its accept length."""
     return Window(
-        start=_text(start),
-        end=_text(end),
+        start=times.text(start),
+        end=times.text(end),
         tokens=tokens,
         requests=requests,
         verify_calls=verify_calls,
         running=running,
         accept_length=max(0, tokens - requests) / verify_calls if verify_calls > 0 else None,
     )
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _text(time: datetime) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%SZ}"

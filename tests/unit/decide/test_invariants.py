@@ -8,10 +8,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import seconds
 from eagle3_api.status import RevisionStatus, Template
-from eagle3_operator.decide import times
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Standing, known
 from eagle3_operator.decision import Decision

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import FetchConfig
 from eagle3_api.spec import seconds
 from eagle3_api.status import AHEAD, Eagle3DraftStatus, PodReading, Reading
-from eagle3_operator.decide import times
 from eagle3_operator.decide.stages import fetch
 from eagle3_operator.judge import counters, promql
 from eagle3_operator.observation import Metrics

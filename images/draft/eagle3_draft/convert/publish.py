@@ -4,12 +4,13 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from math import prod
 from pathlib import Path
 
 import torch
 
+from eagle3_api import times
 from eagle3_api.artifacts import PROMPTS, PROVENANCE, REPORT, WEIGHTS
 from eagle3_api.checkpoints import Finding, read_folder, report
 from eagle3_api.jobs import ConvertConfig, ConvertResult
@@ -62,8 +63,8 @@ def publish(config: ConvertConfig, made: Converted) -> ConvertResult:
         "sglang": config.sglang_version,
         "torch": torch.__version__,
         "node": platform.node(),
-        "started": made.started.isoformat(timespec="seconds"),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": times.text(made.started),
+        "finished": times.now(),
     }
     said = statement(config, source.form.family, made.digests, run, source.training(), read_origins(config))
     write_atomic(folder / REPORT, json.dumps(full, indent=1).encode())

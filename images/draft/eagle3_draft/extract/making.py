@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from platform import node
 from typing import Any
 
 import torch
 
+from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, readable_bytes
 from eagle3_api.jobs import ExitCode
@@ -331,4 +331,4 @@ def _shares(whole: int, count: int) -> Iterator[int]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return times.now()

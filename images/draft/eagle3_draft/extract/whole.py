@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 
+from eagle3_api import times
 from eagle3_api.artifacts import CHAT_TEMPLATE, PROMPTS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractResult
@@ -92,7 +92,7 @@ def _write(
         key=inputs.config.key,
         made_from=inputs.made_from(),
         numbers=result.model_dump(),
-        provenance=first.provenance | {"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        provenance=first.provenance | {"finished": times.now()},
         attend=lambda _: check(),
     )
 

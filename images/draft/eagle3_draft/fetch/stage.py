@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from datetime import UTC, datetime
 from pathlib import Path
 
+from eagle3_api import times
 from eagle3_api.artifacts import DATA
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import readable_bytes
@@ -180,7 +180,7 @@ def _publish(repository: Repository, source: HubSource, path: str, digests: dict
         key=source.key,
         made_from={"repository": f"{repository.kind}/{repository.name}", "commit": repository.commit},
         numbers=fetched.to_json(),
-        provenance={"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        provenance={"finished": times.now()},
         digests=digests,
     )
     return fetched

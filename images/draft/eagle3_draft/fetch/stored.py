@@ -4,11 +4,11 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from eagle3_api import times
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.files import files_of
 from eagle3_api.conditions import Reason
@@ -74,7 +74,7 @@ def fetch(source: StoredSource) -> Fetched:
         key=source.key,
         made_from={"address": source.address} | listed.made_from,
         numbers=fetched.to_json(),
-        provenance={"finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        provenance={"finished": times.now()},
         digests={file.path: file.sha256 for file in files},
     )
     return fetched

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from platform import node
 
+from eagle3_api import times
 from eagle3_api.artifacts import PREDICATE, REPORT, STATEMENT
 from eagle3_api.jobs import REGISTRY_LOGIN, PublishConfig, PublishResult
 from eagle3_api.references import Reference
@@ -51,8 +52,8 @@ def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> Publish
         numbers=result.to_json(),
         provenance={
             "node": node(),
-            "started": started.isoformat(timespec="seconds"),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started": times.text(started),
+            "finished": times.now(),
         },
     )
     return result

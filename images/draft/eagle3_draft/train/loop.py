@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from eagle3_api import times
 from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig, idle_warning
@@ -144,7 +144,7 @@ class Training:
         """
         state = self.checkpoints.load()
         if state is None:
-            state = TrainingState(started=datetime.now(UTC).isoformat(timespec="seconds"))
+            state = TrainingState(started=times.now())
         else:
             state.resumed += 1
             if state.has_best and not self.best.has(state.evaluations[state.best]["step"]):

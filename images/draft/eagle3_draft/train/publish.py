@@ -3,13 +3,13 @@
 import json
 import platform
 import socket
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from eagle3_api import times
 from eagle3_api.artifacts import CHAT_TEMPLATE, CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY
 from eagle3_api.jobs import TrainConfig, TrainResult
 from eagle3_draft import artifacts
@@ -64,7 +64,7 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
             "processes": str(dist.get_world_size()),
             "node": socket.gethostname(),
             "started": state.started,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": times.now(),
         }
         | inherited(features.manifest.provenance),
     )

@@ -1,4 +1,4 @@
-"""Times as the API writes them: RFC 3339 in UTC, to the second."""
+"""Times as the API and all artifacts write them: RFC 3339 in UTC, to the second."""
 
 from datetime import UTC, datetime
 
@@ -6,6 +6,11 @@ from datetime import UTC, datetime
 def text(time: datetime) -> str:
     """``2026-11-29T19:20:00Z``."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now() -> str:
+    """This moment."""
+    return text(datetime.now(UTC))
 
 
 def parse(stamp: str) -> datetime:
