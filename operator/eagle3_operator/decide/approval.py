@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 from eagle3_api.spec import AutoApply, Eagle3Draft
 from eagle3_operator.decide.commands import annotate
+from eagle3_operator.manifests.names import KEY_CHARACTERS
 
 APPROVE_ANNOTATION = "eagle3.dev/approve"
-
-#: Characters of a key that an approval names, at least.
-KEY_CHARACTERS = 8
 
 
 @dataclass(frozen=True)

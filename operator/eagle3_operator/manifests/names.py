@@ -31,6 +31,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 #: Where JobSets are served, if at all.
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 
+#: Characters of a key in the name of a Job, and at least in an approval.
 KEY_CHARACTERS = 8
 
 RootName = Literal["features", "drafts", "models"]

@@ -3,7 +3,6 @@
 The cut does not depend on how many pods share the work, so that any number of them can go on with what others began.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,9 +10,6 @@ from eagle3_api.base import Model
 
 #: Conversations of a part. A killed pod loses less than one: some tens of gigabytes of a large target.
 PART_CONVERSATIONS = 512
-
-#: Which of the pods this one is; Kubernetes sets it in the pods of an Indexed Job.
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,3 @@ def cut(conversations: int, size: int = PART_CONVERSATIONS) -> list[Part]:
 def own(parts: Sequence[Part], index: int, shards: int) -> list[Part]:
     """The parts that one of several pods makes: every ``shards``-th."""
     return [part for part in parts if part.number % shards == index]
-
-
-def index() -> int:
-    """Which of the pods of its Job this one is."""
-    return int(os.environ.get(INDEX_VARIABLE, "0"))

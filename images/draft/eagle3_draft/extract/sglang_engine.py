@@ -42,8 +42,8 @@ from eagle3_api.sglang import (
     convention,
     forward_arguments,
 )
+from eagle3_draft import completion
 from eagle3_draft.data.dialogue import Answer
-from eagle3_draft.extract import parts
 from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.extract.handover import HandoverReader, folder_on_disk
 from eagle3_draft.extract.sglang_capture import (
@@ -479,7 +479,7 @@ def _handover(folder: Path, longest: int) -> Path:
     needed = REGIONS_BYTES + max(WINDOW_BATCHES * BATCH_BYTES, longest)
     if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed:
         return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
-    return folder_on_disk(folder, parts.index())
+    return folder_on_disk(folder, completion.index())
 
 
 def _let_nobody_wait(batches: "Sequence[_Batch]", done: "Future[None]") -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from eagle3_api.artifacts import FEATURES_ROOT, MANIFEST, REPORT
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName, cut_warning
+from eagle3_draft import completion
 from eagle3_draft.data.prompts import Prompt
 from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
@@ -89,7 +90,7 @@ def run(
     if (manifest := at.finished(folder, config.key)) is not None:
         return ExtractResult.model_validate_json(at.content(folder, manifest.file(REPORT)))
     remove_abandoned(folder, StageName.EXTRACT, at)  # Inspect counts these bytes as free
-    remove_left(folder, parts.index())
+    remove_left(folder, completion.index())
     with (
         Termination() as termination,
         closing(_Loaded(lambda: load(config) if load else load_engine(config, termination.check))) as engine,
@@ -98,7 +99,7 @@ def run(
         every = parts.cut(len(inputs.conversations), part_conversations)
         there = whole.finished(folder, at, every, config.key)
         unfinished = [part for part in every if part not in there]
-        own = parts.own(every, parts.index(), config.shards)
+        own = parts.own(every, completion.index(), config.shards)
         to_make = [part for part in own if part not in there]
         for part in to_make:  # before the free space is looked at; a pod that was given up and still writes ends by it
             remove_partials(folder / part.name)

@@ -12,7 +12,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig, TrainResult
-from eagle3_draft import artifacts, places
+from eagle3_draft import artifacts, completion, places
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
 from eagle3_draft.places import place_of
@@ -28,9 +28,6 @@ MARGIN_SECONDS = 5
 #: Pods on several nodes wait so long for each other. It is long, because the operator says what holds up a pod that does not
 #: come (no node, no image) and ends a Job that does nothing for another reason.
 MEETING_SECONDS = 24 * 3600
-
-#: Which of the pods this one is; Kubernetes sets it in the pods of an Indexed Job.
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
 def run(config: TrainConfig) -> TrainResult:
@@ -54,7 +51,7 @@ def run(config: TrainConfig) -> TrainResult:
     check_features(features, target, config)
     if config.trainer is not None:
         config = foreign.train(config, config.trainer)
-    index = int(os.environ.get(INDEX_VARIABLE, "0"))
+    index = completion.index()
     if index == 0:  # the others read what it writes once they have met it
         prepare(config, features, target)
     result = _launch(config, index)
