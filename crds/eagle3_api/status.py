@@ -138,6 +138,7 @@ class PodReading(Model):
     requests: float
     verify_calls: float
     request_seconds: float = Field(0, description="How long its finished requests took, added up.")
+    idle_seconds: float | None = Field(None, description="How long it had no request, if it tells that.")
 
 
 class Reading(Model):

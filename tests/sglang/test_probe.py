@@ -333,6 +333,9 @@ def test_the_servers_counters_count_what_its_answers_say(good_server: str) -> No
     assert (read_after.tokens - read_before.tokens, read_after.requests - read_before.requests) == (tokens, requests)
     assert read_after.verify_calls - read_before.verify_calls == sum(answer.verify_steps for answer in answers)
     assert read_after.request_seconds > read_before.request_seconds
+    assert read_after.idle_seconds is not None
+    assert read_before.idle_seconds is not None
+    assert read_before.idle_seconds <= read_after.idle_seconds
 
 
 def test_another_chat_template_on_the_server_is_found_whatever_is_accepted(

@@ -8,8 +8,9 @@ The former reading lies in the revision's status, so nothing is lost with the op
 reading to reading; one that had to wait, because the operator was away or no server answered, is longer. Prometheus's
 way of doing the same is ``promql``; the counters and what they mean are described in ``windows``.
 
-How many requests ran together comes from a counter too, as the mean over the window: the time that its requests took,
-added up, per second. A gauge would say that of two moments.
+How many requests ran together comes from counters too: the time that requests took, added up, over that in which the server had
+any. SGLang counts the seconds in which it had none, but not in each release: without that it is the mean over the window. A gauge
+would say it of two moments.
 
 What a server counted is known only while it runs. What comes between the last reading and the end of a pod is lost, of
 all three counters alike, so that the quotient stays that of the requests that were seen.
@@ -28,6 +29,8 @@ from eagle3_operator.judge.windows import REQUESTS, TOKENS, VERIFY_CALLS, begins
 
 _SECONDS = "sglang:e2e_request_latency_seconds_sum"
 _READ = (TOKENS, REQUESTS, VERIFY_CALLS, _SECONDS)
+#: Of each rank's scheduler: they are idle together.
+_IDLE = "sglang:scheduler_idle_seconds_total"
 
 
 def due(revision: RevisionStatus, watch: Watch, now: datetime) -> bool:
@@ -54,14 +57,17 @@ def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
         pod: its name.
         restarts: of its container.
     """
-    lines = "\n".join(line for line in text.splitlines() if line.startswith(_READ))
+    lines = "\n".join(line for line in text.splitlines() if line.startswith((*_READ, _IDLE)))
     sums = dict.fromkeys(_READ, 0.0)
     seen = set()
+    idle = []
     for family in text_string_to_metric_families(f"{lines}\n"):
         for sample in family.samples:
             if sample.name in sums:
                 sums[sample.name] += sample.value
                 seen.add(sample.name)
+            elif sample.name == _IDLE and math.isfinite(sample.value):
+                idle.append(sample.value)
     if not {TOKENS, REQUESTS} <= seen:
         return None
     if odd := {name: value for name, value in sums.items() if not math.isfinite(value) or value < 0}:
@@ -73,6 +79,7 @@ def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
         requests=sums[REQUESTS],
         verify_calls=sums[VERIFY_CALLS],
         request_seconds=sums[_SECONDS],
+        idle_seconds=max(idle, default=None),
     )
 
 
@@ -87,24 +94,44 @@ def window(before: Reading | None, after: Reading, born: Mapping[str, datetime])
     if before is None:
         return None
     former = {reading.pod: reading for reading in before.pods}
-    begin = times.parse(before.time)
-    grown = [
-        increase
-        for reading in after.pods
-        if (increase := _increase(former.get(reading.pod), reading, young=born[reading.pod] >= begin)) is not None
-    ]
+    begin, end = times.parse(before.time), times.parse(after.time)
+    length = (end - begin).total_seconds()
+    grown, loads = [], []
+    for reading in after.pods:
+        was = former.get(reading.pod)
+        increase = _increase(was, reading, young=born[reading.pod] >= begin)
+        if increase is not None:
+            grown.append(increase)
+            loads.append(_load(increase, length, _idle(was, reading)))
     if not grown:
         return None
     tokens, requests, verify_calls, request_seconds = (sum(values) for values in zip(*grown, strict=True))
-    end = times.parse(after.time)
+    # Of a server with more requests there are more to have met its load
+    met = sum(load * took for load, (*_, took) in zip(loads, grown, strict=True))
     return made_of(
         start=begin,
         end=end,
         tokens=tokens,
         requests=requests,
         verify_calls=verify_calls,
-        running=request_seconds / (end - begin).total_seconds() / len(grown),
+        running=met / request_seconds if request_seconds else 0.0,
     )
+
+
+def _load(increase: tuple[float, ...], length: float, idle: float) -> float:
+    """Requests that ran together on a server while it had any: no more than ended, for one may have begun long before the window."""
+    _, requests, _, request_seconds = increase
+    busy = max(length - idle, 1.0)
+    return max(request_seconds / length, min(request_seconds / busy, requests))
+
+
+def _idle(before: PodReading | None, after: PodReading) -> float:
+    """Seconds in which a server had no request since the former reading; 0 where it does not tell them."""
+    if after.idle_seconds is None or (before is not None and before.idle_seconds is None):
+        return 0.0
+    former = before.idle_seconds if before is not None and before.restarts == after.restarts else None
+    grown = after.idle_seconds - (former or 0.0)
+    return grown if grown >= 0 else after.idle_seconds
 
 
 def _increase(before: PodReading | None, after: PodReading, *, young: bool) -> tuple[float, ...] | None:

@@ -26,6 +26,9 @@ sglang:spec_verify_calls_total{engine_type="unified",model_name="kimi"} 1500.0
 # TYPE sglang:e2e_request_latency_seconds histogram
 sglang:e2e_request_latency_seconds_sum{engine_type="unified",is_streaming="False",model_name="kimi"} 400.0
 sglang:e2e_request_latency_seconds_sum{engine_type="unified",is_streaming="True",model_name="kimi"} 200.0
+# TYPE sglang:scheduler_idle_seconds_total counter
+sglang:scheduler_idle_seconds_total{engine_type="unified",model_name="kimi",tp_rank="0"} 50.0
+sglang:scheduler_idle_seconds_total{engine_type="unified",model_name="kimi",tp_rank="1"} 49.5
 """
 
 
@@ -38,10 +41,23 @@ def stamp(minutes: float) -> str:
 
 
 def pod(
-    tokens: float, requests: float, calls: float, *, name: str = "a", restarts: int = 0, busy: float = 0
+    tokens: float,
+    requests: float,
+    calls: float,
+    *,
+    name: str = "a",
+    restarts: int = 0,
+    busy: float = 0,
+    idle: float | None = None,
 ) -> PodReading:
     return PodReading(
-        pod=name, restarts=restarts, tokens=tokens, requests=requests, verify_calls=calls, request_seconds=busy
+        pod=name,
+        restarts=restarts,
+        tokens=tokens,
+        requests=requests,
+        verify_calls=calls,
+        request_seconds=busy,
+        idle_seconds=idle,
     )
 
 
@@ -58,17 +74,17 @@ def between(before: Reading | None, after: Reading, *, born: float = -60) -> Win
 
 
 def test_a_servers_metrics_are_its_tokens_requests_and_verify_calls() -> None:
-    assert counted(TEXT, pod="a", restarts=1) == pod(4000, 100, 1500, restarts=1, busy=600)
+    assert counted(TEXT, pod="a", restarts=1) == pod(4000, 100, 1500, restarts=1, busy=600, idle=50)
 
 
 def test_the_series_of_several_ranks_are_added() -> None:
     second = TEXT.replace('engine_type="unified"', 'engine_type="unified",dp_rank="1"')
-    assert counted(TEXT + second, pod="a", restarts=0) == pod(8000, 200, 3000, busy=1200)
+    assert counted(TEXT + second, pod="a", restarts=0) == pod(8000, 200, 3000, busy=1200, idle=50)
 
 
 def test_a_server_that_never_verified_a_draft_has_no_verify_calls() -> None:
     text = "\n".join(line for line in TEXT.splitlines() if "verify" not in line)
-    assert counted(text, pod="a", restarts=0) == pod(4000, 100, 0, busy=600)
+    assert counted(text, pod="a", restarts=0) == pod(4000, 100, 0, busy=600, idle=50)
 
 
 def test_tokens_and_requests_are_enough_and_what_is_only_called_alike_is_nothing() -> None:
@@ -116,7 +132,24 @@ def test_requests_that_run_together_are_the_mean_over_the_window_of_a_server() -
     before = reading(0, pod(0, 0, 0, busy=100), pod(0, 0, 0, name="b"))
     made = between(before, reading(5, pod(90, 1, 30, busy=700), pod(90, 1, 30, name="b", busy=1200)))
     assert made is not None
-    assert made.running == pytest.approx((2 + 4) / 2)
+    assert made.running == pytest.approx((600 * 2 + 1200 * 4) / 1800), "as a request met it"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "load"),
+    [
+        (0.0, 240.0, 32),  # 32 requests together for the only minute that was not idle
+        (None, 240.0, 6.4),  # the former reading is of an operator that did not read it
+        (0.0, None, 6.4),  # and here of a release that does not tell it
+        (5000.0, 240.0, 32),  # it was started again
+        (0.0, 299.9, 100),  # long requests that ended as the window began
+    ],
+)
+def test_a_burst_is_judged_at_the_load_that_it_had(before: float | None, after: float | None, load: float) -> None:
+    """By the clock's mean that was a load at which the draft may gain."""
+    made = between(reading(0, pod(0, 0, 0, idle=before)), reading(5, pod(9000, 100, 3000, busy=32 * 60, idle=after)))
+    assert made is not None
+    assert made.running == pytest.approx(load)
 
 
 def test_before_the_first_reading_there_is_no_window() -> None:
