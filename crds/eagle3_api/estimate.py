@@ -113,7 +113,7 @@ _GPT_OSS = DraftSize(2880, 4 * 2880, heads=64, head_dim=64)
 
 #: Targets whose configuration need not be at hand for an estimate, by the last part of their path. Shapes from their config.json,
 #: parameters from their model cards (of Qwen3-30B-A3B without the embedding, a tenth of its 3.3e9), bytes by the type that the weights are published in.
-KNOWN_TARGETS = {
+KNOWN_MODELS = {
     "Kimi-K2.5": Shape(7168, 61, Size(32e9, 0.6e12), _DEEPSEEK),
     "Kimi-K2-Instruct": Shape(7168, 61, Size(32e9, 1.03e12), _DEEPSEEK),
     "DeepSeek-V3": Shape(7168, 61, Size(37e9, 0.69e12), _DEEPSEEK),
@@ -131,7 +131,7 @@ KNOWN_TARGETS = {
 
 def known_target(path: str) -> Shape | None:
     """The shape of a target whose folder has the name of a known model."""
-    return KNOWN_TARGETS.get(PurePosixPath(path).name)
+    return KNOWN_MODELS.get(PurePosixPath(path).name)
 
 
 @dataclass(frozen=True)

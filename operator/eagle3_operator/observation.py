@@ -193,7 +193,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class ServerMetrics:
     """What this reconcile heard of the serving revision's counters."""
 
     revision: int
@@ -233,7 +233,7 @@ class Observation:
     services: Mapping[str, Service] = field(default_factory=dict)
     budget: Budget | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
-    metrics: Metrics | None = None
+    metrics: ServerMetrics | None = None
     #: The cluster serves JobSets, and the operator may make them. Only looked up where it matters.
     jobsets: bool = False
     #: What was decided before from the same look, and could not be done.

@@ -19,7 +19,7 @@ from eagle3_api.status import Eagle3DraftStatus, RevisionStatus
 from eagle3_operator.cluster.client import Client
 from eagle3_operator.cluster.observe import Observer
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
-from eagle3_operator.observation import Metrics
+from eagle3_operator.observation import ServerMetrics
 from eagle3_operator.settings import PrometheusServer
 from operating import CountingServer, counting, serving_http
 from testcluster import wait_for
@@ -165,7 +165,7 @@ def test_the_window_of_a_serving_revision_is_read_when_it_has_ended(
 def test_a_prometheus_that_the_settings_do_not_know_is_a_problem_and_no_crash(url: str) -> None:
     observer = Observer(Client(Configuration()), {}, poll_seconds=10)
     seen = observer.metrics(watching(), serving_since(datetime.now(UTC) - WINDOW), {}, datetime.now(UTC))
-    assert seen == Metrics(1, problem='the chart\'s values name no Prometheus "default"')
+    assert seen == ServerMetrics(1, problem='the chart\'s values name no Prometheus "default"')
 
 
 def watching() -> Eagle3Draft:

@@ -15,7 +15,7 @@ Example: ``table(check(read_form(read_folder(path)), Served(version, target)))``
 """
 
 from eagle3_api.checkpoints import report
-from eagle3_api.checkpoints.files import Folder, Stored, UnreadableError, checkpoint_files, read_folder
+from eagle3_api.checkpoints.files import Folder, StoredTensor, UnreadableError, checkpoint_files, read_folder
 from eagle3_api.checkpoints.form import Form
 from eagle3_api.checkpoints.readers import read_form
 from eagle3_api.checkpoints.rules import Finding, Level, Served, check, resolve_layers
@@ -27,7 +27,7 @@ __all__ = [
     "Form",
     "Level",
     "Served",
-    "Stored",
+    "StoredTensor",
     "Target",
     "UnreadableError",
     "check",

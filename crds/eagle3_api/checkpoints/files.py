@@ -37,7 +37,7 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """Where a tensor lies.
 
     Attributes:
@@ -82,8 +82,8 @@ class Folder:
     path: Path
     config: Mapping[str, Any]
     files: tuple[Path, ...]
-    tensors: Mapping[str, Stored]
-    side: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
+    side: Mapping[str, StoredTensor]
     kind: str
 
     @property
@@ -103,7 +103,7 @@ def read_folder(path: Path) -> Folder:
         raise UnreadableError(f"{path} is no folder here; of a pod, is its volume in placement.volumes?")
     config = read_json(path, CONFIG, JSON_LIMIT)
     weights = _weights(path)
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in weights:
         for stored in _tensors(path, file):
             if stored.name in tensors:
@@ -236,15 +236,15 @@ def _weights_among(names: Iterable[str], kind: str) -> frozenset[str]:
     )
 
 
-def _tensors(folder: Path, path: Path) -> Iterator[Stored]:
+def _tensors(folder: Path, path: Path) -> Iterator[StoredTensor]:
     inside(folder, path)
     try:
         if path.suffix == ".safetensors":
             for name, tensor in read_header(path, DRAFT_HEADER_LIMIT).tensors.items():
-                yield Stored(path, name, tensor.dtype, tensor.shape, tensor.begin)
+                yield StoredTensor(path, name, tensor.dtype, tensor.shape, tensor.begin)
         else:
             for name, found in read_tensors(path).items():
-                yield Stored(path, name, found.dtype, found.shape, found.begin, found.strides)
+                yield StoredTensor(path, name, found.dtype, found.shape, found.begin, found.strides)
     except (HeaderError, PickleError) as error:
         raise UnreadableError(str(error)) from None
     except OSError as error:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.files import StoredTensor
 
 
 class Notation(StrEnum):
@@ -56,9 +56,9 @@ class Vocabulary:
         members: (target vocabulary,), true where the draft knows a token; None where the checkpoint has none.
     """
 
-    ids: Stored | None = None
+    ids: StoredTensor | None = None
     kind: MapKind = MapKind.OFFSETS
-    members: Stored | None = None
+    members: StoredTensor | None = None
 
 
 #: Sizes of latent attention, as configurations name them.
@@ -126,7 +126,7 @@ class Form:
     rope: Mapping[str, Any]
     layers: Layers
     vocabulary: Vocabulary
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     extra: tuple[str, ...] = ()
     depth: int = 1
     tied: bool = False

@@ -7,7 +7,7 @@ and rows need not be in order of the ids (ModelOpt's are in order of frequency),
 from array import array
 from dataclasses import dataclass
 
-from eagle3_api.checkpoints.files import Stored, UnreadableError
+from eagle3_api.checkpoints.files import StoredTensor, UnreadableError
 from eagle3_api.checkpoints.form import Form, MapKind
 
 #: No tokenizer has more tokens.
@@ -17,7 +17,7 @@ _CODES = {"I64": "q", "I32": "i", "BOOL": "b", "U8": "B", "I8": "b"}
 
 
 @dataclass(frozen=True)
-class Reading:
+class MapReading:
     """What a map means.
 
     Attributes:
@@ -31,7 +31,7 @@ class Reading:
     absolute: bool = False
 
 
-def read_integers(stored: Stored) -> list[int]:
+def read_integers(stored: StoredTensor) -> list[int]:
     """The values of a map, straight from its file.
 
     Raises:
@@ -51,7 +51,9 @@ def read_integers(stored: Stored) -> list[int]:
     return values.tolist()
 
 
-def understand_map(values: list[int], kind: MapKind, vocabulary_size: int, members: list[int] | None = None) -> Reading:
+def understand_map(
+    values: list[int], kind: MapKind, vocabulary_size: int, members: list[int] | None = None
+) -> MapReading:
     """Find out what a map means.
 
     Args:
@@ -74,16 +76,16 @@ def understand_map(values: list[int], kind: MapKind, vocabulary_size: int, membe
         "absolute": fits["absolute"] and named in (None, set(values)),
     }
     if agrees["offsets"] and agrees["absolute"] and values != offsets:
-        return Reading(
+        return MapReading(
             [], "d2t can be read as offsets and as absolute ids, and there is no t2d to tell which it is: add it"
         )
     if agrees["offsets"]:
-        return Reading(offsets)
+        return MapReading(offsets)
     if agrees["absolute"]:
-        return Reading(values, absolute=True)
+        return MapReading(values, absolute=True)
     if any(fits.values()):
-        return Reading([], "d2t and t2d name different tokens: one of them was regenerated")
-    return Reading(
+        return MapReading([], "d2t and t2d name different tokens: one of them was regenerated")
+    return MapReading(
         [], f"d2t is no set of distinct ids below {vocabulary_size}, as offsets (d2t + index) or as absolute ids"
     )
 
@@ -92,7 +94,7 @@ def _is_map(ids: list[int], vocabulary_size: int) -> bool:
     return len(set(ids)) == len(ids) and all(0 <= i < vocabulary_size for i in ids)
 
 
-def read_map(form: Form, vocabulary_size: int) -> Reading | None:
+def read_map(form: Form, vocabulary_size: int) -> MapReading | None:
     """What the draft's vocabulary map means; None where it has none.
 
     Raises:

@@ -29,7 +29,7 @@ from eagle3_api.jobs.hook import HookConfig
 from eagle3_api.jobs.inspect import Facts, InspectConfig
 from eagle3_api.jobs.probe import LoadResult, Mismatch, ProbeConfig, ProbeResult
 from eagle3_api.jobs.progress import PROGRESS_MARK, Progress
-from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, Stored
+from eagle3_api.jobs.publish import REGISTRY_LOGIN, PublishConfig, PublishResult, StoredDraft
 from eagle3_api.jobs.report import REPORT_LIMIT, RESULTS, Report, Result
 from eagle3_api.jobs.storage import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ObjectStoreConfig
 from eagle3_api.jobs.train import MEETING_PORT, METRICS_PORT, TrainConfig, TrainResult, idle_warning
@@ -80,7 +80,7 @@ __all__ = [
     "Result",
     "SamplingDefaults",
     "StageName",
-    "Stored",
+    "StoredDraft",
     "StoredSource",
     "TrainConfig",
     "TrainResult",

@@ -29,7 +29,7 @@ class PublishConfig(Model):
     object_store: BucketConfig | None = None
 
 
-class Stored(Model):
+class StoredDraft(Model):
     """A draft in an object store."""
 
     address: str = Field(description="s3://BUCKET/PREFIX/sha256-…: the folder, named after its manifest.")
@@ -48,7 +48,7 @@ class PublishResult(Model):
         None,
         description="Digest of the manifest there that says where the draft comes from; it refers to the other one.",
     )
-    stored: Stored | None = Field(None, description="Where it is in an object store.")
+    stored: StoredDraft | None = Field(None, description="Where it is in an object store.")
     bytes: int
 
     @property

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TextIO
 
-from eagle3_api import jobs
+from eagle3_api.jobs import Progress
 
 #: Seconds between two lines.
 INTERVAL = 2.0
 
 
-class Progress:
+class ProgressReporter:
     """The progress of one piece of work. Several threads may tell of it.
 
     Args:
@@ -66,7 +66,7 @@ class Progress:
         self._printed = now
         self._complete = self._complete or completes
         told = message or f"{done:,.0f} of {self._total:,.0f} {self._unit}"
-        line = jobs.Progress(
+        line = Progress(
             done=round(min(1.0, max(0.0, done / self._total)), 4) if self._total > 0 else 1.0,
             seconds_left=self._seconds_left(now, done, since=self._first),
             message=f"{told}; {self.warning}" if self.warning else told,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3_api.checkpoints import Form
-from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.files import StoredTensor
 from eagle3_api.checkpoints.pickled import extent
 from eagle3_api.checkpoints.safetensors import BITS
 from eagle3_api.checkpoints.vocabulary import read_map
@@ -33,7 +33,7 @@ _TORCH = {name: dtype for dtype, name in NAMES.items()}
 PIECE = 16 * 1024 * 1024
 
 #: A tensor in a file, or one that was made here.
-Source = Stored | Tensor
+Source = StoredTensor | Tensor
 
 
 def sources_of(form: Form, target: Target | None) -> dict[str, Source]:
@@ -106,7 +106,7 @@ def type_of(source: Source) -> torch.dtype:
     return source.dtype if isinstance(source, Tensor) else _TORCH[source.dtype]
 
 
-def _read(stored: Stored, numbers: int) -> Iterator[Tensor]:
+def _read(stored: StoredTensor, numbers: int) -> Iterator[Tensor]:
     width = BITS[stored.dtype] // 8
     left = stored.elements * width
     buffer = bytearray(min(numbers * width, left))
@@ -129,7 +129,7 @@ def _fill(readinto: Callable[[memoryview], int | None], part: memoryview) -> Non
         done += count
 
 
-def _reordered(stored: Stored) -> Tensor:
+def _reordered(stored: StoredTensor) -> Tensor:
     """A tensor that was saved transposed, or as part of another one: what lies between its first value and its last one."""
     strides = stored.strides or ()
     values = bytearray(extent(stored.shape, strides) * BITS[stored.dtype] // 8)

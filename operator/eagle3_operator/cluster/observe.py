@@ -18,12 +18,12 @@ from eagle3_operator.cluster import parse
 from eagle3_operator.cluster.client import ApiError, Client, Json
 from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
-from eagle3_operator.cluster.readings import Reading, Readings
+from eagle3_operator.cluster.readings import LogReading, Readings
 from eagle3_operator.cluster.servers import Servers
 from eagle3_operator.decide.waiting import time_left
 from eagle3_operator.judge import counters, promql
 from eagle3_operator.manifests import names
-from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Service
+from eagle3_operator.observation import Budget, Claim, Deployment, Job, Observation, Pod, ServerMetrics, Service
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Observer:
 
     def metrics(
         self, obj: Eagle3Draft, status: Eagle3DraftStatus, deployments: Mapping[int, Deployment], now: datetime
-    ) -> Metrics | None:
+    ) -> ServerMetrics | None:
         """What is heard of the serving revision's counters; None where no window has ended, or nothing serves."""
         policy = obj.spec.watched if status.room_for is None else None  # servers that make room have no traffic
         serving = next((r for r in status.revisions if r.number == status.serving_revision), None)
@@ -129,7 +129,7 @@ class Observer:
                 return self._read(serving, policy, pods, now)
             return self._ask(obj.metadata, serving, policy, policy.prometheus.name, now)
         except MetricsUnavailableError as error:
-            return Metrics(serving.number, problem=str(error))
+            return ServerMetrics(serving.number, problem=str(error))
 
     def forget(self, namespace: str, claim: str) -> None:
         """Look at a claim anew the next time: it is about to be changed, which wakes the object at once."""
@@ -137,7 +137,7 @@ class Observer:
 
     def _ask(
         self, metadata: Metadata, serving: RevisionStatus, policy: Watch, prometheus: str, now: datetime
-    ) -> Metrics | None:
+    ) -> ServerMetrics | None:
         """The answer of Prometheus for the next window."""
         span = promql.due(serving, policy, now)
         if span is None:
@@ -149,9 +149,9 @@ class Observer:
         answer = promql.window(server.values(questions, span[1].astimezone(UTC)), *span)
         if isinstance(answer, str):
             raise MetricsUnavailableError(answer)
-        return Metrics(serving.number, window=answer)
+        return ServerMetrics(serving.number, window=answer)
 
-    def _read(self, serving: RevisionStatus, policy: Watch, pods: Sequence[Pod], now: datetime) -> Metrics | None:
+    def _read(self, serving: RevisionStatus, policy: Watch, pods: Sequence[Pod], now: datetime) -> ServerMetrics | None:
         """What the serving pods themselves say, where a window begins or ends; None too while none of them is ready."""
         ready = [pod for pod in pods if pod.ready and pod.address and pod.port and not pod.terminating]
         if not ready or not counters.due(serving, policy, now):
@@ -159,7 +159,7 @@ class Observer:
         reading = self._servers.read(ready, now)
         born = {pod.name: pod.created_at for pod in ready}
         window = counters.window(counters.last(serving), reading, born)
-        return Metrics(serving.number, window=window, reading=reading)
+        return ServerMetrics(serving.number, window=window, reading=reading)
 
     def _find(self, obj: Eagle3Draft, kind: str, metadata: dict[tuple[str, str], Json]) -> list[Json]:
         found = self._client.find(kind, obj.metadata.namespace, f"{names.NAME_LABEL}={obj.metadata.name}")
@@ -258,7 +258,7 @@ class Observer:
         read = self._reading([_named(pods, pod.name) for pod in running], made, now, until)
         return replace(made, progress=read.progress, progress_problem=read.problem)
 
-    def _reading(self, running: list[Json], job: Job, now: datetime, until: float) -> Reading:
+    def _reading(self, running: list[Json], job: Job, now: datetime, until: float) -> LogReading:
         """What the logs of a Job's running pods say, or said a moment ago."""
         read = tuple(pod["metadata"]["uid"] for pod in running)
         if known := self._readings.get(read, now):
@@ -274,7 +274,7 @@ class Observer:
             if problem if asked else uid in before:
                 unread.add(uid)
         together = parse.together([one for one in said if one is not None], job.succeeded, job.completions)
-        reading = Reading(together, next(filter(None, problems), ""), frozenset(unread))
+        reading = LogReading(together, next(filter(None, problems), ""), frozenset(unread))
         self._readings.keep(read, now, reading)
         return reading
 

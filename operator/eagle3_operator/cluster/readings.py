@@ -16,7 +16,7 @@ _REMEMBERED = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReading:
     """What was found in the logs of a Job's pods.
 
     Attributes:
@@ -41,9 +41,9 @@ class Readings:
         self._lasts = timedelta(seconds=seconds)
         self._lock = threading.Lock()
         #: When each was made, the oldest first.
-        self._kept: OrderedDict[tuple[str, ...], tuple[datetime, Reading]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, ...], tuple[datetime, LogReading]] = OrderedDict()
 
-    def get(self, pods: tuple[str, ...], now: datetime) -> Reading | None:
+    def get(self, pods: tuple[str, ...], now: datetime) -> LogReading | None:
         """What was read of these pods (their UIDs) a moment ago; None where it is to be read anew."""
         with self._lock:
             while self._kept and now - next(iter(self._kept.values()))[0] >= max(self._lasts, _REMEMBERED):
@@ -57,7 +57,7 @@ class Readings:
             known = self._kept.get(pods)
             return known[1].unread if known else frozenset()
 
-    def keep(self, pods: tuple[str, ...], now: datetime, reading: Reading) -> None:
+    def keep(self, pods: tuple[str, ...], now: datetime, reading: LogReading) -> None:
         """Remember what was read just now."""
         with self._lock:
             self._kept.pop(pods, None)

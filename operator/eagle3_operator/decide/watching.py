@@ -3,10 +3,10 @@
 from eagle3_api.spec import Watch
 from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.judge.watch import early_accept_length, kept
-from eagle3_operator.observation import Metrics
+from eagle3_operator.observation import ServerMetrics
 
 
-def heard(fleet: Fleet, metrics: Metrics | None, watch: Watch) -> Fleet:
+def heard(fleet: Fleet, metrics: ServerMetrics | None, watch: Watch) -> Fleet:
     """The fleet with what was heard of one of its revisions."""
     if metrics is None or metrics.revision not in fleet.revisions:
         return fleet

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from eagle3_api.checkpoints import Served, Target, UnreadableError, check, read_folder, read_form, report
-from eagle3_api.checkpoints.files import SIDE_FILES, TENSORS_LIMIT, Stored
+from eagle3_api.checkpoints.files import SIDE_FILES, TENSORS_LIMIT, StoredTensor
 from eagle3_api.checkpoints.form import LATENT_SIZES
 from eagle3_api.checkpoints.pickled import DIRECTORY_LIMIT, PickleError, read_tensors
 from eagle3_api.checkpoints.safetensors import BITS, DRAFT_HEADER_LIMIT, HeaderError, Tensor, read_header
@@ -598,7 +598,7 @@ def test_a_view_of_a_few_values_does_not_bring_its_whole_storage(tmp_path: Path)
     whole = torch.arange(64 * 64, dtype=torch.float32).reshape(64, 64)
     torch.save({"a": whole[:, 3:40].t(), "b": whole[10:12]}, tmp_path / "a.bin")
     found = read_tensors(tmp_path / "a.bin")
-    stored = Stored(tmp_path / "a.bin", "a", "F32", found["a"].shape, found["a"].begin, found["a"].strides)
+    stored = StoredTensor(tmp_path / "a.bin", "a", "F32", found["a"].shape, found["a"].begin, found["a"].strides)
     assert torch.equal(torch.cat([*pieces(stored)]).reshape(37, 64), whole[:, 3:40].t())
     assert found["b"].begin == found["a"].begin + (10 * 64 - 3) * 4
     torch.save({"a": whole[:, 3]}, tmp_path / "a.bin")

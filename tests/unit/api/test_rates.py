@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle3_api.draft_size import DraftSize
-from eagle3_api.estimate import KNOWN_TARGETS
+from eagle3_api.estimate import KNOWN_MODELS
 from eagle3_api.rates import H200, Gpu, Size, active_parameters, answer_rate, prefill_rate, size_of, training_rate
 
 LLAMA_8B: dict[str, Any] = {
@@ -92,7 +92,7 @@ KNOWN = {
 def test_a_configuration_tells_what_the_model_card_says(name: str) -> None:
     """Cards count the embedding among the parameters, which no token multiplies with; weights have scales beside them, and
     a small one's embedding and head, in bf16, are a fifth of what MXFP4 leaves of it."""
-    card, config = KNOWN_TARGETS[name].size, KNOWN[name]
+    card, config = KNOWN_MODELS[name].size, KNOWN[name]
     assert card is not None
     assert size_of(config).active == pytest.approx(card.active, rel=0.08)
     assert size_of(config).weight_bytes == pytest.approx(card.weight_bytes, rel=0.2)
@@ -160,7 +160,7 @@ def test_twice_the_gpus_are_twice_as_fast_and_answers_are_slower_than_what_is_re
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_configuration_tells_the_sizes_of_the_draft_that_are_known(name: str) -> None:
-    assert DraftSize.for_target(KNOWN[name]) == KNOWN_TARGETS[name].draft
+    assert DraftSize.for_target(KNOWN[name]) == KNOWN_MODELS[name].draft
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import io
 
 from eagle3_api import jobs
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_the_operator_reads_the_last_line() -> None:
     clock, out = Clock(), io.StringIO()
-    progress = Progress(200, "tokens", clock=clock, out=out)
+    progress = ProgressReporter(200, "tokens", clock=clock, out=out)
     progress.update(0)
     clock.now += 10
     progress.update(50)
@@ -28,7 +28,7 @@ def test_the_operator_reads_the_last_line() -> None:
 
 def test_a_line_every_two_seconds_at_most_and_one_at_the_end() -> None:
     clock, out = Clock(), io.StringIO()
-    progress = Progress(1000, "samples", clock=clock, out=out)
+    progress = ProgressReporter(1000, "samples", clock=clock, out=out)
     for done in range(1001):
         progress.update(done, f"sample {done}")
         clock.now += 0.01
@@ -42,7 +42,7 @@ def test_a_line_every_two_seconds_at_most_and_one_at_the_end() -> None:
 
 def test_a_clock_that_is_set_back_has_nobody_take_the_work_for_hung() -> None:
     clock, out = Clock(), io.StringIO()
-    progress = Progress(100, "steps", clock=clock, out=out)
+    progress = ProgressReporter(100, "steps", clock=clock, out=out)
     progress.update(1)
     clock.now -= 3600
     for done in range(2, 5):
@@ -53,7 +53,7 @@ def test_a_clock_that_is_set_back_has_nobody_take_the_work_for_hung() -> None:
 
 def test_the_time_left_after_a_resume_is_reckoned_from_this_run_alone() -> None:
     clock, out = Clock(), io.StringIO()
-    progress = Progress(100, "steps", clock=clock, out=out)
+    progress = ProgressReporter(100, "steps", clock=clock, out=out)
     progress.update(90)
     clock.now += 5
     progress.update(95)
@@ -64,7 +64,7 @@ def test_the_time_left_after_a_resume_is_reckoned_from_this_run_alone() -> None:
 
 def test_no_work_at_all_is_done() -> None:
     out = io.StringIO()
-    Progress(0, "tokens", out=out).update(0)
+    ProgressReporter(0, "tokens", out=out).update(0)
     last = jobs.Progress.last(out.getvalue())
     assert last is not None
     assert last.done == 1.0

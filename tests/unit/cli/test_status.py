@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import LoadResult, Progress, PublishResult, Stored
+from eagle3_api.jobs import LoadResult, Progress, PublishResult, StoredDraft
 from eagle3_operator.cli.status import status_text
 from unit.decide.world import START, World, serving_draft, serving_plain, trained
 from unit.samples import measured
@@ -31,7 +31,7 @@ def test_where_else_the_draft_is_stands_below() -> None:
     world = trained(World().edit(publish={"oci": {"reference": "r.io/llm/kimi"}, "objectStore": bucket}))
     assert "PUBLISHED" not in paragraphs(world)
     folder = "s3://drafts/llm/sha256-" + "a" * 64
-    stored = Stored(address=folder, digest="sha256:" + "a" * 64, provenance=f"{folder}/provenance/sha256-b.json")
+    stored = StoredDraft(address=folder, digest="sha256:" + "a" * 64, provenance=f"{folder}/provenance/sha256-b.json")
     world.finish(
         "publish", PublishResult(reference="r.io/llm/kimi@sha256:b", digest="sha256:b", stored=stored, bytes=9)
     )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, Stored
+from eagle3_api.jobs import CONFIG_ANNOTATION, HookConfig, JobEnvelope, PublishConfig, PublishResult, StoredDraft
 from eagle3_operator.decide.stages import PUBLISH, Attempts, Push, after_inspection
 from unit.decide.world import World, serving_draft, serving_plain, trained
 from unit.samples import FACTS, PUSHED, converted, measured
@@ -16,7 +16,7 @@ def publishing(**oci: Any) -> World:
 
 
 STORED = PublishResult(
-    stored=Stored(
+    stored=StoredDraft(
         address="s3://drafts/llm/sha256-" + "a" * 64,
         digest="sha256:" + "a" * 64,
         provenance="s3://drafts/llm/sha256-" + "a" * 64 + "/provenance/sha256-" + "b" * 64 + ".json",

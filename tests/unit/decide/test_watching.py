@@ -16,7 +16,7 @@ from eagle3_api.spec import seconds
 from eagle3_api.status import AHEAD, Eagle3DraftStatus, PodReading, Reading
 from eagle3_operator.decide.stages import fetch
 from eagle3_operator.judge import counters, promql
-from eagle3_operator.observation import Metrics
+from eagle3_operator.observation import ServerMetrics
 from unit.decide.world import World, serving_draft, stamp
 from unit.samples import FACTS, converted, measured
 
@@ -45,7 +45,7 @@ def test_a_prometheus_is_not_mistaken_for_the_pods_themselves() -> None:
 
 def test_the_servers_counters_are_kept_where_the_next_window_begins() -> None:
     world = unwatched()
-    world.seen = replace(world.seen, metrics=Metrics(1, reading=read(world)))
+    world.seen = replace(world.seen, metrics=ServerMetrics(1, reading=read(world)))
     decision = world.later(60).step()
     assert world.told.revisions[1].reading == read(world.later(-60))
     assert world.told.revisions[1].windows == []
@@ -61,7 +61,7 @@ def test_a_window_that_the_servers_told_is_judged_like_any_other() -> None:
 
 def test_a_retried_revision_begins_its_watch_anew() -> None:
     world = unwatched()
-    world.seen = replace(world.seen, metrics=Metrics(1, reading=read(world)))
+    world.seen = replace(world.seen, metrics=ServerMetrics(1, reading=read(world)))
     world.settle()
     world.annotations["eagle3.dev/retry"] = "r1@again"
     world.settle()
@@ -81,7 +81,7 @@ def test_the_watch_goes_on_at_once_where_a_clock_that_was_ahead_is_put_right(
     """The next window began where the last one ended, in an hour: nobody looked until then, and a bad draft served."""
     world = serving_draft(World().edit(watch=watch)).later(ahead)
     world.window()
-    world.seen = replace(world.seen, metrics=Metrics(1, reading=read(world)))
+    world.seen = replace(world.seen, metrics=ServerMetrics(1, reading=read(world)))
     world.step()
     world.later(-ahead).seen = replace(world.seen, metrics=None)
     decision, policy = world.step(), world.obj.spec.watched
@@ -312,7 +312,7 @@ def test_pods_that_do_not_answer_are_asked_again_when_the_next_window_has_passed
     """Each try waits for them, and what one window could not be told the next one is."""
     pods, prometheus = unwatched(), serving_draft()
     for world, after in ((pods, 300), (prometheus, 30)):
-        world.seen = replace(world.seen, metrics=Metrics(1, problem="does not answer"))
+        world.seen = replace(world.seen, metrics=ServerMetrics(1, problem="does not answer"))
         assert world.step().requeue_after == after
 
 

@@ -21,7 +21,17 @@ from eagle3_operator.cluster.parse import revision_number
 from eagle3_operator.decide import decide
 from eagle3_operator.decision import Decision, Event, Manifest
 from eagle3_operator.manifests import names
-from eagle3_operator.observation import Budget, Claim, Deployment, Job, Metrics, Observation, Pod, Refusal, Service
+from eagle3_operator.observation import (
+    Budget,
+    Claim,
+    Deployment,
+    Job,
+    Observation,
+    Pod,
+    Refusal,
+    ServerMetrics,
+    Service,
+)
 from eagle3_operator.settings import Settings
 from unit.samples import RESULTS, SETTINGS, SPEC, measured, merged
 
@@ -296,7 +306,7 @@ class World:
             running=running,
             accept_length=accept,
         )
-        metrics = Metrics(self.serving, problem=problem) if problem else Metrics(self.serving, window)
+        metrics = ServerMetrics(self.serving, problem=problem) if problem else ServerMetrics(self.serving, window)
         self.seen = replace(self.seen, metrics=metrics)
         self.step()
         return self.settle()

@@ -362,7 +362,7 @@ def test_a_pod_looks_before_each_conversation_that_it_renders_whether_it_is_to_e
 
     inputs = Inputs.open(world.config())
     (part,) = parts.cut(len(inputs.conversations))
-    texts = AsTheyStand(inputs, [part], look, progress.Progress(1, "conversations"))
+    texts = AsTheyStand(inputs, [part], look, progress.ProgressReporter(1, "conversations"))
     with pytest.raises(InterruptedError):
         texts.of(part)
     texts.close()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle3_api.checkpoints.files import Folder, Stored
+from eagle3_api.checkpoints.files import Folder, StoredTensor
 from eagle3_api.checkpoints.form import Form, Layers, MapKind, Notation, Vocabulary
 from eagle3_api.checkpoints.readers.names import Names, understand
 from eagle3_api.checkpoints.rope import in_sglangs_terms
@@ -177,7 +177,7 @@ def _flag(config: Mapping[str, Any], name: str) -> object:
     return (eagle.get(name) if isinstance(eagle, Mapping) else None) or config.get(name)
 
 
-def _rows(tensors: Mapping[str, Stored], vocabulary: Vocabulary) -> int | None:
+def _rows(tensors: Mapping[str, StoredTensor], vocabulary: Vocabulary) -> int | None:
     """The draft's vocabulary by its tensors, where the configuration leaves it out."""
     head = tensors.get("lm_head.weight")
     if head is not None and head.shape:
@@ -198,7 +198,7 @@ def _window(config: Mapping[str, Any]) -> int | None:
     return size(config, "sliding_window") if config.get("use_sliding_window", isinstance(kinds, list)) else None
 
 
-def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> list[str]:
+def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> list[str]:
     found = []
     if config.get("norm_before_residual"):
         found.append(
@@ -226,7 +226,7 @@ def _unsupported(config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> li
 
 
 def _mended(
-    folder: Folder, config: Mapping[str, Any], names: Names, tensors: Mapping[str, Stored], architecture: str
+    folder: Folder, config: Mapping[str, Any], names: Names, tensors: Mapping[str, StoredTensor], architecture: str
 ) -> tuple[str, ...]:
     found = []
     if folder.architectures != (architecture,):

@@ -6,7 +6,7 @@ from pathlib import Path
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT
 from eagle3_api.jobs import CleanConfig, CleanResult, StageName
 from eagle3_draft.places import Volume, place
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 
 
 def run(config: CleanConfig, *, features_root: Path | None = None, drafts_root: Path | None = None) -> CleanResult:
@@ -30,7 +30,7 @@ def run(config: CleanConfig, *, features_root: Path | None = None, drafts_root: 
         for training, finished in volume.inside(one / name / StageName.TRAIN).items():
             doomed += [(volume, path) for path in (training.glob(".*") if finished else (training,))]
     files, size = 0, 0
-    progress = Progress(len(doomed), "folders and working files")
+    progress = ProgressReporter(len(doomed), "folders and working files")
     for number, (where, folder) in enumerate(doomed):
         progress.update(number)
         removed, freed = where.remove(folder, partial(_told, progress, number))
@@ -39,5 +39,5 @@ def run(config: CleanConfig, *, features_root: Path | None = None, drafts_root: 
     return CleanResult(files=files, bytes=size)
 
 
-def _told(progress: Progress, number: int, files: int) -> None:
+def _told(progress: ProgressReporter, number: int, files: int) -> None:
     progress.update(number, f"{files:,} files removed")

@@ -21,7 +21,7 @@ from eagle3_draft.convert.head import likeliest
 from eagle3_draft.convert.proposals import Comparison, Step
 from eagle3_draft.features import Sample
 from eagle3_draft.model.fast import FastDraft, unroll
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.train.batches import pack, passes
 from eagle3_draft.train.held_out import TOKENS as SAMPLE_TOKENS
 
@@ -130,7 +130,7 @@ def measure(
     head, tally = draft.lm_head.weight, Tally(steps)
     dtype, comparison = head.dtype, Comparison(ids, head, steps)
     lengths = [len(sample) for sample in samples]
-    progress = Progress(len(samples), "held-out conversations")
+    progress = ProgressReporter(len(samples), "held-out conversations")
     for part in passes(range(len(samples)), lengths, TOKENS):
         batch = pack([samples[number] for number in part], steps)
         states = unroll(draft, batch.states(dtype), embedding[batch.input_ids].to(dtype), batch.rows)

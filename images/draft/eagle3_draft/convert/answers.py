@@ -17,7 +17,7 @@ from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.extract.engine import Answering, Engine, Sampling
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import end_tokens
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 
 #: Bounds of what is asked: minutes on a GPU for the largest target, some gigabytes of states at most.
 PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64
@@ -82,7 +82,7 @@ def hear(
     asked = [Question(list(prompt)) for prompt in prompts if len(prompt) <= PROMPT_TOKENS][:PROMPTS]
     if not asked:
         return []
-    progress = Progress(len(asked), "answers of the target")
+    progress = ProgressReporter(len(asked), "answers of the target")
     with closing(load(_extraction(config, dtype, layers))) as engine:
         greedily = Sampling(temperature=0, top_p=1, seed=0, end_tokens=tuple(end_tokens(Path(config.target))))
         answering: Answering[Question] = engine.converse(greedily)

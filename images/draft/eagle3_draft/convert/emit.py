@@ -18,7 +18,7 @@ from eagle3_draft.convert.weights import write
 from eagle3_draft.files import file_digest, write_atomic
 from eagle3_draft.inspect.checkpoint import refuse
 from eagle3_draft.model.target import Target
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 from eagle3_draft.target_files import language_config
 from eagle3_draft.tensors import sources_of
@@ -61,7 +61,7 @@ def emit(form: Form, served: Served, ids: Sequence[int], target: Path, target_dt
     dtype = weight_type(target_dtype)
     model = Target(target)
     sources = sources_of(form, model)
-    progress = Progress(len(sources), "tensors")
+    progress = ProgressReporter(len(sources), "tensors")
     shown: dict[str, tuple[Values, int]] = {}
 
     def look(name: str, values: Values | None) -> None:

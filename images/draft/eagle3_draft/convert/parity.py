@@ -18,7 +18,7 @@ from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import read_folder, read_form
-from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.files import StoredTensor
 from eagle3_draft.convert.trained import stored
 from eagle3_draft.model.config import DraftConfig, config_of
 from eagle3_draft.model.fast import FastDraft
@@ -75,7 +75,7 @@ def compare(trained: Path, converted: Path, layers: Sequence[int]) -> Parity:
     return Parity(error, different, weights)
 
 
-def _same(one: Stored, other: Stored) -> tuple[bool, float]:
+def _same(one: StoredTensor, other: StoredTensor) -> tuple[bool, float]:
     """Whether the second tensor is the first in its own type, and how far its numbers are from the first's."""
     dtype, same, apart = type_of(other), True, 0.0
     for ours, theirs in zip(pieces(one, _PIECE), pieces(other, _PIECE), strict=True):

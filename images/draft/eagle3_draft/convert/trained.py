@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eagle3_api.artifacts import VOCABULARY, WEIGHTS
-from eagle3_api.checkpoints.files import Stored
+from eagle3_api.checkpoints.files import StoredTensor
 from eagle3_api.checkpoints.form import Form, Latent, Layers, MapKind, Notation, Vocabulary
 from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
@@ -53,7 +53,7 @@ def trained_form(trained: Path, draft: DraftConfig) -> Form:
     )
 
 
-def stored(path: Path) -> dict[str, Stored]:
+def stored(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file, by name.
 
     Raises:
@@ -64,5 +64,6 @@ def stored(path: Path) -> dict[str, Stored]:
     except (HeaderError, OSError) as error:
         raise StageError(ExitCode.BAD_INPUT, Reason.CHECKPOINT_UNREADABLE, str(error)) from None
     return {
-        name: Stored(path, name, tensor.dtype, tensor.shape, tensor.begin) for name, tensor in header.tensors.items()
+        name: StoredTensor(path, name, tensor.dtype, tensor.shape, tensor.begin)
+        for name, tensor in header.tensors.items()
     }

@@ -26,7 +26,7 @@ from eagle3_draft.extract.space import require_part
 from eagle3_draft.extract.texts import Usable
 from eagle3_draft.features import FeatureWriter, Header, Sample, ShardRecord, Split, plan_shards
 from eagle3_draft.places import Place
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 
 #: Shards that are written at a time, while the states of the next one are taken.
@@ -107,7 +107,7 @@ class Maker:
         shard_bytes: int,
         *,
         attend: Callable[[], None],
-        progress: Progress,
+        progress: ProgressReporter,
     ) -> None:
         self._inputs = inputs
         self._folder = folder

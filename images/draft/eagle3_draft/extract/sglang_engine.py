@@ -56,7 +56,7 @@ from eagle3_draft.extract.sglang_capture import (
 )
 from eagle3_draft.features import teaching_of
 from eagle3_draft.inspect.target import read_target
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 
 #: Of one batch: bytes of its states, and conversations. A longer conversation is a batch of its own.
@@ -374,7 +374,7 @@ def _states(ids: Sequence[int], rows: dict[str, Tensor]) -> States:
 
 def _awaited(starting: "Future[ServerEngine]", budget: float, check: Callable[[], None]) -> ServerEngine:
     """The engine once it has started, with a word now and then: a slow start is no stall, until its budget is spent."""
-    progress, began = Progress(1, ""), time.monotonic()
+    progress, began = ProgressReporter(1, ""), time.monotonic()
     next_word = began + WORD_SECONDS
     while not wait([starting], LOOK_SECONDS).done:
         try:

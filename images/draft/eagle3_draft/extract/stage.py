@@ -28,7 +28,7 @@ from eagle3_draft.files import remove_partials
 from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
 from eagle3_draft.places import Place, place_of, remove_abandoned
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.termination import Termination
 
 
@@ -150,12 +150,12 @@ def _texts(
     folder: Path,
     engine: Callable[[], Engine],
     termination: Termination,
-) -> tuple[Texts, Progress]:
+) -> tuple[Texts, ProgressReporter]:
     """Where the answers that are learned from come from; and the progress of this pod."""
     config = inputs.config
     asked = config.data.regenerate
     kind = AsTheyStand if asked is None else Regenerated
-    progress = Progress(kind.steps * sum(len(part.conversations) for part in own), kind.unit)
+    progress = ProgressReporter(kind.steps * sum(len(part.conversations) for part in own), kind.unit)
     if to_make:
         made = sum(len(part.conversations) for part in own) - sum(len(part.conversations) for part in to_make)
         progress.update(kind.steps * made, "begins")
@@ -186,7 +186,7 @@ def _begin(
     at: Place,
     features_root: Path,
     free_bytes: Callable[[Path], int],
-    progress: Progress,
+    progress: ProgressReporter,
 ) -> list[Prompt]:
     """What must hold before hours are spent, told by the first conversations that this pod is to make; the probe's prompts."""
     config = inputs.config

@@ -16,7 +16,7 @@ from eagle3_draft.extract.engine import Answering, Engine, Sampling
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part
 from eagle3_draft.features import Split
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 
 #: Dialogues that are open at least while there are any left to begin: as many as an engine decodes together.
 OPEN_DIALOGUES = 512
@@ -102,7 +102,9 @@ class AsTheyStand:
     steps = 1
     immediate = True
 
-    def __init__(self, inputs: Inputs, parts: Iterable[Part], attend: Callable[[], None], progress: Progress) -> None:
+    def __init__(
+        self, inputs: Inputs, parts: Iterable[Part], attend: Callable[[], None], progress: ProgressReporter
+    ) -> None:
         self._inputs = inputs
         self._waiting = deque(parts)
         self._progress = progress
@@ -190,7 +192,7 @@ class Regenerated:
         *,
         engine: Callable[[], Engine],
         check: Callable[[], None],
-        progress: Progress,
+        progress: ProgressReporter,
     ) -> None:
         self._inputs = inputs
         self._waiting = deque(parts)

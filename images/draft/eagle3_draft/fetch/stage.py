@@ -15,7 +15,7 @@ from eagle3_draft.fetch import choice, stored
 from eagle3_draft.fetch.hub import Kind, RemoteFile, Repository
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.files import settle, write_atomic
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 from eagle3_draft.termination import interrupting
 
@@ -95,7 +95,7 @@ def _download(repository: Repository, files: Sequence[RemoteFile], folder: Path)
     for left in _under_way(folder):
         left.unlink()  # of a process that was killed: the client begins such a file anew
     size = sum(file.size for file in files)
-    progress = Progress(size, "bytes")
+    progress = ProgressReporter(size, "bytes")
     check_space(repository.name, size - _held(folder, files), folder)
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="hub")
     try:
@@ -132,7 +132,7 @@ def _under_way(folder: Path) -> list[Path]:
 def _settled(repository: Repository, files: Sequence[RemoteFile], folder: Path) -> dict[str, str]:
     """Make the files durable, and their digests; what is not what the hub says it is goes again."""
     digests = {}
-    progress = Progress(len(files), "files checked")
+    progress = ProgressReporter(len(files), "files checked")
     for number, file in enumerate(files):
         progress.update(number)
         digest = settle(folder / file.path)
@@ -151,7 +151,7 @@ def _settled(repository: Repository, files: Sequence[RemoteFile], folder: Path) 
 def _join(files: Sequence[Path], out: Path) -> None:
     """All conversations of a data set as JSON Lines, in the order of its files."""
     partial = out.with_name(f".{out.name}.partial")
-    progress = Progress(len(files), "files joined")
+    progress = ProgressReporter(len(files), "files joined")
     with partial.open("wb") as made:
         for number, path in enumerate(files):
             progress.update(number)

@@ -18,7 +18,7 @@ from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket, SettingNames
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.files import remove_partials, settle
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 
 #: Of the object, which names the address.
@@ -56,7 +56,7 @@ def fetch(source: StoredSource) -> Fetched:
     remove_partials(folder)
     size = sum(file.size for file in files)
     check_space(source.address, size, folder)
-    progress, done = Progress(max(1, size), "bytes"), 0
+    progress, done = ProgressReporter(max(1, size), "bytes"), 0
     for file in files:
         for block in _download(bucket, name, file, folder):
             done += block

@@ -34,7 +34,7 @@ from eagle3_draft.probe.lossless import Answer, Deviation
 from eagle3_draft.probe.measure import Latency, Throughput
 from eagle3_draft.probe.prompts import Prompt
 from eagle3_draft.probe.server import Counters, Rendered, Server
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 
 WARM_UP_REQUESTS = 2
@@ -179,7 +179,7 @@ class _Requests:
             _warm_up_requests(load) + len(measure.repeated(chosen, load))
             for load in (config.concurrency, *config.loads)
         )
-        self._progress = Progress(by_loads + len(self._streamed) + of_baseline + CONVERSATIONS, "requests")
+        self._progress = ProgressReporter(by_loads + len(self._streamed) + of_baseline + CONVERSATIONS, "requests")
 
     def timed(self, load: int) -> tuple[Throughput, bool]:
         """All prompts at a load, and whether the server's cache was emptied before.

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from eagle3_api.references import Reference
 from eagle3_draft import artifacts
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.publish.bundle import INDEX_TYPE, Bundle, fallback_tag, model, provenance, referrers
 from eagle3_draft.publish.draft import Draft
 from eagle3_draft.publish.login import read_login
@@ -57,7 +57,7 @@ def push(draft: Draft, place: str, login: Path | None, *, plain_http: bool) -> P
 
 def _push_files(registry: Registry, draft: Draft) -> None:
     """The draft's files, each read from where it lies; those that are there already are not sent again."""
-    progress = Progress(max(1, draft.bytes), "bytes")
+    progress = ProgressReporter(max(1, draft.bytes), "bytes")
     done = 0
     for file in draft.files:
         path, digest = artifacts.verified(draft.folder, file.path), f"sha256:{file.sha256}"
@@ -67,7 +67,7 @@ def _push_files(registry: Registry, draft: Draft) -> None:
         progress.update(done)
 
 
-def _tell(progress: Progress, before: int, read: int) -> None:
+def _tell(progress: ProgressReporter, before: int, read: int) -> None:
     progress.update(before + read)
 
 

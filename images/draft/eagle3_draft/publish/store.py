@@ -16,11 +16,11 @@ from functools import partial
 
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import BucketConfig, ExitCode, Stored
+from eagle3_api.jobs import BucketConfig, ExitCode, StoredDraft
 from eagle3_api.manifest import File, Manifest
 from eagle3_draft import artifacts
 from eagle3_draft.bucket import Bucket
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.publish.draft import Draft, canonical, stated
 from eagle3_draft.stage import StageError
 
@@ -28,7 +28,7 @@ from eagle3_draft.stage import StageError
 FIELD = "publish.objectStore"
 
 
-def push(draft: Draft, config: BucketConfig) -> Stored:
+def push(draft: Draft, config: BucketConfig) -> StoredDraft:
     """Push a draft and where it comes from.
 
     Every object appears whole or not at all, and the manifest last, so a run that was killed leaves nothing that looks finished,
@@ -54,7 +54,7 @@ def push(draft: Draft, config: BucketConfig) -> Stored:
     for path, data in ((where, statement), (f"{folder}/{MANIFEST}", manifest)):
         if not _has(bucket, path, data):
             bucket.write(path, data)
-    return Stored(address=address, digest=f"sha256:{digest}", provenance=f"{bucket.url}/{where}")
+    return StoredDraft(address=address, digest=f"sha256:{digest}", provenance=f"{bucket.url}/{where}")
 
 
 def manifest_of(draft: Draft) -> bytes:
@@ -69,7 +69,7 @@ def manifest_of(draft: Draft) -> bytes:
 
 def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
     """Put what is missing. What lies there already is read back: the digest of a manifest says what others are to find."""
-    progress = Progress(max(1, draft.bytes), "bytes")
+    progress = ProgressReporter(max(1, draft.bytes), "bytes")
     done = 0
     for file in draft.files:
         source, path = artifacts.verified(draft.folder, file.path), f"{folder}/{file.path}"
@@ -79,7 +79,7 @@ def _put_files(bucket: Bucket, folder: str, draft: Draft) -> None:
         progress.update(done)
 
 
-def _told(progress: Progress, message: str, before: int, more: int) -> None:
+def _told(progress: ProgressReporter, message: str, before: int, more: int) -> None:
     progress.update(before + more, message)
 
 

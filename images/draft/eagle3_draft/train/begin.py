@@ -19,7 +19,7 @@ from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.model.config import DraftConfig, config_of, draft_config
 from eagle3_draft.model.target import Target
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 from eagle3_draft.tensors import EMBEDDING, sources_of, whole
 from eagle3_draft.train.checks import check_sizes
@@ -77,7 +77,7 @@ def _usage(path: Path, features: Features) -> Usage:
 
 def _told(samples: Samples) -> Iterator[Text]:
     """What conversations say, with progress lines: of the training nothing is done yet."""
-    progress = Progress(1, "of the training")
+    progress = ProgressReporter(1, "of the training")
     for number, text in enumerate(samples.texts()):
         progress.update(0, f"{number:,} of {len(samples):,} conversations read for the vocabulary")
         yield text

@@ -18,7 +18,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import FATAL_EXIT_CODES, PROGRESS_MARK, ExitCode, TrainConfig
 from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 from eagle3_draft.termination import Termination, interrupted
 
@@ -130,7 +130,7 @@ class _Relay:
         return list(self._last)
 
     def _run(self) -> None:
-        progress = Progress(1, "of the training")
+        progress = ProgressReporter(1, "of the training")
         own = False
         for line in self._process.stdout or ():
             if self._over:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
-from eagle3_draft.progress import Progress
+from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.stage import StageError
 from eagle3_draft.train.evaluate import Evaluation
 from eagle3_draft.train.listeners import Listener, Prometheus, StepMeasures, TensorBoard, WeightsAndBiases
@@ -31,7 +31,7 @@ class Telemetry:
     """
 
     def __init__(self, config: TrainConfig, steps: int, *, warning: str = "", heard: bool = True) -> None:
-        self._progress = Progress(steps, "steps")
+        self._progress = ProgressReporter(steps, "steps")
         self._progress.warning = warning
         self._listeners = list(_listeners(config, steps)) if heard else []
 
