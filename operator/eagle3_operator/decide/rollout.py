@@ -270,9 +270,9 @@ class Rollout:
                 self.wake.append(reaction.again)
             if serves:
                 self.edited = reaction.message
-            if number == self.candidate:
+            elif number in (self.candidate, self.goal):
                 self.said = Because(Reason.SERVER_EDITED, reaction.message)
-            matters = serves or number == self.candidate
+            matters = serves or number in (self.candidate, self.goal)
             self.edit_stays |= matters and reaction.stays
             if reaction.mends or reaction.deletes or (matters and reaction.message not in told):
                 self.events.append(Event("Warning", EventReason.SERVER_EDITED, reaction.message))
@@ -285,6 +285,8 @@ class Rollout:
         if goal.ready < capacity.enough(former, count) and count > 0 and not self._makes_do(goal, former):
             self.wake.append(self.view.settings.poll_seconds)
             return
+        if goal.edited and not self.fleet.to_be_left:
+            return  # and is told of as that; a rescue takes what there is
         if not self._written(goal):
             self.wake.append(_SOON)
             return

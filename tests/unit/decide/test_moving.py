@@ -658,6 +658,18 @@ def test_another_edit_is_put_back_at_once_and_no_more_than_three_within_an_hour(
     assert world.mended == ["kimi-r1"] * 4
 
 
+def test_the_service_does_not_move_to_what_somebody_has_edited_since_it_was_proven() -> None:
+    """Between its proof and its last ready pod it was edited, and served so."""
+    world = serving_plain(World(room=9).edit(serve={"replicas": 2})).ready(0).ready(1)
+    world.finish("probe", measured(accept=2.71, speed=126.9))
+    assert (world.replicas[1], world.serving) == (2, 0)
+    edited(edited(world, 1).settle(), 1).settle().ready(1)
+    assert (world.mended, world.serving) == (["kimi-r1"], 0)
+    assert (world.reason(), world.reason("Stalled")[0]) == (("False", Reason.SERVER_EDITED), "True")
+    world._put(replace(world.seen.deployments[1], edited_by=None, edited=(), template=Template()))
+    assert world.settle().serving == 1
+
+
 def test_what_is_taken_out_of_a_server_is_put_back() -> None:
     """Of a variable or a probe that is gone no name tells who wrote it: the server ran on without it."""
     world = serving_draft().later(700).settle()
