@@ -265,8 +265,7 @@ def publish_store(
     with ThreadPoolExecutor(artifacts.READ_TOGETHER, "lengths") as threads:
         lengths = [manifest.file(LENGTHS).within(part) for part, manifest in manifests.items()]
         tables = list(map(load, threads.map(lambda file: at.content(folder, file), lengths)))
-    named = set[str].intersection(*map(set, tables))  # a part of an older version has no digests
-    joined = {name: torch.cat([table[name] for table in tables]) for name in named}
+    joined = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
     write_atomic(folder / LENGTHS, save(joined))
     for path in folder.glob("part-*"):
         if path.name not in manifests:

@@ -307,7 +307,7 @@ class _Found:
 
     name: str  # of its folder
     state: TrainingState = field(default_factory=TrainingState)
-    digests: Mapping[str, str] = field(default_factory=dict)  # sha256 by file; none of an older version's
+    digests: Mapping[str, str] = field(default_factory=dict)  # sha256 by file
     problem: str = ""  # why the two cannot be read, if so
 
     @classmethod
@@ -328,15 +328,13 @@ class _Found:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The digests of a checkpoint's files by their names; none where an older version wrote it.
+    """The digests of a checkpoint's files by their names.
 
     Raises:
+        OSError: there are none.
         ValueError: they are not as they were written.
     """
-    try:
-        lines = (folder / _SUMS).read_text().splitlines()
-    except FileNotFoundError:
-        return {}
+    lines = (folder / _SUMS).read_text().splitlines()
     digests = {name: digest for digest, name in (line.split("  ") for line in lines)}
     if _STATE not in digests:  # the last by its name
         raise ValueError(f"{_SUMS} was cut short")
