@@ -410,6 +410,27 @@ def test_a_long_conversation_is_cut() -> None:
     assert (whole.lost, cut.lost) == (0, len(whole.input_ids) - 70)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=5)
+@given(exchanges=st.lists(st.tuples(CONTENTS, CONTENTS), min_size=2, max_size=3))
+def test_wherever_a_conversation_is_cut_the_rest_is_taught_as_in_the_whole(
+    name: str, exchanges: list[tuple[str, str]]
+) -> None:
+    """Though answers that begin behind the cut are not looked at."""
+    said = [
+        (asked, answer) for exchange in exchanges for asked, answer in zip(("user", "assistant"), exchange, strict=True)
+    ]
+    messages: list[Message] = [{"role": role, "content": content} for role, content in said]
+    whole = Renderer(BYTES, SHAPES[name].template, 1 << 16).conversation(messages)
+    for length in range(1, len(whole.input_ids) + 1):
+        (cut,) = Renderer(BYTES, SHAPES[name].template, length).conversations([Conversation(messages, b"")])
+        if 1 not in whole.loss_mask[:length]:
+            assert str(cut) == ANSWER_CUT
+        else:
+            assert isinstance(cut, Rendered)
+            assert (cut.input_ids, cut.loss_mask) == (whole.input_ids[:length], whole.loss_mask[:length])
+
+
 def test_a_conversation_renders_like_the_request_that_the_server_sees() -> None:
     tokenizer = bytelevel()
     renderer = Renderer(tokenizer, CHATML, 4096)

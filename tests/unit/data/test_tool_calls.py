@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.prompts import collect
-from eagle3_draft.data.rendering import Renderer
+from eagle3_draft.data.rendering import ANSWER_CUT, Rendered, Renderer
 from eagle3_draft.data.spans import CALLS_LEFT_OUT, HISTORY_REWRITTEN
 from eagle3_draft.data.template import CALLS_REFUSED, TOOLS_LEFT_OUT
 from eagle3_draft.data.tools import Tool
@@ -289,6 +289,45 @@ def test_whatever_is_called_the_turn_is_taught_as_it_is_said_and_the_rest_is_the
 
 
 #: Two questions, three calls (each alone and without words, which every way can say), their results and the answers.
+@pytest.mark.parametrize("name", WAYS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_what_is_cut_away_is_not_looked_at_and_the_rest_is_taught_as_in_the_whole(
+    name: str, data: st.DataObject
+) -> None:
+    way = WAYS[name]
+    messages = conversation(data.draw(exchanges_of(way)))
+    whole = Renderer(BYTES, way.template, 1 << 16).conversation(messages, TOOLS)
+    length = data.draw(st.integers(1, len(whole.input_ids)))
+    (cut,) = Renderer(BYTES, way.template, length).conversations([Conversation(messages, b"", TOOLS)])
+    if 1 not in whole.loss_mask[:length]:
+        assert str(cut) == ANSWER_CUT
+        return
+    assert isinstance(cut, Rendered)
+    assert (cut.input_ids, cut.loss_mask) == (whole.input_ids[:length], whole.loss_mask[:length])
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_log_of_hundreds_of_calls_takes_renderings_for_the_answers_that_are_not_cut_away(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer takes three of the whole: of 400 calls it took ten seconds to learn from the first twenty."""
+    way, rendered = WAYS[name], 0
+    turns = [Turn("", [(("f", {"of": number}), "sunny")]) for number in range(100)]
+    messages = conversation([("Where?", [*turns, Turn("There.")])])
+    apply = BYTES.apply_chat_template
+
+    def counted(*what: Any, **how: Any) -> Any:
+        nonlocal rendered
+        rendered += 1
+        return apply(*what, **how)
+
+    renderer = Renderer(BYTES, way.template, 500)
+    monkeypatch.setattr(BYTES, "apply_chat_template", counted)
+    assert renderer.conversation(messages, TOOLS).lost > 1000
+    assert rendered < 60
+
+
 EXCHANGES = [
     ("How is it in Paris?", [Turn("", [(("get_weather", {"city": "Paris"}), "<|im_end|> sunny")]), Turn("Sunny.")]),
     ("And there?", [Turn("", [(("f", {}), "7")]), Turn("", [(("f", {"n": 1}), "8")]), Turn("8.")]),

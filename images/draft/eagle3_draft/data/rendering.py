@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
-from eagle3_draft.data.spans import NO_ANSWER, Span
+from eagle3_draft.data.spans import NO_ANSWER, Talk
 from eagle3_draft.data.texts import TextRenderer
 from eagle3_draft.data.tools import Tool
 from eagle3_draft.stage import StageError
@@ -126,13 +126,13 @@ class Renderer:
 
     def conversations(self, every: Iterable[Conversation]) -> "list[Rendered | UnusableError]":
         """As ``conversation``, each as it comes. The tokenizer takes them together, on as many cores as there are."""
-        found = [self._answers(one) for one in every]
-        tokens = iter(self._encode_all([one[0] for one in found if not isinstance(one, UnusableError)]))
-        return [one if isinstance(one, UnusableError) else self._rendered(*one, *next(tokens)) for one in found]
+        found = [self._talk(one) for one in every]
+        tokens = iter(self._encode_all([one.text for one in found if not isinstance(one, UnusableError)]))
+        return [one if isinstance(one, UnusableError) else self._rendered(one, *next(tokens)) for one in found]
 
-    def _answers(self, conversation: Conversation) -> tuple[str, list[Span]] | UnusableError:
+    def _talk(self, conversation: Conversation) -> Talk | UnusableError:
         try:
-            return self._texts.answers(conversation)
+            return self._texts.talk(conversation)
         except UnusableError as why:
             return why
 
@@ -140,14 +140,15 @@ class Renderer:
         """A conversation whose calls have ids by which the target would know them, where its template goes by ids."""
         return self._texts.named(conversation)
 
-    def _rendered(
-        self, text: str, found: list[Span], ids: list[int], covered: Encoding | None
-    ) -> Rendered | UnusableError:
+    def _rendered(self, talk: Talk, ids: list[int], covered: Encoding | None) -> Rendered | UnusableError:
         mask, known = bytearray(len(ids)), (0, 0)
+        until = None
+        if covered is not None and len(ids) > self.max_length:
+            until, _ = covered.token_to_chars(self.max_length)
         try:
-            for start, stop in sorted(found):
-                known = start, self._index(text, ids, covered, start, known)
-                first, last = known[1], self._index(text, ids, covered, stop, known)
+            for start, stop in sorted(talk.answers(until)):
+                known = start, self._index(talk.text, ids, covered, start, known)
+                first, last = known[1], self._index(talk.text, ids, covered, stop, known)
                 mask[first:last] = b"\1" * (last - first)
             return self._cut(ids, mask)
         except UnusableError as why:

@@ -31,8 +31,8 @@ REASONING_LEFT_OUT = "reasoning left out by the chat template"
 Span = tuple[int, int]
 
 
-def answers(template: Template, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[str, list[Span]]:
-    """The text of a conversation, and where in it is what the model has to produce.
+def talk(template: Template, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> "Talk":
+    """A conversation as text.
 
     Args:
         template: of the target.
@@ -40,45 +40,63 @@ def answers(template: Template, messages: Sequence[Message], tools: Sequence[Too
         tools: that may be called, as SGLang hands them to the template.
 
     Raises:
-        UnusableError: there is nothing, or it cannot be told.
+        UnusableError: it has no answer, or the template refuses it.
     """
     if not any(message["role"] == "assistant" for message in messages):
         raise UnusableError(NO_ANSWER)
     template.require_tools(tools)
     # Of former answers a server hands no template their reasoning but by its own word
     messages = [*messages[:-1], _renamed(messages[-1], template.reasoning)]
-    talk = _Talk(template, messages, tools)
-    text = talk.text(messages)
-    spans = talk.marked(text) if template.marks else talk.compared(text)
-    if not _named(messages, "".join(text[start:stop] for start, stop in spans)):
-        raise UnusableError(CALLS_LEFT_OUT)
-    if not talk.shows_reasoning:
-        raise UnusableError(REASONING_LEFT_OUT)
-    return text, spans
+    return Talk(template, messages, tools, template.text(messages, tools))
 
 
 @dataclass(frozen=True)
-class _Talk:
-    """One conversation, and what a template makes of it and of such as differ from it."""
+class Talk:
+    """One conversation, and what a template makes of it and of such as differ from it.
+
+    Attributes:
+        template: of the target.
+        messages: of the conversation.
+        tools: that may be called.
+        text: that the template makes of it.
+    """
 
     template: Template
     messages: Sequence[Message]
     tools: Sequence[Tool]
+    text: str
 
-    def text(self, messages: Sequence[Message], *, answer_follows: bool = False, marked: bool = False) -> str:
+    def answers(self, until: int | None = None) -> list[Span]:
+        """Where in the text is what the model has to produce.
+
+        Args:
+            until: a character behind which nobody asks: what begins there is left out, and not looked at. Each answer that is looked at
+                takes three renderings, so that the ends of conversations with hundreds of them would take most of the time.
+
+        Raises:
+            UnusableError: there is nothing, or it cannot be told.
+        """
+        spans, looked_at = self._marked() if self.template.marks else self._compared(until)
+        if not _named(looked_at, "".join(self.text[start:stop] for start, stop in spans)):
+            raise UnusableError(CALLS_LEFT_OUT)
+        if not self._shows_reasoning:
+            raise UnusableError(REASONING_LEFT_OUT)
+        return spans
+
+    def _rendered(self, messages: Sequence[Message], *, answer_follows: bool = False, marked: bool = False) -> str:
         return self.template.text(messages, self.tools, answer_follows=answer_follows, marked=marked)
 
     @property
-    def shows_reasoning(self) -> bool:
+    def _shows_reasoning(self) -> bool:
         """Whether the reasoning of an answer that nothing follows stands in the text, if it has any."""
         *before, last = self.messages
         other = _reasoned_otherwise(last, self.template.reasoning)
-        return other == last or STAND_IN in self.text([*before, other])
+        return other == last or STAND_IN in self._rendered([*before, other])
 
-    def marked(self, text: str) -> list[Span]:
+    def _marked(self) -> tuple[list[Span], Sequence[Message]]:
         """By the template's own marks, and the end-of-turn token after them where the template leaves it outside."""
         pieces = self._marked_pieces(self.messages)
-        if "".join(pieces) != text:
+        if "".join(pieces) != self.text:
             raise UnusableError(HISTORY_REWRITTEN)
         calls = _calls(self.messages)
         stood_in = self._marked_pieces([*map(_stood_in, self.messages)]) if calls else []
@@ -87,28 +105,31 @@ class _Talk:
         bounds = [*accumulate(map(len, pieces))]
         spans = zip(bounds[::2], bounds[1::2], strict=False)  # the last one ends the text
         if self.template.marks_end:
-            return [*spans]
-        following = [(start, stop, self.template.special.match(text, stop)) for start, stop in spans]
-        return [(start, end.end() if end else stop) for start, stop, end in following]
+            return [*spans], self.messages
+        following = [(start, stop, self.template.special.match(self.text, stop)) for start, stop in spans]
+        return [(start, end.end() if end else stop) for start, stop, end in following], self.messages
 
-    def compared(self, text: str) -> list[Span]:
-        """By what the template writes around another answer in the same place."""
-        return [
-            self._answer(position, text)
-            for position, message in enumerate(self.messages)
-            if message["role"] == "assistant"
-        ]
+    def _compared(self, until: int | None) -> tuple[list[Span], Sequence[Message]]:
+        """By what the template writes around another answer in the same place; and the messages up to the last that was looked at."""
+        found: list[Span] = []
+        for position, message in enumerate(self.messages):
+            if message["role"] != "assistant":
+                continue
+            if found and until is not None and found[-1][1] > until:
+                return found, self.messages[:position]
+            found.append(self._answer(position, self.text))
+        return found, self.messages
 
     def _marked_pieces(self, messages: Sequence[Message]) -> list[str]:
         """A text in pieces: what is not the assistant's and what is, by turns."""
-        pieces = re.split(f"({BEGINS}|{ENDS})", self.text(messages, marked=True))
+        pieces = re.split(f"({BEGINS}|{ENDS})", self._rendered(messages, marked=True))
         if any(mark != (ENDS if number % 2 else BEGINS) for number, mark in enumerate(pieces[1::2])):
             raise UnusableError(HISTORY_REWRITTEN)
         return pieces[::2]
 
     def _answer(self, position: int, text: str) -> Span:
         """One answer, with what ends its turn."""
-        prompt = self.text(self.messages[:position], answer_follows=True)
+        prompt = self._rendered(self.messages[:position], answer_follows=True)
         if "tool_calls" in self.messages[position]:
             closing, after = self._after_calls(position)
             # Where words stand beside the calls, this is also what finds out that the template drops them
@@ -134,7 +155,7 @@ class _Talk:
             return before, after[:stop], after[stop:]
         # The last turn ends otherwise than those before it. Theirs is a token that does not begin another turn
         end = self.template.special.match(after)
-        if end is None or end.group() in prompt.removeprefix(self.text(self.messages[:position])):
+        if end is None or end.group() in prompt.removeprefix(self._rendered(self.messages[:position])):
             raise UnusableError(HISTORY_REWRITTEN)
         return before, end.group(), after[end.end() :]
 
@@ -142,11 +163,11 @@ class _Talk:
         """What ends a turn that calls, and what is after it."""
         other = [*self.messages]
         other[position] = _stood_in(self.messages[position])
-        pieces = self.text(other).split(STAND_IN)
+        pieces = self._rendered(other).split(STAND_IN)
         if len(pieces) != 1 + _calls([other[position]]):
             raise UnusableError(CALLS_LEFT_OUT)
         after = pieces[-1]
-        ending = after if position + 1 == len(other) else self.text(other[: position + 1]).split(STAND_IN)[-1]
+        ending = after if position + 1 == len(other) else self._rendered(other[: position + 1]).split(STAND_IN)[-1]
         if not after.startswith(ending):
             raise UnusableError(HISTORY_REWRITTEN)
         special = [*self.template.special.finditer(ending)]
@@ -160,7 +181,7 @@ class _Talk:
 
     def _around(self, messages: Sequence[Message]) -> tuple[str, str]:
         """What the template writes before and after the word in an answer's place."""
-        pieces = self.text(messages).split(STAND_IN)
+        pieces = self._rendered(messages).split(STAND_IN)
         if len(pieces) != 2:
             raise UnusableError(HISTORY_REWRITTEN)
         return pieces[0], pieces[1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle3_draft.data import call_ids, spans
 from eagle3_draft.data.conversations import Conversation, Message, UnusableError
-from eagle3_draft.data.spans import Span
+from eagle3_draft.data.spans import Span, Talk
 from eagle3_draft.data.template import CALLS_REFUSED, Template
 from eagle3_draft.data.tools import Tool, served
 
@@ -36,8 +36,17 @@ class TextRenderer:
         Raises:
             UnusableError: there is nothing, or it cannot be told.
         """
+        talk = self.talk(conversation)
+        return talk.text, talk.answers()
+
+    def talk(self, conversation: Conversation) -> Talk:
+        """The same, of which the answers are not looked for yet.
+
+        Raises:
+            UnusableError: it has none, or the template refuses it.
+        """
         template, tools = self._served(conversation.tools)
-        return spans.answers(template, self.named(conversation).messages, tools)
+        return spans.talk(template, self.named(conversation).messages, tools)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """Messages as a request to the server is rendered, up to where the assistant begins.
