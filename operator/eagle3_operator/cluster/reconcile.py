@@ -177,16 +177,20 @@ def _summary(made: Json) -> str:
     return f"{made['phase']}: {ready.get('reason', '')} {ready.get('message', '')}".strip()
 
 
+#: What is told of a defect begins so, and its type follows.
+_DEFECT = "the operator hit an internal error while deciding what to do, and changed nothing: "
+
+
 def _defect(error: Exception, seen: Json) -> str:
     """What is told of a defect. What the status tells of one of its type stays: words that differ each time, of an address in memory,
     would be written each time, and each write wakes the object.
     """
     told = status.told_stalled(seen, Reason.INTERNAL_ERROR)
-    if f": {type(error).__name__}: " in told:
+    if told.startswith(f"{_DEFECT}{type(error).__name__}: "):
         return told
     said = " ".join(f"{type(error).__name__}: {error}".split())
     return (
-        f"the operator hit an internal error while deciding what to do, and changed nothing: {shortened(said)}. Report it with the "
+        f"{_DEFECT}{shortened(said)}. Report it with the "
         "operator's log; undoing the last edit, or going back to the previous version of the operator, may help"
     )
 
