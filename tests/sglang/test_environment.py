@@ -15,8 +15,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eagle3_api.sglang import HIDING_FLAGS, OVERRIDE_FLAG, OWNED_FLAGS, UNSUPPORTED_FLAGS, capture_arguments
-from eagle3_operator.manifests.flags import server_flags
+from eagle3_api.sglang import (
+    HIDING_FLAGS,
+    OVERRIDE_FLAG,
+    OWNED_FLAGS,
+    UNSUPPORTED_FLAGS,
+    capture_arguments,
+    flag_values,
+    numeric_arguments,
+)
+from eagle3_api.sglang.capture import FORWARD_FLAGS
+from eagle3_api.sglang.drafts import BACKEND_FLAGS
+from eagle3_api.sglang.flags import NUMERIC_FLAGS
+from eagle3_operator.manifests.flags import COLLECTIVES, WATCHDOG, server_flags
 from served.server import sglang
 from tiny.grammar import conversations
 from tiny.make import FLOORS, cached
@@ -92,6 +103,14 @@ def test_every_flag_that_a_server_is_given_is_one_of_sglangs_in_its_whole_length
     }
     known = set().union(*flags)
     assert {word for word in words if word.startswith("--")} - known == set()
+
+
+def test_no_flag_of_sglangs_begins_one_that_is_looked_for_in_a_command_line(flags: list[set[str]]) -> None:
+    """An abbreviation is taken for the flag that it begins; a whole flag must not be."""
+    known = set().union(*flags)
+    for flag in (WATCHDOG, COLLECTIVES, *BACKEND_FLAGS, *FORWARD_FLAGS):
+        assert [name for name in known if name != flag and flag_values([name, "x"], flag)] == []
+    assert [name for name in known if name not in NUMERIC_FLAGS and numeric_arguments([name, "x"])] == []
 
 
 def test_a_flag_that_is_refused_is_refused_by_each_of_its_names(flags: list[set[str]]) -> None:

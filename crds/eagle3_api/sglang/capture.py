@@ -90,7 +90,7 @@ _ANSWER_FLAGS = (
 )
 
 #: Flags by which a user says how many tokens a forward takes, or how much of a GPU is kept free for one.
-_FORWARD_FLAGS = ("--chunked-prefill-size", "--max-prefill-tokens", "--mem-fraction-static")
+FORWARD_FLAGS = ("--chunked-prefill-size", "--max-prefill-tokens", "--mem-fraction-static")
 
 #: How much of an extraction's forward may be: bytes of its states, and times the tokens that SGLang takes by itself.
 FORWARD_BYTES, FORWARD_TIMES = 256 * 1024 * 1024, 4
@@ -151,7 +151,7 @@ def forward_arguments(arguments: Sequence[str], own_tokens: int, token_bytes: in
         own_tokens: of a forward, where SGLang chooses by the GPU's memory; not positive where it cuts none.
         token_bytes: of one token's features.
     """
-    if own_tokens <= 0 or any(flag_values(arguments, flag) for flag in _FORWARD_FLAGS):
+    if own_tokens <= 0 or any(flag_values(arguments, flag) for flag in FORWARD_FLAGS):
         return []
     times = min(FORWARD_TIMES, FORWARD_BYTES // (own_tokens * token_bytes))
     if times < 2:

@@ -112,9 +112,9 @@ _UNSAID = "auto"
 
 
 def flag_values(arguments: Sequence[str], flag: str) -> list[str]:
-    """What a command line gives a flag, as ``--flag value`` or ``--flag=value``; empty where it is not given."""
-    joined = [word.partition("=")[2] for word in arguments if word.startswith(f"{flag}=")]
-    return joined + [value for word, value in pairwise(arguments) if word == flag]
+    """What a command line gives a flag, as ``--flag value`` or ``--flag=value``, abbreviated or not; empty where it is not given."""
+    joined = [value for word in arguments for name, sign, value in [word.partition("=")] if sign and _means(name, flag)]
+    return joined + [value for word, value in pairwise(arguments) if _means(word, flag)]
 
 
 def numeric_arguments(arguments: Sequence[str]) -> list[str]:
@@ -127,8 +127,23 @@ def numeric_arguments(arguments: Sequence[str]) -> list[str]:
     flag = ""
     for word in arguments:
         if word.startswith("--"):
-            flag, joined, value = word.partition("=")
+            name, joined, value = word.partition("=")
+            flag = _whole(name)
             said[flag] = [value] if joined else []
         elif flag:
             said[flag].append(word)
     return [" ".join([flag, *said[flag]]) for flag in sorted(said) if flag in NUMERIC_FLAGS and said[flag] != [_UNSAID]]
+
+
+def _whole(name: str) -> str:
+    """The numeric flag that a name stands for, or the name."""
+    meant = [flag for flag in NUMERIC_FLAGS if _means(name, flag)]
+    return name if name in NUMERIC_FLAGS or len(meant) != 1 else meant[0]
+
+
+def _means(name: str, flag: str) -> bool:
+    """Whether a command line's name is a flag's or an abbreviation of it: argparse, SGLang's parser, takes either.
+
+    No flag of SGLang that begins one of those asked for here is another one, and what abbreviates two argparse refuses.
+    """
+    return len(name) > len("--") and flag.startswith(name)

@@ -275,6 +275,18 @@ def test_the_size_of_forwards_is_no_other_extraction() -> None:
     assert numeric_arguments(forward_arguments([], 8192, 4_621)) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["--watchdog-timeout", "900"], ["--watchdog-timeout=900"], ["--watchdog-t", "900"], ["--watchdog=900"]],
+)
+def test_a_flag_is_heard_in_each_way_in_which_it_may_be_given(arguments: list[str]) -> None:
+    assert flag_values(arguments, "--watchdog-timeout") == ["900"]
+
+
+def test_a_flag_that_begins_otherwise_or_goes_on_is_another_one() -> None:
+    assert flag_values(["--watchdog-timeouts", "900", "-w", "9", "--", "8"], "--watchdog-timeout") == []
+
+
 def test_a_release_without_the_counters_is_not_extracted_with() -> None:
     with pytest.raises(ValueError, match=r"0\.5\.16"):
         capture_points(Version(0, 5, 16))
@@ -308,6 +320,9 @@ def test_the_more_requests_are_decoded_together_the_fewer_steps_there_are_to_cho
         (["--dtype", "half", "--dtype", "bfloat16"], ["--dtype bfloat16"]),
         (["--dtype", "auto", "--load-format=auto"], []),
         (["--attention-backend", "fa3", "--tp", "8"], []),
+        (["--kv-cache-d", "fp8_e4m3", "--dty=half"], ["--dtype half", "--kv-cache-dtype fp8_e4m3"]),
+        (["--quantization", "fp8"], ["--quantization fp8"]),
+        (["--", "--k", "--enable"], []),
     ],
 )
 def test_the_flags_that_change_what_a_target_computes_are_told_from_the_others_in_one_spelling(
