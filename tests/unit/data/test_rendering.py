@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from eagle3_api.conditions import Reason

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding
+from tokenizers import Encoding  # type: ignore[import-untyped]
 from transformers import AutoTokenizer
 
 from eagle3_api.conditions import Reason
