@@ -111,7 +111,7 @@ def size_of(config: Mapping[str, Any]) -> Size:
     """The size of a target by its ``config.json``, with its language model's section on top.
 
     Raises:
-        KeyError, TypeError, ValueError: a size that is needed is not there or is no number, or it does not say how many bits a
+        KeyError, TypeError, ValueError: a size that is needed is not there or is not a number, or it does not say how many bits a
             weight has.
     """
     active, every = _parameters(config)
@@ -122,7 +122,7 @@ def active_parameters(config: Mapping[str, Any]) -> int:
     """``Size.active`` alone, whatever the bits of a weight.
 
     Raises:
-        KeyError, TypeError, ValueError: a size that is needed is not there or is no number.
+        KeyError, TypeError, ValueError: a size that is needed is not there or is not a number.
     """
     return _parameters(config)[0]
 

@@ -25,7 +25,7 @@ class Reference:
     def parse(cls, text: str) -> "Reference":
         """The parts of a reference; ValueError where it is none."""
         if re.fullmatch(PATTERN, text) is None:
-            raise ValueError(f"{text!r} is no place in a registry, as registry.example.com/team/name:tag is")
+            raise ValueError(f"{text!r} is not a place in a registry, as registry.example.com/team/name:tag is")
         host, _, rest = text.partition("/")
         repository, _, tag = rest.partition(":")
         return cls(host, repository, tag or None)

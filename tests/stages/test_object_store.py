@@ -561,7 +561,7 @@ def test_a_store_whose_certificate_an_authority_of_the_user_s_signed_is_trusted_
         monkeypatch.setenv(BUCKET_AUTHORITY, authority.read_text())
         ObjectStore(config(server), tmp_path).check(tmp_path / "llm")
     monkeypatch.setenv(BUCKET_AUTHORITY, "no certificate")
-    with pytest.raises(StageError, match=r"ca[.]crt .* is no certificate"):
+    with pytest.raises(StageError, match=r"ca[.]crt .* is not a certificate"):
         ObjectStore(config(server), tmp_path)
 
 

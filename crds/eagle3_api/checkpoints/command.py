@@ -93,5 +93,5 @@ def _layers(text: str) -> tuple[int, ...]:
     except ValueError:
         layers = ()
     if not layers:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers such as 1,15,28")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers such as 1,15,28")
     return layers

@@ -100,7 +100,7 @@ def read_folder(path: Path) -> Folder:
         UnreadableError: it is none, is broken, or leads out of its folder.
     """
     if not path.is_dir():
-        raise UnreadableError(f"{path} is no folder here; of a pod, is its volume in placement.volumes?")
+        raise UnreadableError(f"{path} is not a folder here; of a pod, is its volume in placement.volumes?")
     config = read_json(path, CONFIG, JSON_LIMIT)
     weights = _weights(path)
     tensors: dict[str, StoredTensor] = {}
@@ -159,9 +159,9 @@ def read_json(folder: Path, name: str, limit: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, UnreadableError):
             raise
-        raise UnreadableError(f"{path} is no JSON: {error}") from None
+        raise UnreadableError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UnreadableError(f"{path} is no JSON object")
+        raise UnreadableError(f"{path} is not a JSON object")
     return value
 
 
@@ -179,7 +179,7 @@ def inside(folder: Path, path: Path) -> Path:
     if not real.is_relative_to(root) and not (blobs is not None and real.is_relative_to(blobs)):
         raise UnreadableError(f"{path} leads out of {folder}: it is a link to {real}")
     if real.exists() and not real.is_file():
-        raise UnreadableError(f"{path} is no regular file")
+        raise UnreadableError(f"{path} is not a regular file")
     return path
 
 
@@ -201,7 +201,7 @@ def indexed(folder: Path, index: str, limit: int = INDEX_LIMIT) -> dict[str, str
         raise UnreadableError(f"{folder / index} is broken: it has no weight_map from names to files")
     for file in set(named.values()):
         if file in ("", ".", "..") or "/" in file or "\\" in file or "\0" in file:
-            raise UnreadableError(f"{folder / index} names {file[:80]!r}, which is no file of its folder")
+            raise UnreadableError(f"{folder / index} names {file[:80]!r}, which is not a file of its folder")
     return named
 
 

@@ -106,7 +106,7 @@ def read_tensors(path: Path) -> dict[str, PickledTensor]:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise PickleError(
-            f"{path} is no file of torch.save, or was cut ({error}). One that was written by torch before 1.6 must be "
+            f"{path} is not a file of torch.save, or was cut ({error}). One that was written by torch before 1.6 must be "
             "saved again"
         ) from None
 
@@ -136,7 +136,7 @@ def _read(path: Path, file: io.BufferedReader, archive: zipfile.ZipFile) -> dict
     entries = {info.filename: info for info in archive.infolist()}
     described = [info for name, info in entries.items() if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(described) != 1:
-        raise PickleError(f"{path} is no file of torch.save: it has no data.pkl")
+        raise PickleError(f"{path} is not a file of torch.save: it has no data.pkl")
     root = described[0].filename.removesuffix("data.pkl")
     description = _content(path, archive, described[0], DESCRIPTION_LIMIT)
     order = entries.get(f"{root}byteorder")

@@ -93,7 +93,7 @@ def read_header(path: Path, limit: int = HEADER_LIMIT) -> Header:
         status = path.stat()
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(limit, status.st_size - 8):
-            raise HeaderError(f"{path} is no safetensors file, or was cut")
+            raise HeaderError(f"{path} is not a safetensors file, or was cut")
         text = file.read(length)
     tensors, end = _tensors(path, text, 8 + length)
     if status.st_size != end:
@@ -106,9 +106,9 @@ def _tensors(path: Path, text: bytes, start: int) -> tuple[dict[str, Tensor], in
     try:
         values = json.loads(text, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError):
-        raise HeaderError(f"{path} is no safetensors file: its header is no JSON") from None
+        raise HeaderError(f"{path} is not a safetensors file: its header is not JSON") from None
     if not isinstance(values, dict):
-        raise HeaderError(f"{path} is no safetensors file: its header is no JSON object")
+        raise HeaderError(f"{path} is not a safetensors file: its header is not a JSON object")
     found = {name: _tensor(path, name, value) for name, value in values.items() if name != "__metadata__"}
     expected = 0
     for name, (_, begin, end) in sorted(found.items(), key=lambda item: item[1][1:]):

@@ -43,7 +43,7 @@ def read_target(folder: Path) -> Target:
         UnreadableError: it is not there, incomplete or broken.
     """
     if not folder.is_dir():
-        raise UnreadableError(f"{folder} is no folder")
+        raise UnreadableError(f"{folder} is not a folder")
     config = read_json(folder, "config.json", JSON_LIMIT)
     nested = config.get("text_config")
     language = {**config, **nested} if isinstance(nested, Mapping) else config
@@ -96,7 +96,7 @@ def _check_size(path: Path) -> None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(HEADER_LIMIT, size - 8):
-            raise HeaderError(f"{path} is no safetensors file, or was cut")
+            raise HeaderError(f"{path} is not a safetensors file, or was cut")
         text = file.read(length)
     end = max(map(int, _ENDS.findall(text)), default=0)
     if size != 8 + length + end:

@@ -35,11 +35,11 @@ def read_integers(stored: StoredTensor) -> list[int]:
     """The values of a map, straight from its file.
 
     Raises:
-        UnreadableError: it is no list of integers, or cannot be read.
+        UnreadableError: it is not a list of integers, or cannot be read.
     """
     if stored.dtype not in _CODES or len(stored.shape) != 1 or not stored.contiguous or stored.elements > _LIMIT:
         raise UnreadableError(
-            f"{stored.name} of {stored.path} is {stored.dtype} {list(stored.shape)}, no list of integers"
+            f"{stored.name} of {stored.path} is {stored.dtype} {list(stored.shape)}, not a list of integers"
         )
     values = array(_CODES[stored.dtype])
     try:
@@ -86,7 +86,7 @@ def understand_map(
     if any(fits.values()):
         return MapReading([], "d2t and t2d name different tokens: one of them was regenerated")
     return MapReading(
-        [], f"d2t is no set of distinct ids below {vocabulary_size}, as offsets (d2t + index) or as absolute ids"
+        [], f"d2t is not a set of distinct ids below {vocabulary_size}, as offsets (d2t + index) or as absolute ids"
     )
 
 

@@ -48,7 +48,7 @@ KNOWN_TARGETS = PLUS_ONE | RAW_UNLESS_FIRST_IS_ONE | RAW_IF_LAST_IS_ALL
 UNFIT = {
     # The model of 0.5.17, 0.5.21 and 0.5.23 hands over ``hidden_states`` of a layer that keeps the residual beside them
     "Gemma3ForCausalLM": "SGLang gives a draft what the last block of a layer adds to the residual stream and not the stream "
-    "itself, which is no layer's output",
+    "itself, which is not a layer's output",
 }
 
 #: Targets with multi-head latent attention, of those above. Their drafts have ordinary attention or latent one.

@@ -69,7 +69,7 @@ def publish(
             They, and what they list, may lie elsewhere by now.
 
     Raises:
-        ValueError: the folder holds something that is no regular file (a link, a socket).
+        ValueError: the folder holds something that is not a regular file (a link, a socket).
     """
     known, of_parts, files = digests or {}, parts or {}, []
     own = [path for path in _contents(folder) if path.relative_to(folder).parts[0] not in of_parts]
@@ -233,7 +233,7 @@ def located(folder: Path, file: File) -> Path:
     if not real.is_relative_to(folder.resolve()):
         raise corrupt(folder, f"{file.path!r} leads out of the folder")
     if not stat.S_ISREG(status.st_mode):
-        raise corrupt(folder, f"{file.path!r} is no regular file")
+        raise corrupt(folder, f"{file.path!r} is not a regular file")
     if status.st_size != file.size:
         raise corrupt(folder, f"{file.path!r} has {status.st_size} bytes, {file.size} were published")
     return path
@@ -286,7 +286,7 @@ def _contents(folder: Path) -> Iterator[Path]:
         elif stat.S_ISREG(mode):
             yield path
         else:
-            raise ValueError(f"{path} is no regular file and cannot be part of an artifact")
+            raise ValueError(f"{path} is not a regular file and cannot be part of an artifact")
 
 
 def _exists(path: Path) -> bool:

@@ -167,7 +167,7 @@ class Bucket:
 
         async def known(key: str) -> int:
             try:
-                # Not by fsspec's info, which asks for a listing too where there is no object
+                # Not by fsspec's info, which asks for a listing too where there is not an object
                 found = await self._store.head_async(key)
             except BaseError as error:
                 if not is_wordless(str(error)):
@@ -345,7 +345,9 @@ class Bucket:
             return files, files._construct_store(self._bucket), S3Store(self._bucket, **sending)
         except (ValueError, BaseError) as error:
             wrong = (
-                f"{self._settings.authority} is no certificate: " if authority and isinstance(error, ValueError) else ""
+                f"{self._settings.authority} is not a certificate: "
+                if authority and isinstance(error, ValueError)
+                else ""
             )
             raise StageError(
                 ExitCode.BAD_CONFIGURATION,

@@ -116,7 +116,7 @@ def _tokens_per_second(text: str) -> float:
     except ValueError:
         rate = math.nan
     if not 0 < rate < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of tokens per second")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens per second")
     return rate
 
 
@@ -138,7 +138,7 @@ def _shape(spec: Eagle3DraftSpec, config: Path | None) -> Shape:
         known = known_target(spec.target.model) if config is None else None
         if known is None:
             raise UsageError(
-                f"{path} is not here and {spec.target.model} is no known model; give its config.json as --target-config"
+                f"{path} is not here and {spec.target.model} is not a known model; give its config.json as --target-config"
             ) from None
         return known
     except (ValueError, KeyError, TypeError) as error:

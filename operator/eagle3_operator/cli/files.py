@@ -141,7 +141,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def no_config(path: Path, error: Exception) -> UsageError:
     """What is wrong with a configuration that lacks something, or is none at all."""
-    return UsageError(f"{path} is no config.json of a model ({type(error).__name__}: {error})")
+    return UsageError(f"{path} is not a config.json of a model ({type(error).__name__}: {error})")
 
 
 def _listed(document: Any) -> list[Any]:

@@ -151,7 +151,7 @@ def _former(server: Served, metadata: Metadata) -> str:
 def _number(text: str) -> int:
     digits = text.removeprefix("r")
     if not (digits.isascii() and digits.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no revision such as r3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a revision such as r3")
     return int(digits)
 
 

@@ -66,7 +66,7 @@ class Prometheus:
         try:
             value = float(series[0]["value"][1])
         except (KeyError, IndexError, TypeError, ValueError):
-            raise MetricsUnavailableError(f"{where}: answered a sample that is no number") from None
+            raise MetricsUnavailableError(f"{where}: answered a sample that is not a number") from None
         if not math.isfinite(value):
             raise MetricsUnavailableError(f"{where}: answered {value}")
         return value

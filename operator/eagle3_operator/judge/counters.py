@@ -71,7 +71,7 @@ def counted(text: str, *, pod: str, restarts: int) -> PodReading | None:
     if not {TOKENS, REQUESTS} <= seen:
         return None
     if odd := {name: value for name, value in sums.items() if not math.isfinite(value) or value < 0}:
-        raise ValueError(f"counters that are no counts: {odd}")
+        raise ValueError(f"counters that are not counts: {odd}")
     return PodReading(
         pod=pod,
         restarts=restarts,

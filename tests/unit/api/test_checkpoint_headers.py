@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "an absurd size": ({"intermediate_size": 2**60}, Reason.CONFIG_INVALID, "intermediate_size"),
     "a negative size": ({"num_attention_heads": -1}, Reason.CONFIG_INVALID, "num_attention_heads"),
     "a truth value for a size": ({"num_attention_heads": True}, Reason.CONFIG_INVALID, "num_attention_heads"),
-    "heads that do not divide": ({"num_key_value_heads": 3}, Reason.CONFIG_INVALID, "no multiple"),
+    "heads that do not divide": ({"num_key_value_heads": 3}, Reason.CONFIG_INVALID, "not a multiple"),
     "another model's width": ({"target_hidden_size": 128}, Reason.FEATURE_MISMATCH, "states of 128 numbers"),
     "another model's vocabulary": ({"vocab_size": 1000}, Reason.CONFIG_INVALID, "the target's is 1024"),
     "other layers": (
@@ -598,7 +598,7 @@ def test_a_map_that_was_regenerated_on_fine_tuning_is_refused() -> None:
 
 @pytest.mark.parametrize("values", [[0, -1], [1023, 1023], [5, 5, 5, 2000], [-3, 4]])
 def test_a_map_that_names_a_token_twice_or_none_is_refused(values: list[int]) -> None:
-    assert "no set of distinct ids below 1024" in understand_map(values, MapKind.EITHER, 1024).problem
+    assert "not a set of distinct ids below 1024" in understand_map(values, MapKind.EITHER, 1024).problem
 
 
 @given(st.permutations(KEPT[:40]))

@@ -116,11 +116,11 @@ HEADERS: dict[str, tuple[bytes, bytes, str]] = {
         "was cut",
     ),
     "offsets that go back": (header(a={"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}), bytes(8), "broken"),
-    "a name twice": (b'{"a": 1, "a": 2}', b"", "no JSON"),
-    "a list": (b"[]", b"", "no JSON object"),
-    "brackets without end": (b"[" * 1_500_000, b"", "no JSON"),
-    "a number without end": (b'{"a": ' + b"9" * 100_000 + b"}", b"", "no JSON"),
-    "not UTF-8": (b"\xff\xfe{}", b"", "no JSON"),
+    "a name twice": (b'{"a": 1, "a": 2}', b"", "not JSON"),
+    "a list": (b"[]", b"", "not a JSON object"),
+    "brackets without end": (b"[" * 1_500_000, b"", "not JSON"),
+    "a number without end": (b'{"a": ' + b"9" * 100_000 + b"}", b"", "not JSON"),
+    "not UTF-8": (b"\xff\xfe{}", b"", "not JSON"),
 }
 
 
@@ -136,10 +136,10 @@ def test_a_header_longer_than_a_draft_can_need_is_not_read(folder: Path) -> None
     path.write_bytes(struct.pack("<Q", 2**40))
     os.truncate(path, 2**41)
     with memory(DRAFT_HEADER_LIMIT):
-        refused(folder, "is no safetensors file, or was cut")
+        refused(folder, "is not a safetensors file, or was cut")
         path.write_bytes(struct.pack("<Q", DRAFT_HEADER_LIMIT + 1))
         os.truncate(path, 2 * DRAFT_HEADER_LIMIT)
-        refused(folder, "is no safetensors file, or was cut")
+        refused(folder, "is not a safetensors file, or was cut")
 
 
 @pytest.mark.parametrize("size", [0, 4, 8, 9, 100])
@@ -171,7 +171,7 @@ def test_config_json_may_be_no_link_to_elsewhere(folder: Path) -> None:
 def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    refused(folder, "is no regular file")
+    refused(folder, "is not a regular file")
 
 
 def test_the_hubs_own_cache_is_read_through_its_links(folder: Path, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_configuration_without_end_is_not_read(folder: Path) -> None:
     (folder / "config.json").write_bytes(b"[" * 2_000_000)
     refused(folder, "longer than")
     (folder / "config.json").write_bytes(b"[" * 900_000)
-    refused(folder, "no JSON")
+    refused(folder, "not JSON")
 
 
 WRONG_TYPES: list[Any] = [None, True, -1, 0, 1.5, 2**70, "text", "1e-5", [], {}, [[]], [1, 2, "a"], {"a": None}]
@@ -448,7 +448,7 @@ def test_a_pickle_that_runs_something_is_refused_and_runs_nothing(folder: Path) 
         (folder / "pytorch_model.bin").write_bytes(saved({"fc.weight": torch.zeros(2), "x": bomb}))
         refused(folder, "wants more than plain tensors", "not run")
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(bomb))
-        refused(folder, "no file of torch.save")
+        refused(folder, "not a file of torch.save")
     assert not trace.exists()
 
 

@@ -96,7 +96,7 @@ def test_working_files_are_no_part_of_an_artifact(tmp_path: Path) -> None:
 def test_a_link_cannot_be_published(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "shortcut").symlink_to("/etc/hostname")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         publish(tmp_path)
 
 

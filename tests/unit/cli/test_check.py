@@ -85,7 +85,7 @@ def test_what_cannot_be_read_has_a_code_of_its_own(
     shard.unlink()
     assert main(["check", str(draft), "--target", str(target)]) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err.splitlines()
-    assert ["no folder" in said[0], "was cut" in said[1], "missing" in said[2]] == [True, True, True]
+    assert ["not a folder" in said[0], "was cut" in said[1], "missing" in said[2]] == [True, True, True]
 
 
 def test_the_headers_of_600_gigabytes_are_checked_in_half_a_second(draft: Path, tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_draft_of_another_target_is_not_adopted(
 def test_no_layers_at_all_are_told_from_layers(draft: Path, capsys: pytest.CaptureFixture[str], layers: str) -> None:
     with pytest.raises(SystemExit):
         main(["check", str(draft), f"--layers={layers}"])
-    assert "is no list of layers such as 1,15,28" in capsys.readouterr().err
+    assert "is not a list of layers such as 1,15,28" in capsys.readouterr().err

@@ -60,12 +60,12 @@ def written(tmp_path: Path) -> Callable[[str | bytes], str]:
         (("status",), "the following arguments are required: name"),
         (("status", "kimi", "--verbose"), "unrecognized arguments: --verbose"),
         (("estimate",), "the following arguments are required: -f/--file"),
-        (("estimate", "-f", "x", "--tokens-per-second", "0"), "0 is no number of tokens per second"),
-        (("estimate", "-f", "x", "--tokens-per-second", "many"), "many is no number of tokens per second"),
-        (("render", "-f", "x", "-r", "newest"), "'newest' is no revision such as r3"),
+        (("estimate", "-f", "x", "--tokens-per-second", "0"), "0 is not a number of tokens per second"),
+        (("estimate", "-f", "x", "--tokens-per-second", "many"), "many is not a number of tokens per second"),
+        (("render", "-f", "x", "-r", "newest"), "'newest' is not a revision such as r3"),
         (("render", "-f", "x", "-r", "r1", "--all"), "not allowed with argument"),
         (("check",), "the following arguments are required: folder"),
-        (("check", "x", "--layers", "first"), "'first' is no list of layers such as 1,15,28"),
+        (("check", "x", "--layers", "first"), "'first' is not a list of layers such as 1,15,28"),
         (("check", "x", "--sglang-version", "newest"), "newest"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_is_no_configuration_of_a_target_is_named(
     config.write_text(content)
     code, line = refusal(capsys, command, "-f", str(EXAMPLE), "--target-config", str(config))
     assert code == 1
-    assert line.startswith(f"kubectl eagle3: {config} is no config.json of a model")
+    assert line.startswith(f"kubectl eagle3: {config} is not a config.json of a model")
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])

@@ -45,8 +45,8 @@ def vector(*series: Any, **more: Any) -> str:
     ("body", "status", "words"),
     [
         (vector({"value": [0, "2"]}, warnings=["one store did not answer"]), 200, "warns: .*one store did not answer"),
-        (vector({"metric": {}}), 200, "a sample that is no number"),
-        (vector({"value": [0, "many"]}), 200, "a sample that is no number"),
+        (vector({"metric": {}}), 200, "a sample that is not a number"),
+        (vector({"value": [0, "many"]}), 200, "a sample that is not a number"),
         ('{"status": "success", "data": null}', 200, "answered no vector"),
         ('{"status": "error", "error": "query timed out"}', 200, "query timed out"),
         ('{"status": "error", "error": "out of memory"}', 503, "status 503: out of memory"),

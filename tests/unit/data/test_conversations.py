@@ -190,22 +190,31 @@ def refused(read: Callable[[], object], *words: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("\\x00", "no JSON"),
-        ("7", "no object"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("\\x00", "not JSON"),
+        ("7", "not an object"),
         ("{}", "'messages' is missing"),
         ('{"messages": []}', "'messages' is missing"),
         ('{"messages": "hi"}', "'messages' is missing"),
-        ('{"messages": ["hi"]}', "messages[0] is no object"),
+        ('{"messages": ["hi"]}', "messages[0] is not an object"),
         ('{"conversations": [{"from": "robot", "value": "hi"}]}', "role is 'robot'"),
-        ('{"conversations": [{"from": "human"}]}', "content is no string"),
+        ('{"conversations": [{"from": "human"}]}', "content is neither a string"),
         ('{"conversations": "hi"}', "'messages' is missing"),
-        ('{"messages": [{"role": "user"}]}', "messages[0].content is no string"),
-        ('{"messages": [{"role": "user", "content": []}]}', "messages[0].content is no string and no list of parts"),
-        ('{"messages": [{"role": "user", "content": ["hi"]}]}', "messages[0].content[0] is no object with a type"),
-        ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "messages[0].content[0].text is no string"),
-        ('{"messages": [{"role": "assistant", "content": 7, "tool_calls": []}]}', "messages[0].content is no string"),
+        ('{"messages": [{"role": "user"}]}', "messages[0].content is neither a string"),
+        (
+            '{"messages": [{"role": "user", "content": []}]}',
+            "messages[0].content is neither a string nor a list of parts",
+        ),
+        ('{"messages": [{"role": "user", "content": ["hi"]}]}', "messages[0].content[0] is not an object with a type"),
+        (
+            '{"messages": [{"role": "user", "content": [{"type": "text"}]}]}',
+            "messages[0].content[0].text is not a string",
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": 7, "tool_calls": []}]}',
+            "messages[0].content is neither a string",
+        ),
         ('{"messages": [{"role": ["user"], "content": "a"}]}', "messages[0].role"),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "surrogate"),
     ],
@@ -429,7 +438,7 @@ def test_a_content_in_parts_of_text_is_the_text_that_a_server_joins_them_to(tmp_
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}\n')
-    refused(lambda: Conversations.read(path), "line 1", "no JSON")
+    refused(lambda: Conversations.read(path), "line 1", "not JSON")
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:

@@ -253,14 +253,14 @@ def test_only_what_was_suspended_for_the_object_is_resumed_with_it(by: str | Non
 
 def test_a_retry_gives_a_failed_stage_another_chance_once() -> None:
     world = World().settle().finish("inspect")
-    world.fail("extract", Reason.DATA_UNREADABLE, "line 7 is no JSON.")
+    world.fail("extract", Reason.DATA_UNREADABLE, "line 7 is not JSON.")
     first = world.job("extract").name
     world.annotations["eagle3.dev/retry"] = "extract@1"
     world.settle()
     # The retry also inspects anew, because the data may have been mended
     world.finish("inspect")
     assert world.created.count(first) == 2
-    world.fail("extract", Reason.DATA_UNREADABLE, "line 9 is no JSON.")
+    world.fail("extract", Reason.DATA_UNREADABLE, "line 9 is not JSON.")
     world.later(3600).settle()
     assert world.created.count(first) == 2
     assert world.told.handled.retry == "extract@1"

@@ -296,15 +296,15 @@ def test_a_digest_changes_with_what_it_stands_for_and_with_nothing_else(world: W
     [
         (lambda w: w.target.rename(w.target.with_name("away")), "placement.volumes"),
         (lambda w: (w.target / "config.json").unlink(), "no config.json"),
-        (lambda w: (w.target / "config.json").write_text("{"), "no JSON"),
-        (lambda w: (w.target / "config.json").write_text("[]"), "no JSON object"),
+        (lambda w: (w.target / "config.json").write_text("{"), "not JSON"),
+        (lambda w: (w.target / "config.json").write_text("[]"), "not a JSON object"),
         (lambda w: w.configure({**LLAMA, "architectures": []}), "names no architecture"),
         (lambda w: w.configure({**LLAMA, "hidden_size": "64"}), "hidden_size"),
         (lambda w: w.configure({**LLAMA, "num_hidden_layers": 0}), "num_hidden_layers"),
         (lambda w: (w.target / "model.safetensors").unlink(), "no weights"),
-        (lambda w: (w.target / "model.safetensors").write_bytes(b"\xff" * 100), "no safetensors file"),
-        (lambda w: (w.target / "model.safetensors").write_bytes(b""), "no safetensors file"),
-        (lambda w: (w.target / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"nope"), "no JSON"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(b"\xff" * 100), "not a safetensors file"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(b""), "not a safetensors file"),
+        (lambda w: (w.target / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"nope"), "not JSON"),
         (lambda w: (w.target / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b'{"a": 1}'), "entry of a"),
         (lambda w: (w.target / "model.safetensors.index.json").write_text("{}"), "is broken"),
         (
@@ -325,7 +325,7 @@ def test_weights_that_were_copied_in_part_are_noticed(world: World) -> None:
     world.refused(ExitCode.BAD_INPUT, Reason.TARGET_UNREADABLE, "was cut")
 
 
-@pytest.mark.parametrize("text", ['{"files": ["model.safetensors"]}', "[1]", "no JSON", '{"format": "other/v1"}'])
+@pytest.mark.parametrize("text", ['{"files": ["model.safetensors"]}', "[1]", "not JSON", '{"format": "other/v1"}'])
 def test_a_manifest_that_another_tool_left_with_the_target_says_nothing(world: World, text: str) -> None:
     before = world.inspect().target_digest
     (world.target / "manifest.json").write_text(text)
@@ -375,7 +375,7 @@ def test_a_target_without_a_head_speaks_with_its_embedding(world: World, tied: b
 
 @pytest.mark.parametrize(
     ("architecture", "why"),
-    [("MambaForCausalLM", "not among the architectures"), ("Gemma3ForCausalLM", "which is no layer's output")],
+    [("MambaForCausalLM", "not among the architectures"), ("Gemma3ForCausalLM", "which is not a layer's output")],
 )
 def test_an_architecture_whose_states_are_not_known_to_be_its_layers_is_refused(
     world: World, architecture: str, why: str
@@ -427,7 +427,7 @@ def test_a_context_that_nobody_names_is_asked_for(world: World) -> None:
         ({"num_attention_heads": None}, "it says no num_attention_heads", "Heads"),
         ({"intermediate_size": ...}, "it says no intermediate_size", "Heads"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "its rope says no factor", "Heads"),
-        ({"rope_scaling": "llama3"}, "its rope_scaling or rope_parameters is no object", "Heads"),
+        ({"rope_scaling": "llama3"}, "its rope_scaling or rope_parameters is not an object", "Heads"),
         ({"rms_norm_eps": "tiny"}, "rms_norm_eps is 'tiny'", "Heads"),
     ],
 )
@@ -714,7 +714,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(world: World) -> None:
     world.refused(
         ExitCode.BAD_INPUT,
         Reason.CHECKPOINT_UNREADABLE,
-        "is no file of torch.save",
+        "is not a file of torch.save",
         checkpoint=str(world.checkpoint),
         data=None,
     )

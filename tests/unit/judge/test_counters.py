@@ -105,7 +105,7 @@ def test_a_line_that_is_cut_off_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
 def test_a_counter_that_is_no_count_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="no counts"):
+    with pytest.raises(ValueError, match="not counts"):
         counted(TEXT.replace("4000.0", value), pod="a", restarts=0)
 
 

@@ -144,7 +144,7 @@ LATENT_KIMI = {**KIMI["text_config"], **dict.fromkeys(LATENT_SIZES, 16)}
         (LLAMA, {"rms_norm_eps": [1e-6]}, "rms_norm_eps is [1e-06], not a positive number"),
         (LLAMA, {"rope_scaling": {**LLAMA3_ROPE, "factor": None}}, "its rope says no factor"),
         (LLAMA, {"rope_scaling": {**LLAMA3_ROPE, "factor": "large"}}, "its rope's factor is 'large'"),
-        (LLAMA, {"rope_scaling": "llama3"}, "its rope_scaling or rope_parameters is no object"),
+        (LLAMA, {"rope_scaling": "llama3"}, "its rope_scaling or rope_parameters is not an object"),
         (LATENT_KIMI, {"q_lora_rank": None}, "it says no q_lora_rank"),
         (LATENT_KIMI, {"num_attention_heads": ...}, "it says no num_attention_heads"),
     ],

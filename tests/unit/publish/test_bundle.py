@@ -104,7 +104,7 @@ def test_a_reference_has_a_registry_a_repository_and_perhaps_a_tag(
     ],
 )
 def test_what_is_no_reference_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match="no place in a registry"):
+    with pytest.raises(ValueError, match="not a place in a registry"):
         Reference.parse(text)
 
 

@@ -134,7 +134,7 @@ def _wrong_sizes(form: Form) -> Iterator[Found]:
     if form.heads and form.kv_heads and form.heads % form.kv_heads:
         yield refused(
             Reason.CONFIG_INVALID,
-            f"num_attention_heads {form.heads} is no multiple of num_key_value_heads {form.kv_heads}",
+            f"num_attention_heads {form.heads} is not a multiple of num_key_value_heads {form.kv_heads}",
         )
 
 

@@ -51,7 +51,7 @@ _NUMBERS = frozenset(
 def _rope(form: Form, _: Served) -> Iterator[Found]:
     kind = form.rope.get("rope_type")
     if not form.rope:
-        yield refused(Reason.CONFIG_INVALID, "rope_parameters (or rope_scaling) is no object")
+        yield refused(Reason.CONFIG_INVALID, "rope_parameters (or rope_scaling) is not an object")
         return
     if not isinstance(kind, str) or kind not in _REQUIRED:
         yield refused(

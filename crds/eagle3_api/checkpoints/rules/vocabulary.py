@@ -52,7 +52,7 @@ def _padding(form: Form, _: Served) -> Iterator[Found]:
     if form.draft_vocabulary_size and form.draft_vocabulary_size % 64:
         yield Found(
             Level.WARNING,
-            f"its vocabulary of {form.draft_vocabulary_size} tokens is no multiple of 64; some SGLang versions then fail at graph "
+            f"its vocabulary of {form.draft_vocabulary_size} tokens is not a multiple of 64; some SGLang versions then fail at graph "
             "capture",
         )
 

@@ -296,7 +296,7 @@ def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Con
     try:
         value = forms.as_messages(json.loads(text), prompts=not reading.answers)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(path, number, reading, f"no JSON: {error}") from None
+        raise _unreadable(path, number, reading, f"not JSON: {error}") from None
     problem = _problem(value, reading)
     if problem is not None:
         raise _unreadable(path, number, reading, problem)
@@ -318,7 +318,7 @@ def _parse(path: Path, number: int | None, text: bytes, reading: Reading) -> Con
     try:
         return Conversation(messages, hashlib.sha256(canonical.encode()).digest(), offered)
     except UnicodeEncodeError:
-        what = "a content holds half of a surrogate pair, which is no character"
+        what = "a content holds half of a surrogate pair, which is not a character"
         raise _unreadable(path, number, reading, what) from None
 
 
@@ -369,7 +369,7 @@ def _call(call: Any) -> dict[str, Any]:
 def _problem(value: Any, reading: Reading) -> str | None:
     """Why a line's value is no conversation."""
     if not isinstance(value, dict):
-        return 'it is no object; one conversation is {"messages": [...]}'
+        return 'it is not an object; one conversation is {"messages": [...]}'
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages:
         or_prompt = " and 'prompt' too" if not reading.answers else ""
@@ -377,7 +377,7 @@ def _problem(value: Any, reading: Reading) -> str | None:
     for position, message in enumerate(messages):
         where = f"messages[{position}]"
         if not isinstance(message, dict):
-            return f"{where} is no object"
+            return f"{where} is not an object"
         role = message.get("role")
         if role not in (*ROLES, *LEFT_OUT):
             return f"{where}.role is {role!r}, not one of {', '.join(ROLES)}"
@@ -392,12 +392,12 @@ def _content_problem(message: dict[str, Any]) -> str | None:
     if content is None and message["role"] in ("assistant", "tool"):
         return None
     if not isinstance(content, list) or not content:
-        return None if isinstance(content, str) else " is no string and no list of parts"
+        return None if isinstance(content, str) else " is neither a string nor a list of parts"
     for position, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            return f"[{position}] is no object with a type"
+            return f"[{position}] is not an object with a type"
         if part["type"] == "text" and not isinstance(part.get("text"), str):
-            return f"[{position}].text is no string"
+            return f"[{position}].text is not a string"
     return None
 
 

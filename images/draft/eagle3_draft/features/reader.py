@@ -315,4 +315,4 @@ def _table(name: Path, content: bytes) -> dict[str, torch.Tensor]:
     try:
         return load(content)
     except SafetensorError as error:
-        raise corrupt(name, f"it is no safetensors file: {error}") from None
+        raise corrupt(name, f"it is not a safetensors file: {error}") from None

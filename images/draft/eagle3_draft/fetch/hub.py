@@ -74,7 +74,7 @@ class Repository:
             ask = api.model_info if kind == "model" else api.dataset_info
             info = ask(name, revision=revision, files_metadata=True)
         files = (_file(sibling) for sibling in info.siblings or ())
-        # A name that leads out of the folder is no file of a repository
+        # A name that leads out of the folder is not a file of a repository
         inside = sorted((file for file in files if _stays_inside(file.path)), key=lambda file: file.path)
         return cls(field, kind, name, info.sha or "", tuple(inside))
 

@@ -227,18 +227,18 @@ def _digest(folder: Path, headers: list[Header]) -> str:
 
 def _config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
-        raise _unreadable(f"{folder} is no folder of this pod; is its volume in placement.volumes?")
+        raise _unreadable(f"{folder} is not a folder of this pod; is its volume in placement.volumes?")
     path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise _unreadable(f"{folder} has no config.json, so it is no checkpoint of a model") from None
+        raise _unreadable(f"{folder} has no config.json, so it is not a checkpoint of a model") from None
     except OSError as error:
         raise _unreadable(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise _unreadable(f"{path} is no JSON: {error}") from None
+        raise _unreadable(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise _unreadable(f"{path} is no JSON object")
+        raise _unreadable(f"{path} is not a JSON object")
     return config
 
 

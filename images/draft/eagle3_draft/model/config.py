@@ -196,7 +196,7 @@ def _own_rope(text: Mapping[str, Any], positions: int) -> dict[str, Any]:
     """The base and the scaling that a draft takes over."""
     rope = rope_of(text)
     if not rope:
-        raise ValueError("its rope_scaling or rope_parameters is no object")
+        raise ValueError("its rope_scaling or rope_parameters is not an object")
     scaling = scaling_of(rope, positions) if rope["rope_type"] == "llama3" else None
     return {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
 

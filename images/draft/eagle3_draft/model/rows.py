@@ -57,7 +57,7 @@ def needed(documents: Sequence[int], wanted: Sequence[Tensor], multiple: int = 1
     starts = begins.repeat_interleave(lengths)
     tokens = len(starts)
     if tokens % multiple:
-        raise ValueError(f"{tokens} rows are no multiple of {multiple}")
+        raise ValueError(f"{tokens} rows are not a multiple of {multiple}")
     last = torch.full((tokens,), -1)  # the last step that each row is needed in
     for step, rows in enumerate(wanted):
         last[rows] = step

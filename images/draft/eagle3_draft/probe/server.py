@@ -138,7 +138,9 @@ class Server:
         address = urlsplit(url)
         if address.scheme != "http" or not address.hostname:
             raise StageError(
-                ExitCode.BAD_CONFIGURATION, Reason.INVALID_CONFIGURATION, f"{url!r} is no http:// address of a server"
+                ExitCode.BAD_CONFIGURATION,
+                Reason.INVALID_CONFIGURATION,
+                f"{url!r} is not an http:// address of a server",
             )
         self.url = url
         self._host = address.hostname

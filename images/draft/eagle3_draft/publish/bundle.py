@@ -50,7 +50,7 @@ class Bundle:
 
     Attributes:
         manifest: itself.
-        blobs: its configuration, and whatever else is no file of the draft.
+        blobs: its configuration, and whatever else is not a file of the draft.
     """
 
     manifest: Document

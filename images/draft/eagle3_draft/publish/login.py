@@ -42,7 +42,7 @@ def read_login(file: Path, host: str, repository: str) -> Login | None:
         auths = json.loads(file.read_bytes())["auths"]
         entries = {_place(name): entry for name, entry in auths.items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise _unusable(f"it is no docker configuration with auths ({type(error).__name__})") from None
+        raise _unusable(f"it is not a docker configuration with auths ({type(error).__name__})") from None
     fitting = [name for name in entries if f"{host}/{repository}/".startswith(f"{name}/")]
     return _login(entries[max(fitting, key=len)]) if fitting else None
 

@@ -115,7 +115,7 @@ def choose(counts: Tensor, size: int, always: Collection[int]) -> Vocabulary:
         always: ids that are in whatever their count; those that are no tokens of the target are left out.
 
     Raises:
-        ValueError: the size is no multiple of 64, or more are to be in than there is room for.
+        ValueError: the size is not a multiple of 64, or more are to be in than there is room for.
     """
     if size < MULTIPLE or size % MULTIPLE:
         raise ValueError(f"a vocabulary of {size} cannot be served: it must be a multiple of {MULTIPLE}")
