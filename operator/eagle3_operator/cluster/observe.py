@@ -20,7 +20,7 @@ from eagle3_operator.cluster.kept import Kept
 from eagle3_operator.cluster.prometheus import MetricsUnavailableError, Prometheus
 from eagle3_operator.cluster.readings import LogReading, Readings
 from eagle3_operator.cluster.servers import Servers
-from eagle3_operator.decide.waiting import time_left
+from eagle3_operator.decide.pods.waiting import time_left
 from eagle3_operator.judge import counters, promql
 from eagle3_operator.manifests import names
 from eagle3_operator.observation import Budget, Claim, Deployment, Job, Observation, Pod, ServerMetrics, Service

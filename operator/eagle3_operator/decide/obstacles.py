@@ -3,9 +3,9 @@
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.decide import retention
-from eagle3_operator.decide.conditions import Said
+from eagle3_operator.decide.pipeline import retention
 from eagle3_operator.decide.stages import sglang_version
+from eagle3_operator.decide.telling.conditions import Said
 from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decision import Because, Manifest, Own
 from eagle3_operator.manifests import claims, names

@@ -8,11 +8,11 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import seconds
 from eagle3_api.status import StageStatus
-from eagle3_operator.decide.conditions import Said
+from eagle3_operator.decide.pods.waiting import time_left
 from eagle3_operator.decide.revisions import Revision
-from eagle3_operator.decide.rollout import RolloutResult
+from eagle3_operator.decide.serving.rollout import RolloutResult
+from eagle3_operator.decide.telling.conditions import Said
 from eagle3_operator.decide.view import View
-from eagle3_operator.decide.waiting import time_left
 from eagle3_operator.decision import FEATURES_CLAIM, Because
 from eagle3_operator.judge import counters
 from eagle3_operator.judge.windows import begins

@@ -7,16 +7,18 @@ from eagle3_api import times
 from eagle3_api.jobs import ConvertResult, Facts, PublishResult, StageName
 from eagle3_api.spec import Eagle3Draft, Eagle3DraftSpec
 from eagle3_api.status import ArtifactStatus, Attempt, Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import conditions, drift, events, refusals, retention, retries, summary
-from eagle3_operator.decide.advancing import advance_chain
-from eagle3_operator.decide.chain import halt
-from eagle3_operator.decide.conditions import Situation
+from eagle3_operator.decide import refusals, retries
 from eagle3_operator.decide.keys import draft_key, plain_key
 from eagle3_operator.decide.obstacles import forbidden, taken_name, unknown_prometheus, without_claims
+from eagle3_operator.decide.pipeline import drift, retention
+from eagle3_operator.decide.pipeline.advancing import advance_chain
+from eagle3_operator.decide.pipeline.chain import halt
+from eagle3_operator.decide.pipeline.room import unchanged
 from eagle3_operator.decide.revisions import Revision, Wanted
-from eagle3_operator.decide.rollout import Rollout
-from eagle3_operator.decide.room import unchanged
+from eagle3_operator.decide.serving.rollout import Rollout
 from eagle3_operator.decide.stages import Attempts
+from eagle3_operator.decide.telling import conditions, events, summary
+from eagle3_operator.decide.telling.conditions import Situation
 from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decide.waking import wake_after
 from eagle3_operator.decision import Decision

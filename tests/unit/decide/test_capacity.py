@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from eagle3_api.status import RevisionStatus
-from eagle3_operator.decide.capacity import Claimant, replicas
 from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.decide.serving.capacity import Claimant, replicas
 from eagle3_operator.observation import Deployment
 from unit.decide.world import START, World
 

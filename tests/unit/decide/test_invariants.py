@@ -12,8 +12,8 @@ from eagle3_api import times
 from eagle3_api.conditions import Reason
 from eagle3_api.spec import seconds
 from eagle3_api.status import RevisionStatus, Template
-from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Standing, known
+from eagle3_operator.decide.serving.fleet import Fleet
 from eagle3_operator.decision import Decision
 from eagle3_operator.observation import Pod
 from unit.decide.happenings import Happenings

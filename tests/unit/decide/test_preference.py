@@ -8,8 +8,8 @@ import pytest
 from eagle3_api.jobs import StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import RevisionStatus
-from eagle3_operator.decide.preference import preference
 from eagle3_operator.decide.revisions import Revision, Wanted
+from eagle3_operator.decide.serving.preference import preference
 from unit.samples import FACTS, RESULTS, SPEC
 
 WANTED = Wanted("plain", "draft", "/eagle3/drafts/a", RESULTS[StageName.CONVERT])

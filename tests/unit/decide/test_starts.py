@@ -3,7 +3,7 @@
 import pytest
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.diagnosis import diagnose
+from eagle3_operator.decide.pods.diagnosis import diagnose
 from eagle3_operator.decision import Because
 from eagle3_operator.observation import Deployment, Pod
 from unit.decide.world import World, serving_plain

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eagle3_operator.decide.waiting import advice, no_node
+from eagle3_operator.decide.pods.waiting import advice, no_node
 from eagle3_operator.observation import Pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

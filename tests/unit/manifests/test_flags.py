@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def words(obj: Eagle3Draft, facts: Facts = FACTS, *, folder: str | None = DRAFT,
 
 
 def value(obj: Eagle3Draft, flag: str, facts: Facts = FACTS, *, folder: str | None = DRAFT) -> str | None:
-    given_values = flag_values(words(obj, facts, folder=folder), flag)
+    given_values = [said for word, said in pairwise(words(obj, facts, folder=folder)) if word == flag]
     assert len(given_values) <= 1, f"{flag} is rendered twice"
     return given_values[0] if given_values else None
 

@@ -19,16 +19,16 @@ from eagle3_api.conditions import EventReason, Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Serve, Watch, seconds
 from eagle3_api.status import Eagle3DraftStatus
-from eagle3_operator.decide import asking, capacity, edits, place, retirement, starts
 from eagle3_operator.decide.approval import Approvals
-from eagle3_operator.decide.capacity import Claimant
-from eagle3_operator.decide.fleet import Fleet
-from eagle3_operator.decide.promotion import moved
+from eagle3_operator.decide.pipeline.room import Room
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted, known
-from eagle3_operator.decide.room import Room
-from eagle3_operator.decide.trying import choose, driven, started
+from eagle3_operator.decide.serving import asking, capacity, edits, place, retirement, starts
+from eagle3_operator.decide.serving.capacity import Claimant
+from eagle3_operator.decide.serving.fleet import Fleet
+from eagle3_operator.decide.serving.promotion import moved
+from eagle3_operator.decide.serving.trying import choose, driven, started
+from eagle3_operator.decide.serving.watching import heard
 from eagle3_operator.decide.view import Actions, View
-from eagle3_operator.decide.watching import heard
 from eagle3_operator.decision import Because, Delete, Event, Mend, Scale
 from eagle3_operator.manifests import names, servers
 from eagle3_operator.manifests.flags import start_budget

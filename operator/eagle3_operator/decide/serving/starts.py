@@ -5,9 +5,9 @@ from datetime import datetime
 
 from eagle3_api import times
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.diagnosis import diagnose, hung_since, not_begun, refused
+from eagle3_operator.decide.pods.diagnosis import diagnose, hung_since, not_begun, refused
+from eagle3_operator.decide.pods.waiting import advised, held_up
 from eagle3_operator.decide.revisions import Revision
-from eagle3_operator.decide.waiting import advised, held_up
 from eagle3_operator.decision import Because
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER
 from eagle3_operator.observation import Deployment

@@ -14,11 +14,11 @@ from eagle3_api.jobs import PublishResult, StageName
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_api.status import Condition, StageState, StageStatus
 from eagle3_operator.decide import commands, refusals
-from eagle3_operator.decide.diagnosis import not_begun
+from eagle3_operator.decide.pods.diagnosis import not_begun
+from eagle3_operator.decide.pods.waiting import PLACE_SECONDS, advised, overdue
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
-from eagle3_operator.decide.rollout import RolloutResult
+from eagle3_operator.decide.serving.rollout import RolloutResult
 from eagle3_operator.decide.view import View
-from eagle3_operator.decide.waiting import PLACE_SECONDS, advised, overdue
 from eagle3_operator.decision import Because
 from eagle3_operator.judge.watch import blind
 from eagle3_operator.manifests import names

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from eagle3_api.conditions import Reason
 from eagle3_api.status import RevisionStatus
-from eagle3_operator.decide import place
-from eagle3_operator.decide.diagnosis import not_begun
-from eagle3_operator.decide.fleet import Fleet
-from eagle3_operator.decide.probing import fits, measure
+from eagle3_operator.decide.pods.diagnosis import not_begun
+from eagle3_operator.decide.pods.waiting import advised
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+from eagle3_operator.decide.serving import place
+from eagle3_operator.decide.serving.fleet import Fleet
+from eagle3_operator.decide.serving.probing import fits, measure
 from eagle3_operator.decide.view import Actions, View
-from eagle3_operator.decide.waiting import advised
 from eagle3_operator.decision import Because
 from eagle3_operator.manifests import names
 

@@ -3,9 +3,9 @@
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
 from eagle3_operator.decide.approval import Approvals
-from eagle3_operator.decide.capacity import enough
-from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.decide.serving.capacity import enough
+from eagle3_operator.decide.serving.fleet import Fleet
 from eagle3_operator.decide.view import View
 from eagle3_operator.decision import Because
 from eagle3_operator.manifests.flags import serving, start_budget

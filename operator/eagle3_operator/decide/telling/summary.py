@@ -13,8 +13,8 @@ from eagle3_api.status import (
     StageState,
     StageStatus,
 )
-from eagle3_operator.decide.conditions import Situation
 from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.decide.telling.conditions import Situation
 from eagle3_operator.traits import TRAITS
 
 _MEASURING = (Reason.PROBING, Reason.MEASURING_BASELINE)

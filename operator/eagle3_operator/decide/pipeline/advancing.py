@@ -6,9 +6,10 @@ from functools import partial
 from eagle3_api.jobs import ConvertResult, Facts, FetchResult, PublishResult, StageName
 from eagle3_api.quantity import quantity
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
-from eagle3_operator.decide import retention, stages
-from eagle3_operator.decide.chain import advance, stale
-from eagle3_operator.decide.room import Room, asked, unchanged
+from eagle3_operator.decide import stages
+from eagle3_operator.decide.pipeline import retention
+from eagle3_operator.decide.pipeline.chain import advance, stale
+from eagle3_operator.decide.pipeline.room import Room, asked, unchanged
 from eagle3_operator.decide.stages import Attempts, Link, Look, Push, Pushed
 from eagle3_operator.decide.view import Actions, Step, View
 from eagle3_operator.manifests import names

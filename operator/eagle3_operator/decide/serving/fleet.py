@@ -10,8 +10,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts
 from eagle3_api.spec import Eagle3DraftSpec
 from eagle3_operator.decide.keys import revision_key
-from eagle3_operator.decide.preference import Preference, preference
 from eagle3_operator.decide.revisions import Revision, Standing, Wanted
+from eagle3_operator.decide.serving.preference import Preference, preference
 from eagle3_operator.decision import Because
 
 

@@ -16,7 +16,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, StageName
 from eagle3_api.status import Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide.approval import Approvals
-from eagle3_operator.decide.chain import in_use
+from eagle3_operator.decide.pipeline.chain import in_use
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import View
 from eagle3_operator.decision import Because

@@ -18,7 +18,7 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import CleanConfig, StageName
 from eagle3_api.status import ARTIFACTS_KEPT, ArtifactStatus, Eagle3DraftStatus, StageState, StageStatus
 from eagle3_operator.decide import stages
-from eagle3_operator.decide.chain import advance, new_status
+from eagle3_operator.decide.pipeline.chain import advance, new_status
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decision import FEATURES_CLAIM, Because, Delete

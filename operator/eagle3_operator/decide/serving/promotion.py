@@ -6,8 +6,8 @@ from typing import Any
 from eagle3_api import times
 from eagle3_api.conditions import EventReason
 from eagle3_api.spec import seconds
-from eagle3_operator.decide.fleet import Fleet
 from eagle3_operator.decide.revisions import Revision
+from eagle3_operator.decide.serving.fleet import Fleet
 from eagle3_operator.decide.view import View
 from eagle3_operator.decision import Event
 from eagle3_operator.manifests.flags import serving

@@ -10,10 +10,10 @@ that there are three words:
 
 from eagle3_api import times
 from eagle3_api.spec import seconds
-from eagle3_operator.decide.capacity import enough
-from eagle3_operator.decide.diagnosis import without_place
-from eagle3_operator.decide.fleet import Fleet
+from eagle3_operator.decide.pods.diagnosis import without_place
 from eagle3_operator.decide.revisions import Revision, Standing
+from eagle3_operator.decide.serving.capacity import enough
+from eagle3_operator.decide.serving.fleet import Fleet
 from eagle3_operator.decide.view import View
 from eagle3_operator.manifests.flags import serving
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import Facts, ProbeResult, StageName
 from eagle3_api.status import RevisionStatus, StageState, StageStatus
-from eagle3_operator.decide.chain import advance
+from eagle3_operator.decide.pipeline.chain import advance
+from eagle3_operator.decide.pods.waiting import advised, held_up
 from eagle3_operator.decide.revisions import Revision, Wanted
+from eagle3_operator.decide.serving.starts import Failure
 from eagle3_operator.decide.stages import PROBE, Probed
-from eagle3_operator.decide.starts import Failure
 from eagle3_operator.decide.view import Step, View
-from eagle3_operator.decide.waiting import advised, held_up
 from eagle3_operator.decision import Because, Delete
 from eagle3_operator.judge.probe import judge_probe
 from eagle3_operator.manifests.servers import BEFORE_THE_CONTAINER

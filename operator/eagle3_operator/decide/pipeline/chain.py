@@ -13,9 +13,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import RESULTS, Report, StageName
 from eagle3_api.status import StageProgress, StageState, StageStatus
 from eagle3_operator.decide import commands
+from eagle3_operator.decide.pods.waiting import advised, held_up
 from eagle3_operator.decide.stages import Link
 from eagle3_operator.decide.view import Actions, Step, View
-from eagle3_operator.decide.waiting import advised, held_up
 from eagle3_operator.decision import Because, Delete, Suspend
 from eagle3_operator.manifests import group, jobs, names
 from eagle3_operator.manifests.sizing import stall_timeout

@@ -1,7 +1,7 @@
 """What the watch heard: the newest window or reading of a revision, kept with it."""
 
 from eagle3_api.spec import Watch
-from eagle3_operator.decide.fleet import Fleet
+from eagle3_operator.decide.serving.fleet import Fleet
 from eagle3_operator.judge.watch import early_accept_length, kept
 from eagle3_operator.observation import ServerMetrics
 

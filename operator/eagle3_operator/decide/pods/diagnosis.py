@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 
 from eagle3_api.conditions import Reason
-from eagle3_operator.decide.waiting import held_up, unplaced
+from eagle3_operator.decide.pods.waiting import held_up, unplaced
 from eagle3_operator.decision import Because
 from eagle3_operator.observation import Deployment
 
