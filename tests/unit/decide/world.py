@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 from eagle3_api.conditions import Reason
-from eagle3_api.jobs import Report, StageName
+from eagle3_api.jobs import CONFIG_ANNOTATION, JobEnvelope, Report, StageName, TrainConfig
 from eagle3_api.spec import Eagle3Draft
 from eagle3_api.status import Condition, Eagle3DraftStatus, Template, Window
 from eagle3_operator.cluster.parse import revision_number
@@ -473,3 +473,11 @@ def serving_plain(world: World) -> World:
 def serving_draft(world: World) -> World:
     """Up to r1, proven and serving."""
     return serving_plain(world).ready(1).finish("probe", measured(accept=2.71, speed=126.9))
+
+
+def training_of(job: Manifest) -> TrainConfig:
+    """What the pods of a training are told."""
+    annotations = job["spec"]["template"]["metadata"]["annotations"]
+    config = JobEnvelope.model_validate_json(annotations[CONFIG_ANNOTATION]).config
+    assert isinstance(config, TrainConfig)
+    return config
