@@ -33,10 +33,11 @@ from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, 
 from eagle3_api.checkpoints.safetensors import BITS, Tensor
 from eagle3_api.jobs import ConvertConfig, ObjectReference, TrainResult
 from eagle3_api.sglang import NEWEST
-from eagle3_draft import artifacts, convert
+from eagle3_draft import convert
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model.config import DraftConfig
+from eagle3_draft.storage import artifacts
 from eagle3_draft.tensors import PIECE
 from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary

@@ -29,9 +29,9 @@ from sglang.srt.models.registry import ModelRegistry  # noqa: F401  (imports eve
 from torch import Tensor
 
 from eagle3_api.jobs import ExtractConfig
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.sglang_engine import SGLangEngine
 from eagle3_draft.features import LastState
-from eagle3_draft.stage import StageError
 
 
 def capture(config: ExtractConfig, conversations: Sequence[Sequence[int]], out: Path) -> None:

@@ -13,12 +13,12 @@ from transformers import AutoTokenizer
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ConvertResult, DataConfig, ObjectReference, TrainResult
-from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.answers import ANSWER_TOKENS
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model.config import DraftConfig, draft_config
 from eagle3_draft.model.draft import Draft
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary
 from published.layouts import LAYOUTS, Original

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from eagle3_api.jobs import TrainConfig
+from eagle3_draft.errors import StageError
 from eagle3_draft.model.factor import FACTORS
-from eagle3_draft.stage import StageError
 from eagle3_draft.train.batches import Batch
 from unit.train.corpus import step_on
 from unit.train.test_learning import new_batch, new_learning, norms_taken

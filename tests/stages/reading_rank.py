@@ -17,7 +17,7 @@ from eagle3_draft.features import Features
 from eagle3_draft.features.format import Digests
 from eagle3_draft.features.format import tensors as columns_of
 from eagle3_draft.features.pieces import raw
-from eagle3_draft.object_store import SHARDS, ObjectStore
+from eagle3_draft.storage.object_store import SHARDS, ObjectStore
 
 
 class Counting(ObjectStore):

@@ -74,7 +74,7 @@ def test_the_library_runs_from_where_it_was_copied(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import eagle3_draft.entry, eagle3_api; print(eagle3_draft.__file__, eagle3_api.__file__)",
+            "import eagle3_draft.runtime.entry, eagle3_api; print(eagle3_draft.__file__, eagle3_api.__file__)",
         ],
         env=os.environ | {"PYTHONPATH": str(tmp_path / "lib"), "PYTHONDONTWRITEBYTECODE": "1"},
         check=True,
@@ -87,7 +87,7 @@ def test_the_library_runs_from_where_it_was_copied(tmp_path: Path) -> None:
 
 def test_the_supervisor_and_inspect_load_without_torch() -> None:
     code = (
-        "import sys; import eagle3_draft.entry, eagle3_draft.inspect\n"
+        "import sys; import eagle3_draft.runtime.entry, eagle3_draft.inspect\n"
         "heavy = {'torch', 'transformers', 'safetensors', 'numpy', 'sglang'} & set(sys.modules)\n"
         "raise SystemExit(str(heavy) if heavy else 0)"
     )

@@ -36,15 +36,16 @@ from eagle3_api.jobs import (
     StageName,
 )
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts, clean
-from eagle3_draft.bucket import PIECE_BYTES, Bucket, Patience
+from eagle3_draft import clean
 from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract import run as run_extract
 from eagle3_draft.features import Features, FeatureWriter, Header, LastState, Sample, Split, publish_store
-from eagle3_draft.object_store import FIELD, SHARDS, ObjectStore
-from eagle3_draft.places import place, remove_abandoned
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import interrupted, interrupting
+from eagle3_draft.runtime.termination import interrupted, interrupting
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.bucket import PIECE_BYTES, Bucket, Patience
+from eagle3_draft.storage.object_store import FIELD, SHARDS, ObjectStore
+from eagle3_draft.storage.places import place, remove_abandoned
 from eagle3_draft.train import run as run_train
 from eagle3_draft.train.batches import epoch_steps, share
 from objectstore import Server, dripping, gateway, of_its_own, stuck
@@ -347,7 +348,7 @@ def test_a_file_that_is_sent_in_pieces_arrives_whole(
     """And where the store wants a checksum of each request."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("eagle3_draft.bucket.ONE_REQUEST_BYTES", PIECE_BYTES)
+    monkeypatch.setattr("eagle3_draft.storage.bucket.ONE_REQUEST_BYTES", PIECE_BYTES)
     (tmp_path / "large").write_bytes(content := os.urandom(2 * PIECE_BYTES + 1))
     bucket, done = Bucket(server.at, FIELD), list[int]()
     try:
@@ -429,7 +430,7 @@ def test_what_comes_slowly_comes_though_it_takes_longer_than_silence_is_borne(pl
 def test_a_file_that_takes_longer_than_a_request_may_comes_block_by_block(
     plain: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eagle3_draft.bucket.BLOCK_BYTES", 5_000)
+    monkeypatch.setattr("eagle3_draft.storage.bucket.BLOCK_BYTES", 5_000)
     content = os.urandom(25_000)
     plain.write("x", content)
     with dripping(plain.url, 1000) as way:
@@ -447,7 +448,7 @@ def test_while_nothing_of_an_upload_gets_there_the_bucket_is_not_asked_who_has_f
     plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each question might wait for two minutes, and the pod's end for it."""
-    monkeypatch.setattr("eagle3_draft.bucket.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("eagle3_draft.storage.bucket.LOOK_SECONDS", 0.01)
     root, asked, looks = tmp_path / "one", list[str](), iter(range(5))
     folder = root / "llm" / "tiny" / "extract" / "k1"
     writer = FeatureWriter(folder, HEADER)

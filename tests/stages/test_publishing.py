@@ -31,12 +31,12 @@ from eagle3_api.jobs import (
     PublishResult,
     StoredSource,
 )
-from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket
 from eagle3_draft.convert import run as convert
+from eagle3_draft.errors import StageError
 from eagle3_draft.fetch import run as fetch
 from eagle3_draft.publish import run
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.bucket import Bucket
 from objectstore import Server, gateway, of_its_own, stuck
 from stages.registries import out_of_order, registry
 from unit.convert import drafts
@@ -312,7 +312,7 @@ def test_a_fetch_that_is_ended_amid_a_file_leaves_nothing_of_it_and_of_one_that_
 ) -> None:
     result = run(stored).stored
     assert result is not None
-    monkeypatch.setattr("eagle3_draft.bucket.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("eagle3_draft.storage.bucket.BLOCK_BYTES", 1000)
     folder = tmp_path / "models" / "f0"
     folder.mkdir(parents=True)
     (folder / f".{WEIGHTS}.0a0a0a0a.partial").write_bytes(b"killed here")

@@ -48,7 +48,7 @@ class Container:
             "from eagle3_api.conditions import Reason\n"
             "from eagle3_api.jobs import ExitCode, ExtractResult, StageName\n"
             "from eagle3_draft import child\n"
-            "from eagle3_draft.stage import StageError\n"
+            "from eagle3_draft.errors import StageError\n"
             f"folder = Path({str(folder)!r})\n"
             "done = ExtractResult(conversations=1, held_out=1, tokens=1, supervised_tokens=1, bytes=1, tokens_per_second=1)\n"
             f"def run(config):\n{''.join(f'    {line}{chr(10)}' for line in stage.splitlines()) or '    return done'}\n"

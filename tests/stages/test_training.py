@@ -19,13 +19,14 @@ from safetensors.torch import load_file
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, Report, TrainConfig
-from eagle3_draft import artifacts, convert
+from eagle3_draft import convert
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import DraftConfig, draft_config
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import held_out, run
 from eagle3_draft.train.begin import first_weights
 from eagle3_draft.train.vocabulary import Vocabulary

@@ -4,9 +4,9 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.bucket import MOST_PIECES, ONE_REQUEST_BYTES, PIECE_BYTES, SettingNames, piece_bytes
-from eagle3_draft.bucket_answers import is_absent, is_wordless, meaning, said
 from eagle3_draft.fetch.stored import SETTINGS
+from eagle3_draft.storage.bucket import MOST_PIECES, ONE_REQUEST_BYTES, PIECE_BYTES, SettingNames, piece_bytes
+from eagle3_draft.storage.bucket_answers import is_absent, is_wordless, meaning, said
 
 GET = "Generic S3 error: Error performing GET http://s3.example.com/b/x in 5.006619ms"
 

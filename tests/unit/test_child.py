@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eagle3_api.jobs import ExitCode, StageName
-from eagle3_draft.child import failure
+from eagle3_draft.runtime.child import failure
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import Termination, interrupting
+from eagle3_draft.errors import StageError
+from eagle3_draft.runtime.termination import Termination, interrupting
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 

@@ -13,7 +13,7 @@ from typing import Any
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 INDEX = "model.safetensors.index.json"
 

@@ -13,8 +13,8 @@ from eagle3_api.checkpoints.safetensors import BITS
 from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 
 #: As safetensors calls them.
 NAMES = {

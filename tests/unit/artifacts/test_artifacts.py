@@ -18,8 +18,9 @@ from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT, MANIFEST, MODELS_RO
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import Manifest
-from eagle3_draft import artifacts, files
-from eagle3_draft.stage import StageError
+from eagle3_draft import files
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage import artifacts
 
 KEY = "9f" * 32
 

@@ -3,7 +3,7 @@
 import io
 
 from eagle3_api import jobs
-from eagle3_draft.progress import ProgressReporter
+from eagle3_draft.runtime.progress import ProgressReporter
 
 
 class Clock:

@@ -6,7 +6,7 @@ import pytest
 
 from eagle3_api.jobs import CleanConfig, CleanResult, ObjectReference
 from eagle3_draft.clean import run
-from eagle3_draft.places import Volume
+from eagle3_draft.storage.places import Volume
 
 
 def cleaned(root: Path, drafts: Path | None = None) -> CleanResult:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from eagle3_api.artifacts import CONFIG, HELD_OUT, PROMPTS, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.jobs import ConvertConfig, ConvertResult, ObjectReference, PublishConfig, TrainResult
-from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.features import Sample
@@ -21,6 +20,7 @@ from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model.config import DraftConfig, draft_config
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, step_sums

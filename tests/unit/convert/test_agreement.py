@@ -17,18 +17,18 @@ from eagle3_api.checkpoints import Finding, Level
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode, TrainResult
 from eagle3_api.sglang import Version
-from eagle3_draft import artifacts
 from eagle3_draft.convert import accuracy, prompts, run
 from eagle3_draft.convert.agreement import FEWEST_POSITIONS, Agreement, judge, measure
 from eagle3_draft.convert.answers import ANSWER_TOKENS, hear
 from eagle3_draft.convert.parity import read_converted
 from eagle3_draft.convert.reading import Reading, neighbours, of_layers
 from eagle3_draft.convert.reading import judge as judge_reading
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.features import LastState, Sample
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.loss import Teacher, step_sums

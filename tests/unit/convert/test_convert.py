@@ -20,17 +20,17 @@ from eagle3_api.artifacts import CONFIG, DATA, HELD_OUT, PROMPTS, PROVENANCE, RE
 from eagle3_api.checkpoints import Folder, Form, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, DataConfig, ExitCode, StageName
-from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.provenance import Origin, read_origins
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.source import Adopted
 from eagle3_draft.convert.trained import trained_form
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import LinearScaling, Llama3Scaling, Scaling, YarnScaling, config_of, draft_config
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from unit.convert import drafts
 from unit.train import corpus
 

@@ -25,10 +25,10 @@ from eagle3_api.jobs import ExitCode
 from eagle3_api.sglang import NEWEST
 from eagle3_draft.cli import main
 from eagle3_draft.convert.export import write_speculators
+from eagle3_draft.errors import StageError
 from eagle3_draft.model.config import DraftConfig, config_of
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.rope import Rotary
-from eagle3_draft.stage import StageError
 from eagle3_draft.tensors import whole
 from published.layouts import LAYOUTS, Original
 

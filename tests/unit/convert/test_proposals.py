@@ -13,12 +13,12 @@ from eagle3_api.artifacts import HELD_OUT, REPORT, VOCABULARY, WEIGHTS
 from eagle3_api.checkpoints import Level
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import artifacts
 from eagle3_draft.convert import run
 from eagle3_draft.convert.proposals import Step, against_the_recorded
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Sample, sample_of
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import held_out
 from eagle3_draft.train.vocabulary import Vocabulary
 from unit.convert import drafts

@@ -15,9 +15,9 @@ from eagle3_api.checkpoints import read_folder, read_form
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ExitCode
 from eagle3_draft.convert import parity, run
+from eagle3_draft.errors import StageError
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.draft import Draft
-from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from published.layouts import LAYOUTS, ROUNDED, SILENT, Original

@@ -27,7 +27,7 @@ from eagle3_draft.data.conversations import (
     Reading,
 )
 from eagle3_draft.data.openings import DIGEST_BYTES, Openings
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 
 def talk(text: str, answer: str = "yes") -> dict[str, object]:

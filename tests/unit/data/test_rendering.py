@@ -17,7 +17,7 @@ from eagle3_draft.data.spans import HISTORY_REWRITTEN, NO_ANSWER, REASONING_LEFT
 from eagle3_draft.data.template import TEMPLATE_REFUSED
 from eagle3_draft.data.tokenizer_files import template_day
 from eagle3_draft.data.tools import Tool
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 SPECIAL = [
     "<s>",

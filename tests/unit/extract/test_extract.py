@@ -36,10 +36,9 @@ from eagle3_api.jobs import (
     StageName,
 )
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts, progress
-from eagle3_draft.child import failure
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.tokenizer_files import template_digest, tokenizer_digest
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract import parts, run, whole
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.extract.handover import folder_on_disk
@@ -50,8 +49,10 @@ from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Features, LastState, Sample, TopK
 from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.places import Volume
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime import progress
+from eagle3_draft.runtime.child import failure
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.places import Volume
 from served.volume import small_volume
 from testcluster.wait import wait_for
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_api.conditions import Reason
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.handover import HandoverReader, HandoverWriter, Rows, folder_on_disk, remove_left
 from eagle3_draft.extract.regions import Regions
 from eagle3_draft.features.pieces import PAGE
-from eagle3_draft.stage import StageError
 from served.volume import small_volume
 from testcluster.wait import wait_for
 

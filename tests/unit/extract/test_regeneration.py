@@ -12,12 +12,12 @@ from transformers import LlamaForCausalLM
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode, ExtractConfig, Progress, SamplingDefaults
 from eagle3_api.spec import Regenerate
-from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract import run
 from eagle3_draft.extract.engine import Answering, AskerT, Engine, Sampling, States
 from eagle3_draft.features import Features, Sample
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from unit.extract.test_extract import WORDS, World, engine, every, talks
 
 pytestmark = pytest.mark.stages  # each goes through a whole stage, which takes seconds

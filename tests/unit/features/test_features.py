@@ -26,7 +26,7 @@ from eagle3_api.estimate import bytes_per_token
 from eagle3_api.features import TOP_K, FeatureDtype, TeacherKind
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import (
     Features,
     FeatureWriter,
@@ -43,8 +43,8 @@ from eagle3_draft.features import (
 from eagle3_draft.features.format import all_finite, sample_of
 from eagle3_draft.features.reader import DOWNLOADS, FETCHED_TOGETHER
 from eagle3_draft.files import file_digest
-from eagle3_draft.places import Volume
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.places import Volume
 from testcluster.wait import wait_for
 
 HEADER = Header(

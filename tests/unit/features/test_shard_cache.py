@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.shard_cache import ShardCache
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage.shard_cache import ShardCache
 from testcluster.wait import wait_for
 
 LIMIT = 100
@@ -233,7 +233,7 @@ READER = """
 import random, sys, time
 from itertools import chain
 from pathlib import Path
-from eagle3_draft.shard_cache import ShardCache
+from eagle3_draft.storage.shard_cache import ShardCache
 
 folder, log, seed, limit, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
 cache, chosen = ShardCache(folder, limit), random.Random(seed)

@@ -22,11 +22,11 @@ from pyarrow import parquet
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, FetchConfig, FetchResult, HubDataset, HubSource, ObjectReference, Report
-from eagle3_draft import artifacts
 from eagle3_draft.data.conversations import Conversations
+from eagle3_draft.errors import StageError
 from eagle3_draft.fetch import run
 from eagle3_draft.inspect.target import target_digest
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from hub.stand_in import Fault, Hub, hub
 from testcluster.wait import wait_for
 

@@ -24,13 +24,13 @@ from eagle3_api.jobs import (
     StageName,
 )
 from eagle3_api.spec import Regenerate
-from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import extraction_inputs, inherited
+from eagle3_draft.errors import StageError
 from eagle3_draft.inspect import run
 from eagle3_draft.inspect.data import read_data
 from eagle3_draft.inspect.storage import Wanted, check_space
 from eagle3_draft.inspect.target import read_target
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from published import files
 from published.shapes import shapes
 from unit.data.test_rendering import CHATML

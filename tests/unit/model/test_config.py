@@ -7,9 +7,9 @@ import torch
 
 from eagle3_api.checkpoints.form import LATENT_SIZES
 from eagle3_api.conditions import Reason
+from eagle3_draft.errors import StageError
 from eagle3_draft.model.config import Llama3Scaling, draft_config
 from eagle3_draft.model.draft import Draft
-from eagle3_draft.stage import StageError
 
 LLAMA3_ROPE = {
     "factor": 8.0,

@@ -15,9 +15,10 @@ import pytest
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, LoadResult, Mismatch, ProbeConfig, Report, StageName
 from eagle3_api.spec.probe import LOADS
-from eagle3_draft import artifacts, probe
+from eagle3_draft import probe
+from eagle3_draft.errors import StageError
 from eagle3_draft.probe.server import Server
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from unit.probe.stand_in import DIE, Answer, FaultyServer, serving
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from eagle3_api.conditions import Reason
 from eagle3_api.manifest import File
 from eagle3_api.references import Reference
+from eagle3_draft.errors import StageError
 from eagle3_draft.publish.bundle import INDEX_TYPE, Document, fallback_tag, model, provenance, referrers
 from eagle3_draft.publish.login import Login, read_login
-from eagle3_draft.stage import StageError
 
 FILES = [
     File(path="config.json", sha256="ab" * 32, size=900),

@@ -11,12 +11,12 @@ import torch
 from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features, Samples
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import DraftConfig, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 from eagle3_draft.train.begin import begin, first_weights, own_embedding, prepare
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary
 from published.kinds import KINDS, Kind

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import fully_shard
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
-from eagle3_draft.stage import StageError
 from eagle3_draft.train import checkpoints
 from eagle3_draft.train.checkpoints import Checkpoints, TrainingState
 from served.volume import small_volume

@@ -9,8 +9,8 @@ import torch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import LastState, Sample
-from eagle3_draft.stage import StageError
 from eagle3_draft.train import run
 from eagle3_draft.train.checks import check_sizes
 from unit.model.test_draft import config as draft_of

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import write_atomic
-from eagle3_draft.stage import StageError
 from eagle3_draft.train import endings, worker
 from unit.train.test_telemetry import config
 

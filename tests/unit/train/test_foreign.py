@@ -9,7 +9,7 @@ import pytest
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Progress, TrainConfig
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 from eagle3_draft.train import foreign
 from stages.supervised import has_ended
 from testcluster.wait import wait_for

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_api.artifacts import HELD_OUT
-from eagle3_draft import artifacts
 from eagle3_draft.features import Sample, sample_of
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import held_out
 from eagle3_draft.train.batches import pack
 from eagle3_draft.train.held_out import CONVERSATIONS, NONE, TOKENS, Recorder

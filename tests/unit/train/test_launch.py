@@ -8,7 +8,7 @@ import pytest
 
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.jobs import TrainConfig, TrainResult
-from eagle3_draft import artifacts
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train import launch
 from eagle3_draft.train.launch import remove_abandoned, run
 from unit.samples import TRAINED

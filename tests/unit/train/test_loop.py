@@ -23,13 +23,13 @@ from eagle3_api.artifacts import CONFIG, VOCABULARY, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_api.spec import EarlyStop
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features, Sample
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.factor import FACTORS, Fp8Factor
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 from eagle3_draft.train import checkpoints, loop
 from eagle3_draft.train.batches import Batch, pack
 from eagle3_draft.train.best import BestWeights

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ObjectReference, Progress, TrainConfig, idle_warning
 from eagle3_api.spec import WeightsAndBiases
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 from eagle3_draft.train.evaluate import Evaluation
 from eagle3_draft.train.listeners import StepMeasures
 from eagle3_draft.train.telemetry import TENSORBOARD, Telemetry, check_libraries

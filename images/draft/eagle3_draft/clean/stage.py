@@ -5,8 +5,8 @@ from pathlib import Path
 
 from eagle3_api.artifacts import DRAFTS_ROOT, FEATURES_ROOT
 from eagle3_api.jobs import CleanConfig, CleanResult, StageName
-from eagle3_draft.places import Volume, place
-from eagle3_draft.progress import ProgressReporter
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.storage.places import Volume, place
 
 
 def run(config: CleanConfig, *, features_root: Path | None = None, drafts_root: Path | None = None) -> CleanResult:

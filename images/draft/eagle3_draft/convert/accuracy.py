@@ -21,7 +21,7 @@ from eagle3_draft.convert.head import likeliest
 from eagle3_draft.convert.proposals import Comparison, Step
 from eagle3_draft.features import Sample
 from eagle3_draft.model.fast import FastDraft, unroll
-from eagle3_draft.progress import ProgressReporter
+from eagle3_draft.runtime.progress import ProgressReporter
 from eagle3_draft.train.batches import pack, passes
 from eagle3_draft.train.held_out import TOKENS as SAMPLE_TOKENS
 

@@ -17,7 +17,7 @@ from eagle3_draft.data.dialogue import Answer
 from eagle3_draft.extract.engine import Answering, Engine, Sampling
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.target import end_tokens
-from eagle3_draft.progress import ProgressReporter
+from eagle3_draft.runtime.progress import ProgressReporter
 
 #: Bounds of what is asked: minutes on a GPU for the largest target, some gigabytes of states at most.
 PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 1024, 64

@@ -24,10 +24,10 @@ from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.export import write_speculators
 from eagle3_draft.convert.proof import prove_adopted
 from eagle3_draft.convert.values import Values, judge
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.target import TargetFacts, read_target
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 from eagle3_draft.tensors import pieces
 
 

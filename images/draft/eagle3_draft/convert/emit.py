@@ -15,11 +15,11 @@ from eagle3_draft.convert import embedding
 from eagle3_draft.convert.sglang_config import checkpoint_config
 from eagle3_draft.convert.values import Values, judge
 from eagle3_draft.convert.weights import write
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest, write_atomic
 from eagle3_draft.inspect.checkpoint import refuse
 from eagle3_draft.model.target import Target
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
 from eagle3_draft.target_files import language_config
 from eagle3_draft.tensors import sources_of
 

@@ -21,9 +21,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.convert.sglang_config import both_ropes
 from eagle3_draft.convert.weights import write
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import write_atomic
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 from eagle3_draft.tensors import Source, sources_of, type_of, whole
 
 #: Whose layout this is.

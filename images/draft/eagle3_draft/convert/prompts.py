@@ -8,12 +8,12 @@ from pathlib import Path
 from eagle3_api.artifacts import PROMPTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ExitCode
-from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
 from eagle3_draft.data.conversations import Conversation, Conversations
 from eagle3_draft.data.rendering import Renderer
 from eagle3_draft.data.tokenizer_files import chat_template
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage import artifacts
 
 #: Questions for everyone, one conversation a line, where the object names no data.
 QUESTIONS = "questions.jsonl"

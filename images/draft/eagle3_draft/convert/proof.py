@@ -25,10 +25,10 @@ from eagle3_draft.convert.answers import ANSWER_TOKENS, PROMPT_TOKENS, Load, hea
 from eagle3_draft.convert.emit import weight_type
 from eagle3_draft.convert.parity import Parity
 from eagle3_draft.convert.proposals import Step
+from eagle3_draft.errors import StageError
 from eagle3_draft.inspect.target import TargetFacts
 from eagle3_draft.model.config import config_of
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 from eagle3_draft.train import held_out
 
 

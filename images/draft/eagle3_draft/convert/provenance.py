@@ -14,8 +14,8 @@ from typing import Any
 from eagle3_api import API_VERSION
 from eagle3_api.artifacts import REPORT
 from eagle3_api.jobs import ConvertConfig, StageName
-from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import of_extraction
+from eagle3_draft.storage import artifacts
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"

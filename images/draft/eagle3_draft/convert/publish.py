@@ -14,12 +14,12 @@ from eagle3_api import times
 from eagle3_api.artifacts import PROMPTS, PROVENANCE, REPORT, WEIGHTS
 from eagle3_api.checkpoints import Finding, read_folder, report
 from eagle3_api.jobs import ConvertConfig, ConvertResult
-from eagle3_draft import artifacts
 from eagle3_draft.convert.proof import Proof
 from eagle3_draft.convert.provenance import read_origins, statement
 from eagle3_draft.convert.source import Source
 from eagle3_draft.files import file_digest, write_atomic
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
+from eagle3_draft.storage import artifacts
 
 #: As many as the report has room for.
 _WARNINGS = 4

@@ -10,15 +10,15 @@ from eagle3_api.checkpoints import Finding, Form, Served, check
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ExitCode, TrainResult
 from eagle3_api.sglang import log_ids
-from eagle3_draft import artifacts
 from eagle3_draft.convert.answers import Load
 from eagle3_draft.convert.proof import Proof, prove_adopted, prove_trained
 from eagle3_draft.convert.provenance import Training
 from eagle3_draft.convert.trained import trained_form
+from eagle3_draft.errors import StageError
 from eagle3_draft.inspect.checkpoint import check_checkpoint, checkpoint_digest, read_checkpoint, refuse
 from eagle3_draft.inspect.target import TargetFacts
 from eagle3_draft.model.config import DraftConfig
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 
 
 class Source(ABC):

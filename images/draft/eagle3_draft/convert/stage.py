@@ -10,16 +10,16 @@ from eagle3_api.checkpoints import Served
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertConfig, ConvertResult, ExitCode
 from eagle3_api.sglang import Version
-from eagle3_draft import artifacts
 from eagle3_draft.convert import prompts
 from eagle3_draft.convert.answers import Load
 from eagle3_draft.convert.emit import emit
 from eagle3_draft.convert.publish import Converted, publish
 from eagle3_draft.convert.source import source_of
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.checkpoint import refuse
 from eagle3_draft.inspect.target import read_target
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 
 
 def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertResult:

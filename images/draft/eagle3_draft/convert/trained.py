@@ -8,9 +8,9 @@ from eagle3_api.checkpoints.form import Form, Latent, Layers, MapKind, Notation,
 from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import artifacts
+from eagle3_draft.errors import StageError
 from eagle3_draft.model.config import DraftConfig, rope_parameters
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 
 
 def trained_form(trained: Path, draft: DraftConfig) -> Form:

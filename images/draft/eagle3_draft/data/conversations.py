@@ -26,8 +26,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import DataConfig, ExitCode
 from eagle3_draft.data import forms, openings
 from eagle3_draft.data.tools import Tool, listed
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
-from eagle3_draft.stage import StageError
 
 ROLES = ("system", "user", "assistant", "tool")
 

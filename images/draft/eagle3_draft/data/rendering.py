@@ -20,7 +20,7 @@ from eagle3_draft.data.conversations import Conversation, Message, UnusableError
 from eagle3_draft.data.spans import NO_ANSWER, Talk
 from eagle3_draft.data.texts import TextRenderer
 from eagle3_draft.data.tools import Tool
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 ANSWER_CUT = "answers begin after maxLength"
 TOKENS_JOINED = "answers joined to the prompt by the tokenizer"

@@ -12,7 +12,7 @@ from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.conversations import REASONING, Message, UnusableError, uses_tools
 from eagle3_draft.data.tokenizer_files import ASKS_FOR_TODAY, TODAY, template_day
 from eagle3_draft.data.tools import Tool
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 TEMPLATE_REFUSED = "refused by the chat template"
 CALLS_REFUSED = "tool calls refused by the chat template"

@@ -10,8 +10,8 @@ from typing import Any
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
-from eagle3_draft.stage import StageError
 
 #: By which a template asks what day it is: a function that transformers give it.
 ASKS_FOR_TODAY = "strftime_now"

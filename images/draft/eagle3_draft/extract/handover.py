@@ -23,8 +23,8 @@ from torch import Tensor
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.regions import Column, Entry, Leases, Regions, layout
-from eagle3_draft.stage import StageError
 
 #: Forwards whose notes are not written yet. One more would wait: their rows are in memory.
 AHEAD = 2

@@ -12,9 +12,9 @@ from eagle3_draft.data.conversations import Conversation, Conversations, Unusabl
 from eagle3_draft.data.inputs import extraction_inputs
 from eagle3_draft.data.rendering import Renderer
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest, tokenizer_digest
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Split
 from eagle3_draft.inspect.target import context_length, target_digest
-from eagle3_draft.stage import StageError
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from eagle3_api.estimate import bytes_per_token, readable_bytes
 from eagle3_api.jobs import ExitCode
 from eagle3_api.manifest import Manifest
 from eagle3_draft.data.rendering import Rendered
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.engine import Engine, States
 from eagle3_draft.extract.inputs import Inputs
@@ -25,9 +26,8 @@ from eagle3_draft.extract.parts import Part, PartNumbers
 from eagle3_draft.extract.space import require_part
 from eagle3_draft.extract.texts import Usable
 from eagle3_draft.features import FeatureWriter, Header, Sample, ShardRecord, Split, plan_shards
-from eagle3_draft.places import Place
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.storage.places import Place
 
 #: Shards that are written at a time, while the states of the next one are taken.
 WRITERS = 8

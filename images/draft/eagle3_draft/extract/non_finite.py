@@ -2,8 +2,8 @@
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.inputs import Inputs
-from eagle3_draft.stage import StageError
 
 #: Share of an extraction's conversations. More is no bad sample.
 BOUND = 0.01

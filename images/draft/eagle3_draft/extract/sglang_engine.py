@@ -42,8 +42,8 @@ from eagle3_api.sglang import (
     convention,
     forward_arguments,
 )
-from eagle3_draft import completion
 from eagle3_draft.data.dialogue import Answer
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.extract.handover import HandoverReader, folder_on_disk
 from eagle3_draft.extract.sglang_capture import (
@@ -56,8 +56,8 @@ from eagle3_draft.extract.sglang_capture import (
 )
 from eagle3_draft.features import teaching_of
 from eagle3_draft.inspect.target import read_target
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime import completion
+from eagle3_draft.runtime.progress import ProgressReporter
 
 #: Of one batch: bytes of its states, and conversations. A longer conversation is a batch of its own.
 BATCH_BYTES, BATCH_CONVERSATIONS = 64 * 1024 * 1024, 64

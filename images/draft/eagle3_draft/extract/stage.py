@@ -13,7 +13,6 @@ from pathlib import Path
 from eagle3_api.artifacts import FEATURES_ROOT, MANIFEST, REPORT
 from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import ExtractConfig, ExtractResult, StageName, cut_warning
-from eagle3_draft import completion
 from eagle3_draft.data.prompts import Prompt
 from eagle3_draft.extract import parts, whole
 from eagle3_draft.extract.engine import Engine, Sampling
@@ -27,9 +26,10 @@ from eagle3_draft.features import SHARD_BYTES, Split
 from eagle3_draft.files import remove_partials
 from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
-from eagle3_draft.places import Place, place_of, remove_abandoned
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.termination import Termination
+from eagle3_draft.runtime import completion
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.runtime.termination import Termination
+from eagle3_draft.storage.places import Place, place_of, remove_abandoned
 
 
 def load_engine(config: ExtractConfig, check: Callable[[], None] = lambda: None) -> Engine:

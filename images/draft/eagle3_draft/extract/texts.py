@@ -16,7 +16,7 @@ from eagle3_draft.extract.engine import Answering, Engine, Sampling
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part
 from eagle3_draft.features import Split
-from eagle3_draft.progress import ProgressReporter
+from eagle3_draft.runtime.progress import ProgressReporter
 
 #: Dialogues that are open at least while there are any left to begin: as many as an engine decodes together.
 OPEN_DIALOGUES = 512

@@ -16,9 +16,9 @@ from eagle3_api.conditions import Reason
 from eagle3_api.features import TeacherKind
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.data.dialogue import Answer
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract.engine import AskerT, Sampling, States
 from eagle3_draft.features import mapped, teach
-from eagle3_draft.stage import StageError
 
 #: What ``--dtype`` of SGLang is called in torch.
 _DTYPES = {

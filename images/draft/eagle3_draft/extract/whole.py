@@ -10,15 +10,15 @@ from eagle3_api.artifacts import CHAT_TEMPLATE, PROMPTS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ExtractResult
 from eagle3_api.manifest import Manifest
-from eagle3_draft import artifacts
 from eagle3_draft.data import prompts
+from eagle3_draft.errors import StageError
 from eagle3_draft.extract import non_finite
 from eagle3_draft.extract.inputs import Inputs
 from eagle3_draft.extract.parts import Part, PartNumbers
 from eagle3_draft.features import publish_store
 from eagle3_draft.files import write_atomic
-from eagle3_draft.places import Place
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.places import Place
 
 
 def finished(folder: Path, at: Place, parts: Sequence[Part], key: str) -> dict[Part, Manifest]:

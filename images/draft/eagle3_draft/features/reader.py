@@ -27,7 +27,7 @@ from safetensors.torch import load
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
+from eagle3_draft.errors import StageError
 from eagle3_draft.features.format import (
     LENGTHS,
     Digests,
@@ -41,8 +41,8 @@ from eagle3_draft.features.format import (
     tensors,
 )
 from eagle3_draft.features.shard import Shard, corrupt
-from eagle3_draft.places import Place, Volume
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.places import Place, Volume
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from eagle3_api.checkpoints.safetensors import HeaderError, read_header
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
+from eagle3_draft.errors import StageError
 from eagle3_draft.features.format import (
     TEXT_TENSORS,
     Digests,
@@ -29,7 +30,6 @@ from eagle3_draft.features.format import (
 )
 from eagle3_draft.features.pieces import DTYPES, PADDING, pieces, raw
 from eagle3_draft.files import write_pieces
-from eagle3_draft.stage import StageError
 
 OFFSETS = "offsets"
 

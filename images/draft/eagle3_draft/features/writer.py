@@ -22,7 +22,7 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import Manifest
-from eagle3_draft import artifacts
+from eagle3_draft.errors import StageError
 from eagle3_draft.features.format import (
     DIGEST_BYTES,
     LENGTHS,
@@ -35,8 +35,8 @@ from eagle3_draft.features.format import (
 )
 from eagle3_draft.features.shard import write_shard
 from eagle3_draft.files import file_digest, sync, write_atomic, write_whole
-from eagle3_draft.places import Place, Volume
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.places import Place, Volume
 
 #: Large enough to be read in one piece, small enough that losing one costs seconds.
 SHARD_BYTES = 64 * 1024 * 1024

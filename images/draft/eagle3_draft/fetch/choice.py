@@ -7,8 +7,8 @@ from eagle3_api.artifacts import MANIFEST
 from eagle3_api.checkpoints.files import files_of
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.fetch.hub import RemoteFile, Repository
-from eagle3_draft.stage import StageError
 
 #: Of a target: what transformers and SGLang read, at the top of the repository. Weights in other forms lie beside it in many.
 _OF_TARGET = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py", "LICENSE*")

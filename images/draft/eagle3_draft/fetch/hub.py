@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 Kind = Literal["model", "dataset"]
 

@@ -9,15 +9,15 @@ from eagle3_api.artifacts import DATA
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import readable_bytes
 from eagle3_api.jobs import ExitCode, FetchConfig, Fetched, FetchResult, HubDataset, HubSource
-from eagle3_draft import artifacts
 from eagle3_draft.data import forms
+from eagle3_draft.errors import StageError
 from eagle3_draft.fetch import choice, stored
 from eagle3_draft.fetch.hub import Kind, RemoteFile, Repository
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.files import settle, write_atomic
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import interrupting
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.runtime.termination import interrupting
+from eagle3_draft.storage import artifacts
 
 #: Files that come at a time: one connection seldom fills a line.
 CONNECTIONS = 4

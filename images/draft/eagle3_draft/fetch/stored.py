@@ -14,12 +14,12 @@ from eagle3_api.checkpoints.files import files_of
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BUCKET_ADDRESSING, BUCKET_AUTHORITY, BucketConfig, ExitCode, Fetched, StoredSource
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket, SettingNames
+from eagle3_draft.errors import StageError
 from eagle3_draft.fetch.space import check_space
 from eagle3_draft.files import remove_partials, settle
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.bucket import Bucket, SettingNames
 
 #: Of the object, which names the address.
 FIELD = "draft.checkpoint"

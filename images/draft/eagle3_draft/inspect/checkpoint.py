@@ -21,8 +21,8 @@ from eagle3_api.checkpoints import (
 from eagle3_api.checkpoints.rope import sglangs_alone, turned_alike
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
-from eagle3_draft.stage import StageError
 
 
 def read_checkpoint(folder: Path, field: str = "draft.checkpoint") -> Form:

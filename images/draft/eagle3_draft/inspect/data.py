@@ -11,9 +11,9 @@ from eagle3_api.sglang import IGNORES_DEFAULTS
 from eagle3_draft.data.conversations import Conversations
 from eagle3_draft.data.texts import TextRenderer
 from eagle3_draft.data.tokenizer_files import chat_template, template_digest
+from eagle3_draft.errors import StageError
 from eagle3_draft.inspect.rendering import TokenizerByFiles, try_template
 from eagle3_draft.inspect.target import end_tokens, sampling_defaults
-from eagle3_draft.stage import StageError
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from eagle3_api.draft_size import DEFAULT_VOCABULARY
 from eagle3_api.jobs import ExitCode, InspectConfig
 from eagle3_api.sglang import LATENT_ATTENTION, Version, default_layers
 from eagle3_api.spec.draft import Attention
+from eagle3_draft.errors import StageError
 from eagle3_draft.inspect.checkpoint import check_checkpoint, check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.inspect.target import TargetFacts, read_language
 from eagle3_draft.model.config import draft_config
-from eagle3_draft.stage import StageError
 
 
 @dataclass(frozen=True)

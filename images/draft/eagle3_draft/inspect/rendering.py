@@ -24,7 +24,7 @@ from eagle3_draft.data.conversations import Conversation, Conversations, Unusabl
 from eagle3_draft.data.spans import NO_ANSWER, REASONING_LEFT_OUT
 from eagle3_draft.data.texts import TextRenderer
 from eagle3_draft.data.tokenizer_files import named_tokens, own_templates, special_tokens
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 #: Conversations that are tried: their order is that of their digests, so that these are as mixed as all are.
 TRIED = 64

@@ -7,12 +7,12 @@ from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Facts, InspectConfig, StageName
 from eagle3_api.sglang import OLDEST, Version, convention
 from eagle3_draft.data.inputs import extraction_inputs, inherited
+from eagle3_draft.errors import StageError
 from eagle3_draft.inspect.data import DataFacts, read_data
 from eagle3_draft.inspect.draft import read_draft
 from eagle3_draft.inspect.storage import Wanted, check_space, free_bytes, is_made_from, of_former_specs
 from eagle3_draft.inspect.target import TargetFacts, longest_context, read_target
-from eagle3_draft.places import place
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage.places import place
 
 #: As many as the report has room for.
 _WARNINGS = 4

@@ -10,8 +10,8 @@ from eagle3_api.conditions import Reason
 from eagle3_api.estimate import bytes_per_token, readable_bytes, readable_count, ways_to_store
 from eagle3_api.features import FeatureDtype, TeacherKind
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import artifacts
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage import artifacts
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from eagle3_api.sglang import (
     why_unsupported,
 )
 from eagle3_api.sglang import capture_ids as sglang_ids
-from eagle3_draft import artifacts
 from eagle3_draft.data.tokenizer_files import digest_lines
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage import artifacts
 from eagle3_draft.target_files import INDEX, find_vocabulary, language_config
 
 _TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

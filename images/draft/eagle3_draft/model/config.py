@@ -13,7 +13,7 @@ from eagle3_api.checkpoints.rope import sglangs_alone
 from eagle3_api.conditions import Reason
 from eagle3_api.draft_size import DraftSize, size_in
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 from eagle3_draft.target_files import language_config
 
 

@@ -11,7 +11,7 @@ from eagle3_api.artifacts import PROMPTS
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 
 class _Line(Model):

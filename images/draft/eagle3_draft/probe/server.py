@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 #: How long a server may take to be reached: its pods are ready, its Service's endpoints may lag.
 REACH_SECONDS = 60.0

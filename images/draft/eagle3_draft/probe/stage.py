@@ -27,15 +27,15 @@ from eagle3_api.artifacts import ANSWERS, REPORT
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, LoadResult, ProbeConfig, ProbeResult
 from eagle3_api.manifest import Manifest
-from eagle3_draft import artifacts
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import write_atomic
 from eagle3_draft.probe import arguments, lossless, measure, prompts
 from eagle3_draft.probe.lossless import Answer, Deviation
 from eagle3_draft.probe.measure import Latency, Throughput
 from eagle3_draft.probe.prompts import Prompt
 from eagle3_draft.probe.server import Counters, Rendered, Server
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.storage import artifacts
 
 WARM_UP_REQUESTS = 2
 #: Prompts that are streamed for the latencies, and conversations that go through the server's chat template.

@@ -10,8 +10,8 @@ from eagle3_api.artifacts import CONFIG, PROVENANCE, WEIGHTS
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ConvertResult, ExitCode, PublishConfig, StageName
 from eagle3_api.manifest import File
-from eagle3_draft import artifacts
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage import artifacts
 
 #: What others get.
 FILES = (CONFIG, WEIGHTS)

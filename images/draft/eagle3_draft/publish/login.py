@@ -9,7 +9,7 @@ from typing import Any
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 
 @dataclass(frozen=True)

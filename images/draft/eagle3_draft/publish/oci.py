@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eagle3_api.references import Reference
-from eagle3_draft import artifacts
-from eagle3_draft.progress import ProgressReporter
 from eagle3_draft.publish.bundle import INDEX_TYPE, Bundle, fallback_tag, model, provenance, referrers
 from eagle3_draft.publish.draft import Draft
 from eagle3_draft.publish.login import read_login
 from eagle3_draft.publish.registry import Registry
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.storage import artifacts
 
 
 @dataclass(frozen=True)

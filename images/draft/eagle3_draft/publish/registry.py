@@ -21,9 +21,9 @@ from typing import Any
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.publish.bundle import Document
 from eagle3_draft.publish.login import Login
-from eagle3_draft.stage import StageError
 
 #: Seconds without a byte.
 TIMEOUT = 300.0

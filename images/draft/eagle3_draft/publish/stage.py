@@ -10,10 +10,10 @@ from eagle3_api import times
 from eagle3_api.artifacts import PREDICATE, REPORT, STATEMENT
 from eagle3_api.jobs import REGISTRY_LOGIN, PublishConfig, PublishResult
 from eagle3_api.references import Reference
-from eagle3_draft import artifacts
 from eagle3_draft.files import write_atomic
 from eagle3_draft.publish import oci, store
 from eagle3_draft.publish.draft import canonical, read_draft, stated
+from eagle3_draft.storage import artifacts
 
 
 def run(config: PublishConfig, *, login: Path = Path(REGISTRY_LOGIN)) -> PublishResult:

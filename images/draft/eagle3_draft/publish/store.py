@@ -18,11 +18,11 @@ from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BucketConfig, ExitCode, StoredDraft
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket
-from eagle3_draft.progress import ProgressReporter
+from eagle3_draft.errors import StageError
 from eagle3_draft.publish.draft import Draft, canonical, stated
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.bucket import Bucket
 
 #: Of the object, which names the store.
 FIELD = "publish.objectStore"

@@ -14,13 +14,13 @@ from eagle3_api.checkpoints.vocabulary import read_map
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
 from eagle3_draft.data.tokenizer_files import own_template, special_tokens
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features, Samples, Text
 from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import check_trainable, checkpoint_digest, read_checkpoint
 from eagle3_draft.model.config import DraftConfig, config_of, draft_config
 from eagle3_draft.model.target import Target
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
 from eagle3_draft.tensors import EMBEDDING, sources_of, whole
 from eagle3_draft.train.checks import check_sizes
 from eagle3_draft.train.vocabulary import USAGE_FILE, Usage, Vocabulary, choose, required

@@ -42,9 +42,9 @@ from torch.distributed.tensor import DTensor
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft import child
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest, noticing_a_full_volume, sync_folder, write_atomic
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime import child
 from eagle3_draft.train.hashed import HashedWriter
 
 #: Checkpoints that are kept. The older one is there for the day on which the newer cannot be read.

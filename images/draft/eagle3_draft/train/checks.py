@@ -5,13 +5,13 @@ import torch
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features
 from eagle3_draft.inspect.target import target_digest
 from eagle3_draft.model import fp8
 from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
-from eagle3_draft.stage import StageError
 from eagle3_draft.target_files import language_config
 
 

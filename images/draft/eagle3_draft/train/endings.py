@@ -22,11 +22,11 @@ import torch.distributed as dist
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig
-from eagle3_draft import child
-from eagle3_draft.child import Outcome
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import write_atomic
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import interrupted
+from eagle3_draft.runtime import child
+from eagle3_draft.runtime.child import Outcome
+from eagle3_draft.runtime.termination import interrupted
 
 T = TypeVar("T")
 

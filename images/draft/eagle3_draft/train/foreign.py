@@ -16,11 +16,11 @@ from pathlib import Path
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import FATAL_EXIT_CODES, PROGRESS_MARK, ExitCode, TrainConfig
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import write_atomic
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import Termination, interrupted
+from eagle3_draft.runtime.progress import ProgressReporter
+from eagle3_draft.runtime.termination import Termination, interrupted
 
 #: The variables that it finds its way by, besides the configuration.
 OUTPUT_VARIABLE = "EAGLE3_OUTPUT"

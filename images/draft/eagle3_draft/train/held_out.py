@@ -17,9 +17,9 @@ from torch import Tensor
 
 from eagle3_api.artifacts import HELD_OUT
 from eagle3_api.jobs import StageName
-from eagle3_draft import artifacts
 from eagle3_draft.features import Sample, sample_of
 from eagle3_draft.files import noticing_a_full_volume
+from eagle3_draft.storage import artifacts
 from eagle3_draft.train.batches import Batch
 
 #: Bounds of the sample: conversations, and tokens of each.

@@ -12,11 +12,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig, TrainResult
-from eagle3_draft import artifacts, completion, places
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
-from eagle3_draft.places import place_of
-from eagle3_draft.stage import StageError
+from eagle3_draft.runtime import completion
+from eagle3_draft.storage import artifacts, places
+from eagle3_draft.storage.places import place_of
 from eagle3_draft.train import endings, foreign
 from eagle3_draft.train.begin import prepare
 from eagle3_draft.train.checks import check_devices, check_features

@@ -20,12 +20,12 @@ from eagle3_api import times
 from eagle3_api.artifacts import CONFIG, VOCABULARY
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig, idle_warning
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features
 from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.factor import FACTORS
 from eagle3_draft.model.target import Target
-from eagle3_draft.places import place_of
-from eagle3_draft.stage import StageError
+from eagle3_draft.storage.places import place_of
 from eagle3_draft.tensors import EMBEDDING
 from eagle3_draft.train import non_finite
 from eagle3_draft.train.batches import Batch

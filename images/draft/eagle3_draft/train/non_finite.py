@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
+from eagle3_draft.errors import StageError
 from eagle3_draft.features import Samples
-from eagle3_draft.stage import StageError
 
 #: Conversations that a message names.
 NAMED = 8

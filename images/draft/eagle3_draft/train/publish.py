@@ -12,12 +12,12 @@ import torch.distributed as dist
 from eagle3_api import times
 from eagle3_api.artifacts import CHAT_TEMPLATE, CONFIG, HELD_OUT, PROMPTS, REPORT, REPORT_PAGE, VOCABULARY
 from eagle3_api.jobs import TrainConfig, TrainResult
-from eagle3_draft import artifacts
 from eagle3_draft.data.inputs import inherited
 from eagle3_draft.data.tokenizer_files import special_tokens
 from eagle3_draft.features import Features
 from eagle3_draft.files import write_atomic
-from eagle3_draft.places import place_of
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.places import place_of
 from eagle3_draft.train import held_out
 from eagle3_draft.train.best import BestWeights
 from eagle3_draft.train.checkpoints import TrainingState

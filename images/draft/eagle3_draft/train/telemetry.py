@@ -11,8 +11,8 @@ from pathlib import Path
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, TrainConfig
-from eagle3_draft.progress import ProgressReporter
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.runtime.progress import ProgressReporter
 from eagle3_draft.train.evaluate import Evaluation
 from eagle3_draft.train.listeners import Listener, Prometheus, StepMeasures, TensorBoard, WeightsAndBiases
 

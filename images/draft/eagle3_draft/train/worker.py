@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from eagle3_api.jobs import TrainConfig, TrainResult
-from eagle3_draft.termination import Termination
+from eagle3_draft.runtime.termination import Termination
 from eagle3_draft.train import endings
 from eagle3_draft.train.checkpoints import rank_timeout
 from eagle3_draft.train.loop import Training

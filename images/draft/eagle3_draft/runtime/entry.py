@@ -17,7 +17,7 @@ from pathlib import Path
 import eagle3_api
 import eagle3_draft
 from eagle3_api.jobs import CONFIG_FILE, RESULTS, TERMINATION_LOG, StageName
-from eagle3_draft import child, supervisor
+from eagle3_draft.runtime import child, supervisor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

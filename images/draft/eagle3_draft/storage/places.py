@@ -15,8 +15,8 @@ from typing import Protocol
 from eagle3_api.artifacts import MANIFEST
 from eagle3_api.jobs import ObjectStoreConfig, StageName
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
-from eagle3_draft.object_store import ObjectStore
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.object_store import ObjectStore
 
 
 class Place(Protocol):

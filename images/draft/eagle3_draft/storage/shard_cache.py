@@ -29,7 +29,7 @@ from pathlib import Path
 from eagle3_api.conditions import Reason
 from eagle3_api.estimate import readable_bytes
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 _PARTIAL = ".partial"
 _LOCK = ".lock"

@@ -27,8 +27,8 @@ from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName
 from eagle3_api.manifest import File, Manifest
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest, set_mode, settle, sync_folder, write_atomic
-from eagle3_draft.stage import StageError
 
 #: The type of an artifact's numbers.
 Numbers = TypeVar("Numbers", bound=Model)

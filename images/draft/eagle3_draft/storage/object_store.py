@@ -17,10 +17,10 @@ from eagle3_api.artifacts import MANIFEST
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, ObjectStoreConfig
 from eagle3_api.manifest import File, Manifest
-from eagle3_draft import artifacts
-from eagle3_draft.bucket import Bucket, Patience
-from eagle3_draft.shard_cache import ShardCache
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage import artifacts
+from eagle3_draft.storage.bucket import Bucket, Patience
+from eagle3_draft.storage.shard_cache import ShardCache
 
 #: Of the object, which names the store.
 FIELD = "storage.features.objectStore"

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, Report, StageName
-from eagle3_draft import child
-from eagle3_draft.child import Outcome
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import Termination, interrupted
+from eagle3_draft.errors import StageError
+from eagle3_draft.runtime import child
+from eagle3_draft.runtime.child import Outcome
+from eagle3_draft.runtime.termination import Termination, interrupted
 
 #: Bytes of the child's last words that a report may carry.
 LAST_WORDS = 1500

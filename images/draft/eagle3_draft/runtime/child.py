@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from eagle3_api.base import Model
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, JobConfig, JobEnvelope, Report, StageName
+from eagle3_draft.errors import StageError
 from eagle3_draft.files import FULL, write_atomic
-from eagle3_draft.stage import StageError
-from eagle3_draft.termination import interrupted
+from eagle3_draft.runtime.termination import interrupted
 
 #: What a network file system says when its server is away, and a network when its other end is.
 _MOMENTARY = frozenset(

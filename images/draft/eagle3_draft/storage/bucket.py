@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import BUCKET_AUTHORITY, BucketConfig, ExitCode
-from eagle3_draft.bucket_answers import is_absent, is_wordless, meaning, said
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
+from eagle3_draft.storage.bucket_answers import is_absent, is_wordless, meaning, said
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -21,7 +21,7 @@ from typing import Self
 
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
-from eagle3_draft.stage import StageError
+from eagle3_draft.errors import StageError
 
 
 def interrupted(following: str = "goes on from what was finished") -> StageError:

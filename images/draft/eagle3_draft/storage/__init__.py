@@ -1,0 +1,1 @@
+"""Where artifacts lie: folders that are finished or not, on a volume or in a bucket."""
