@@ -45,7 +45,7 @@ from eagle3_api.estimate import bytes_per_token
 from eagle3_api.jobs import DataConfig, ExtractConfig, ExtractResult, ObjectReference, Progress, Report
 from eagle3_api.sglang import default_layers
 from eagle3_draft.data.conversations import Conversations
-from eagle3_draft.inspect.target import read_target, target_digest
+from eagle3_draft.inspect.target import target_digest, target_facts
 
 BAR = 0.9
 TOKENS_A_CONVERSATION = 700
@@ -120,7 +120,7 @@ def measurements(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]
     path = given.target
     if given.shape:
         path, flags = shaped(folder / "target", given.target, SHAPES[given.shape]), ["--load-format", "dummy", *flags]
-    target = read_target(path)
+    target = target_facts(path)
     data = conversations(folder / "data.jsonl", given.tokens // TOKENS_A_CONVERSATION)
     layers = default_layers(target.num_layers) or list(range(min(3, target.num_layers - 1)))
     stages = [

@@ -37,7 +37,7 @@ from eagle3_draft.convert.parity import read_converted
 from eagle3_draft.extract.transformers_engine import TransformersEngine
 from eagle3_draft.features import Sample
 from eagle3_draft.inspect.checkpoint import checkpoint_digest
-from eagle3_draft.inspect.target import read_target
+from eagle3_draft.inspect.target import target_facts
 from eagle3_draft.model.config import draft_config
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
@@ -80,7 +80,7 @@ def main() -> int:
     if given.latent:
         given.target, layers, draft = _latent(given.out)
     else:
-        chosen = given.layers or default_layers(read_target(given.target).num_layers)
+        chosen = given.layers or default_layers(target_facts(given.target).num_layers)
         assert chosen is not None, "a target of fewer than seven layers has no default ones: give --layers"
         layers, draft = chosen, _published(given, chosen)
     clock.ended("conversion")
@@ -132,7 +132,7 @@ def _compared(given: argparse.Namespace, layers: Sequence[int], folder: Path, cl
     """Serve a draft; returns of each proposal how far the reference is from it."""
     record = given.out / "proposals.jsonl"
     record.unlink(missing_ok=True)
-    vocabulary = read_target(given.target).vocabulary_size
+    vocabulary = target_facts(given.target).vocabulary_size
     torch.manual_seed(1)
     prompts = torch.randint(vocabulary // 10, vocabulary * 9 // 10, (given.prompts, 24)).tolist()
     with _server(given, folder, record) as url:
@@ -214,7 +214,7 @@ def _adopted(original: Original, layout: str, target: Path, layers: Sequence[int
     published.mkdir(parents=True, exist_ok=True)
     out.mkdir(exist_ok=True)
     LAYOUTS[layout](original, published)
-    facts, version = read_target(target), Version.parse(__version__)
+    facts, version = target_facts(target), Version.parse(__version__)
     form = read_form(read_folder(published))
     served = Served(version, facts.of_draft, tuple(layers), facts.context_length)
     findings = check(form, served)

@@ -13,7 +13,7 @@ from torch import Tensor
 from eagle3_api.sglang import default_layers
 from eagle3_api.spec import Regenerate
 from eagle3_draft.features import Sample
-from eagle3_draft.inspect.target import end_tokens, read_target
+from eagle3_draft.inspect.target import end_tokens, target_facts
 from gpu.extracting import CHUNKED, computed, every, extract, stored
 from gpu.prompts import prompts
 from gpu.rounding import Distance, distances
@@ -29,7 +29,7 @@ def target() -> Path:
 
 @pytest.fixture(scope="module")
 def layers(target: Path) -> list[int]:
-    found = default_layers(read_target(target).num_layers)
+    found = default_layers(target_facts(target).num_layers)
     assert found is not None, "a target of so few layers has no default ones"
     return found
 
@@ -47,7 +47,7 @@ def extracted(target: Path, layers: list[int], tmp_path_factory: pytest.TempPath
 def from_exact(target: Path, states: Tensor, samples: Sequence[Sample], layers: Sequence[int]) -> list[Distance]:
     """Of each auxiliary layer, the last state and the normaliser: how far from transformers in fp32, where that in bf16 is 1."""
     other, exact = (computed(target, samples, layers, dtype) for dtype in ("bfloat16", "float32"))
-    hidden = read_target(target).hidden_size
+    hidden = target_facts(target).hidden_size
     found = distances(states, other, exact, [hidden] * (len(layers) + 1) + [1])
     print(f"layers {list(layers)}, the last and the normaliser: {found}")
     return found

@@ -45,8 +45,7 @@ def read_target(folder: Path) -> Target:
     if not folder.is_dir():
         raise UnreadableError(f"{folder} is not a folder")
     config = read_json(folder, "config.json", JSON_LIMIT)
-    nested = config.get("text_config")
-    language = {**config, **nested} if isinstance(nested, Mapping) else config
+    language = language_config(config)
     named = config.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise UnreadableError(f"{folder / 'config.json'} names no architecture")
@@ -59,6 +58,12 @@ def read_target(folder: Path) -> Target:
         vocabulary_size=_number(folder, language, "vocab_size"),
         context_length=positions if type(positions) is int and positions > 0 else None,
     )
+
+
+def language_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's part of a config.json: a multimodal one nests it, and may keep some of it outside."""
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, Mapping) else dict(config)
 
 
 def _number(folder: Path, config: Mapping[str, Any], field: str) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
+from eagle3_api.checkpoints.target import language_config
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.errors import StageError
@@ -40,12 +41,6 @@ class Vocabulary:
     embedding: str
     head: str
     files: Mapping[str, Path]
-
-
-def language_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model's part of a config.json: a multimodal one nests it, and may keep some of it outside."""
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, Mapping) else dict(config)
 
 
 def find_vocabulary(folder: Path, config: Mapping[str, Any]) -> Vocabulary:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from eagle3_api import KIND
 from eagle3_api.base import Model
+from eagle3_api.checkpoints.target import language_config
 from eagle3_api.crd import schema_of
 from eagle3_api.spec import Eagle3DraftSpec, Metadata
 from eagle3_api.status import Eagle3DraftStatus
@@ -132,7 +133,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     try:
         values = json.loads(path.read_bytes())
-        return values, {**values, **values.get("text_config", {})}
+        return values, language_config(values)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, AttributeError) as error:

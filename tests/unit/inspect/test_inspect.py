@@ -29,7 +29,7 @@ from eagle3_draft.errors import StageError
 from eagle3_draft.inspect import run
 from eagle3_draft.inspect.data import read_data
 from eagle3_draft.inspect.storage import Wanted, check_space
-from eagle3_draft.inspect.target import read_target
+from eagle3_draft.inspect.target import target_facts
 from eagle3_draft.storage import artifacts
 from published import files
 from published.shapes import shapes
@@ -213,7 +213,7 @@ def test_a_configuration_tells_the_size_of_its_target_or_nothing_of_it(
     path = world.target / "config.json"
     sized = json.loads(path.read_text()) | {"num_attention_heads": 4, "intermediate_size": 128}
     path.write_text(json.dumps(sized | changes))
-    assert read_target(world.target).active_parameters == parameters
+    assert target_facts(world.target).active_parameters == parameters
 
 
 def test_the_facts_of_a_target_and_its_data(world: World) -> None:

@@ -26,7 +26,7 @@ from eagle3_draft.convert.proof import prove_adopted
 from eagle3_draft.convert.values import Values, judge
 from eagle3_draft.errors import StageError
 from eagle3_draft.extract.stage import load_engine
-from eagle3_draft.inspect.target import TargetFacts, read_target
+from eagle3_draft.inspect.target import TargetFacts, target_facts
 from eagle3_draft.model.target import Target
 from eagle3_draft.tensors import pieces
 
@@ -51,7 +51,7 @@ def convert(given: argparse.Namespace) -> int:
     try:
         _refuse_to_overwrite(out)
         form = read_form(read_folder(given.folder))
-        facts = read_target(given.target)
+        facts = target_facts(given.target)
         served = Served(
             given.sglang_version, facts.of_draft, given.layers, given.context_length or facts.context_length
         )

@@ -9,6 +9,7 @@ import torch
 
 from eagle3_api.artifacts import CONFIG, WEIGHTS
 from eagle3_api.checkpoints import Finding, Form, Level, Served, check, read_folder, read_form
+from eagle3_api.checkpoints.target import language_config
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.convert import embedding
@@ -20,7 +21,6 @@ from eagle3_draft.files import file_digest, write_atomic
 from eagle3_draft.inspect.checkpoint import refuse
 from eagle3_draft.model.target import Target
 from eagle3_draft.runtime.progress import ProgressReporter
-from eagle3_draft.target_files import language_config
 from eagle3_draft.tensors import sources_of
 
 

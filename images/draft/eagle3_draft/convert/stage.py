@@ -18,7 +18,7 @@ from eagle3_draft.convert.source import source_of
 from eagle3_draft.errors import StageError
 from eagle3_draft.extract.stage import load_engine
 from eagle3_draft.inspect.checkpoint import refuse
-from eagle3_draft.inspect.target import read_target
+from eagle3_draft.inspect.target import target_facts
 from eagle3_draft.storage import artifacts
 
 
@@ -38,7 +38,7 @@ def run(config: ConvertConfig, *, load: Load | None = load_engine) -> ConvertRes
         return artifacts.numbers(folder, manifest, ConvertResult)
     started = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
-    facts = read_target(target, config.arguments)
+    facts = target_facts(target, config.arguments)
     if facts.digest != config.target_digest:
         raise StageError(
             ExitCode.BAD_INPUT,

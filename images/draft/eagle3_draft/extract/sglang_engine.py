@@ -55,7 +55,7 @@ from eagle3_draft.extract.sglang_capture import (
     run_scheduler,
 )
 from eagle3_draft.features import teaching_of
-from eagle3_draft.inspect.target import read_target
+from eagle3_draft.inspect.target import target_facts
 from eagle3_draft.runtime import completion
 from eagle3_draft.runtime.progress import ProgressReporter
 
@@ -104,7 +104,7 @@ class SGLangEngine:
 
     def __init__(self, config: ExtractConfig, check: Callable[[], None] = lambda: None) -> None:
         version = _version(config)
-        target = read_target(Path(config.target))
+        target = target_facts(Path(config.target))
         ids = target.capture_ids(config.layers, version)
         self.hidden_size = target.hidden_size
         self.vocabulary_size = target.vocabulary_size

@@ -11,7 +11,7 @@ from eagle3_draft.errors import StageError
 from eagle3_draft.inspect.data import DataFacts, read_data
 from eagle3_draft.inspect.draft import read_draft
 from eagle3_draft.inspect.storage import Wanted, check_space, free_bytes, is_made_from, of_former_specs
-from eagle3_draft.inspect.target import TargetFacts, longest_context, read_target
+from eagle3_draft.inspect.target import TargetFacts, longest_context, target_facts
 from eagle3_draft.storage.places import place
 
 #: As many as the report has room for.
@@ -29,7 +29,7 @@ def run(config: InspectConfig, *, features_root: Path | None = None, drafts_root
         StageError: the first thing that is wrong, with what to do about it.
     """
     version = _version(config.sglang_version)
-    target = read_target(Path(config.target), " ".join(config.engine or ()).split())
+    target = target_facts(Path(config.target), " ".join(config.engine or ()).split())
     context_length = _context_length(config, target)
     draft = read_draft(config, target, version, context_length)
     data = None

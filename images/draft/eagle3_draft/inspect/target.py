@@ -12,6 +12,7 @@ from typing import Any
 
 from eagle3_api.checkpoints import Target
 from eagle3_api.checkpoints.safetensors import Header, HeaderError, read_header
+from eagle3_api.checkpoints.target import language_config
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, SamplingDefaults, StageName
 from eagle3_api.rates import active_parameters
@@ -28,7 +29,7 @@ from eagle3_draft.data.tokenizer_files import digest_lines
 from eagle3_draft.errors import StageError
 from eagle3_draft.files import file_digest
 from eagle3_draft.storage import artifacts
-from eagle3_draft.target_files import INDEX, find_vocabulary, language_config
+from eagle3_draft.target_files import INDEX, find_vocabulary
 
 _TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
@@ -81,7 +82,7 @@ class TargetFacts:
             ) from None
 
 
-def read_target(folder: Path, arguments: Sequence[str] = ()) -> TargetFacts:
+def target_facts(folder: Path, arguments: Sequence[str] = ()) -> TargetFacts:
     """Look at the target in a folder.
 
     Args:

@@ -10,11 +10,11 @@ from eagle3_api.base import Model
 from eagle3_api.checkpoints.form import LATENT_SIZES, Form
 from eagle3_api.checkpoints.readers.llama import positive, rope_of
 from eagle3_api.checkpoints.rope import sglangs_alone
+from eagle3_api.checkpoints.target import language_config
 from eagle3_api.conditions import Reason
 from eagle3_api.draft_size import DraftSize, size_in
 from eagle3_api.jobs import ExitCode
 from eagle3_draft.errors import StageError
-from eagle3_draft.target_files import language_config
 
 
 class LinearScaling(Model):

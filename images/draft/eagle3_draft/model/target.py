@@ -8,7 +8,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from eagle3_draft.target_files import Vocabulary, find_vocabulary, language_config, unreadable
+from eagle3_api.checkpoints.target import language_config
+from eagle3_draft.target_files import Vocabulary, find_vocabulary, unreadable
 
 
 class Target:

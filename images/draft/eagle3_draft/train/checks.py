@@ -2,6 +2,7 @@
 
 import torch
 
+from eagle3_api.checkpoints.target import language_config
 from eagle3_api.conditions import Reason
 from eagle3_api.jobs import ExitCode, StageName, TrainConfig
 from eagle3_draft.data.tokenizer_files import tokenizer_digest
@@ -12,7 +13,6 @@ from eagle3_draft.model import fp8
 from eagle3_draft.model.config import DraftConfig
 from eagle3_draft.model.draft import Draft
 from eagle3_draft.model.target import Target
-from eagle3_draft.target_files import language_config
 
 
 def check_devices(config: TrainConfig) -> None:
