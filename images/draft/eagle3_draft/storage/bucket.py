@@ -167,7 +167,7 @@ class Bucket:
 
         async def known(key: str) -> int:
             try:
-                # Not by fsspec's info, which asks for a listing too where there is not an object
+                # Not by fsspec's info, which asks for a listing too where there is no object
                 found = await self._store.head_async(key)
             except BaseError as error:
                 if not is_wordless(str(error)):
