@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a chat template that extraction would not render with": (
         {"serve.arguments": ["--chat-template", "/models/chat.jinja"]},
-        "--chat-template: data.chatTemplate",
+        "--chat-template and what chooses or completes it: data.chatTemplate",
     ),
     "a change of the target's configuration that would change the draft's too": (
         {"serve.arguments": ["--json-model-override", '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}']},
@@ -968,7 +968,7 @@ def test_the_plugin_finds_an_object_as_kubectl_does(api_server: AnyCluster, name
     )
     stored = api_server.kubectl("get", "e3d", "draft", "--namespace", namespace, "--output", "yaml")
     code, said, _ = plugin(api_server.kubeconfig, "estimate", "-f", "-", stdin=stored)
-    assert (code, "nothing bounds the data" in said) == (0, True), said
+    assert (code, "nothing limits the data" in said) == (0, True), said
 
 
 def test_what_the_plugin_cannot_be_told_it_says_in_one_line(

@@ -65,7 +65,7 @@ _ARGUMENTS = [
         f"self.all(a, !a.startsWith('--speculative')) && {_none_names(OWNED_FLAGS)}",
         "serve.arguments: this flag is rendered by the operator from the object; set the object's field instead "
         "(--speculative-*: serve.speculative, --model-path: target.model, --tp: target.tensorParallelSize, "
-        "--chat-template, its name or what it is given by default: data.chatTemplate; the tokenizer is the one in the target's folder)",
+        "--chat-template and what chooses or completes it: data.chatTemplate; the tokenizer is the one in the target's folder)",
     ),
     rule(
         _none_names(UNSUPPORTED_FLAGS),
