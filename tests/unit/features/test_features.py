@@ -389,8 +389,8 @@ def test_what_is_expected_and_not_wanted_any_more_is_not_fetched(tmp_path: Path)
     assert len(leased) <= FETCHED_TOGETHER
 
 
-def of_an_older_version(folder: Path) -> None:
-    """Take the conversations' digests away."""
+def without_digests(folder: Path) -> None:
+    """Take the conversations' digests away, in a store that says so itself."""
     path = folder / "lengths.safetensors"
     save_file({name: table for name, table in load_file(path).items() if not name.endswith("digests")}, path)
     manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
@@ -402,15 +402,10 @@ def of_an_older_version(folder: Path) -> None:
     (folder / MANIFEST).write_text(manifest.model_copy(update={"files": files}).model_dump_json(by_alias=True))
 
 
-def test_a_store_of_an_older_version_is_verified_by_its_shards(tmp_path: Path) -> None:
-    of_an_older_version(store(tmp_path, [[sample(5)], [sample(2)]], [[sample(3)]]))
-    path = tmp_path / "train-00001.safetensors"
-    flip(path, path.stat().st_size - 1)
-    features = Features.open(tmp_path)
-    features.train.expect([0, 1])
-    assert_same(features.train[0], sample(5))
-    with pytest.raises(StageError, match="it was changed since") as raised:
-        features.train[1]
+def test_a_store_without_digests_of_its_conversations_is_not_read_unverified(tmp_path: Path) -> None:
+    without_digests(store(tmp_path, [[sample(5)], [sample(2)]], [[sample(3)]]))
+    with pytest.raises(StageError, match="differ on the train conversations") as raised:
+        Features.open(tmp_path)
     assert raised.value.reason == Reason.CORRUPT_ARTIFACT
 
 
@@ -451,30 +446,6 @@ def test_parts_are_one_store_whose_manifest_lists_theirs(tmp_path: Path) -> None
         assert_same(found, expected)
     assert_same(features.held_out[0], sample(3))
     assert features.train.place(4) == f"number 0 of {PARTS[2]}/train-00001.safetensors"
-
-
-def test_a_store_of_an_older_version_that_lists_its_parts_shards_itself_is_read(tmp_path: Path) -> None:
-    split = in_parts(tmp_path)
-    whole = artifacts.read(tmp_path)
-    parts = artifacts.parts(tmp_path, whole)
-    every = [file.within(part) for part, of_part in parts.items() for file in of_part.files]
-    shards = {
-        kind: [
-            {**shard, "file": f"{part}/{shard['file']}"}
-            for part, of in parts.items()
-            for shard in of.numbers["shards"][kind]
-        ]
-        for kind in ("train", "held_out")
-    }
-    older = whole.model_copy(
-        update={
-            "files": [*(file for file in whole.files if not file.is_part), *every],
-            "numbers": whole.numbers | {"shards": shards},
-        }
-    )
-    (tmp_path / MANIFEST).write_text(older.model_dump_json(by_alias=True))
-    assert artifacts.finished(tmp_path, KEY) == older
-    assert [len(one) for one in Features.open(tmp_path).train] == [len(one) for samples in split for one in samples]
 
 
 @pytest.mark.parametrize("change", ["another", "missing"])

@@ -1,7 +1,7 @@
 """Reading a feature store, memory-mapped: a sample's tensors are views into the shard's file.
 
 Each conversation is verified by its own digest when it is first read, by threads ahead of whoever reads: so nothing is read from
-the disk but what is used, and that once. A store of an older version has digests of whole shards only.
+the disk but what is used, and that once.
 
 Shards are leased from where the store lies. A volume keeps them, and they stay mapped; of an object store's, which may have
 to leave the pod's disk at any time, the same threads copy what is read: all that is wanted of a shard by one of them, so that as
@@ -87,7 +87,7 @@ class Features:
                 reads (FeatureMismatch).
         """
         manifest = artifacts.parsed(folder, at.manifest_text(folder))
-        # A whole of an older version has no parts
+        # A part is a store by itself
         stores = artifacts.parts(folder, manifest, at.content) or {"": manifest}
         try:
             header = Header.model_validate(manifest.numbers)
@@ -109,12 +109,13 @@ class Features:
         for split in Split:
             try:
                 named = [shard for part, of_part in stores.items() for shard in _shards(part, of_part, split)]
-                agree = sum(conversations for _, conversations in named) == len(table[str(split)])
+                tokens, digests = table[str(split)], table[digests_name(split)]
+                agree = sum(conversations for _, conversations in named) == len(tokens) == len(digests)
             except (KeyError, TypeError, ValidationError):
                 agree = False
             if not agree:
                 raise corrupt(folder, f"{LENGTHS} and the manifest differ on the {split} conversations")
-            samples.append(Samples(folder, at, named, header, table[str(split)], table.get(digests_name(split))))
+            samples.append(Samples(folder, at, named, header, tokens, digests))
         return cls(manifest, header, *samples)
 
 
@@ -132,7 +133,7 @@ class Samples(Sequence[Sample]):
         shards: Sequence[tuple[File, int]],
         header: Header,
         lengths: torch.Tensor,
-        digests: torch.Tensor | None,
+        digests: torch.Tensor,
     ) -> None:
         self.lengths = lengths
         self._folder = folder
@@ -213,8 +214,8 @@ class Samples(Sequence[Sample]):
         shard, verified = opened
         place = index - self._starts[number]
         shard.announce(place)
-        if not verified[place] and (digests := self._digests_of(index)) is not None:
-            shard.check(place, digests)
+        if not verified[place]:
+            shard.check(place, self._digests_of(index))
             verified[place] = True
         sample = shard.sample(place)
         if self._at.keeps:
@@ -227,18 +228,14 @@ class Samples(Sequence[Sample]):
         def said(opened: _OpenShard) -> list[Text]:
             texts = []
             for place, index in enumerate(range(self._starts[number], self._starts[number + 1])):
-                if (digests := self._digests_of(index)) is not None:
-                    opened.shard.check_text(place, digests)
+                opened.shard.check_text(place, self._digests_of(index))
                 text = opened.shard.text(place)
                 texts.append(text if self._at.keeps else Text(text.input_ids.clone(), text.loss_mask.clone()))
             return texts
 
         return self._read(number, said)
 
-    def _digests_of(self, index: int) -> Digests | None:
-        """None where the whole shard is verified when it is opened."""
-        if self._digests is None:
-            return None
+    def _digests_of(self, index: int) -> Digests:
         text, computed = self._digests[index]
         return Digests(bytes(text.tolist()), bytes(computed.tolist()))
 
@@ -276,8 +273,6 @@ class Samples(Sequence[Sample]):
 
     def _opened(self, number: int, path: Path) -> "_OpenShard":
         file = self._shards[number]
-        if self._digests is None:
-            artifacts.verify(path, self._folder, file)
         shard = Shard(path, self._header, self._folder / file.path)
         first, end = self._starts[number], self._starts[number + 1]
         if shard.lengths != self.lengths[first:end].tolist():

@@ -242,17 +242,6 @@ def located(folder: Path, file: File) -> Path:
 def verified_entry(folder: Path, entry: File) -> Path:
     """As ``verified``, of a file that the caller found in the manifest."""
     path = located(folder, entry)
-    verify(path, folder, entry)
-    return path
-
-
-def content(folder: Path, entry: File) -> bytes:
-    """The bytes of a listed file; as ``verified``."""
-    return verified_entry(folder, entry).read_bytes()
-
-
-def verify(path: Path, folder: Path, entry: File) -> None:
-    """As ``verified``, where an artifact's file lies elsewhere than in its folder."""
     mark = (str(path), entry.size, path.stat().st_mtime_ns, entry.sha256)
     if mark not in _verified:
         try:
@@ -262,6 +251,12 @@ def verify(path: Path, folder: Path, entry: File) -> None:
         if digest != entry.sha256:
             raise changed(folder, entry, digest)
         _verified.add(mark)
+    return path
+
+
+def content(folder: Path, entry: File) -> bytes:
+    """The bytes of a listed file; as ``verified``."""
+    return verified_entry(folder, entry).read_bytes()
 
 
 def remove_working_files(folder: Path) -> None:
