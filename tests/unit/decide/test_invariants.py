@@ -187,7 +187,7 @@ class AnyHistory(Happenings):
         self.world.refuses = ()
         for made in list(self.world.seen.deployments.values()):
             self.world._put(replace(made, edited_by=None, edited=(), template=Template()))
-        self.world.settle()
+        self.world.end_lost_pods().settle()
         moving = (Reason.ROLLING_OUT, Reason.SERVER_STARTING)
         for turn in range(40):
             moves = self.world.reason()[1] in moving  # what is proven may still have to get its pods

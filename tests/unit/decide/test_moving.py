@@ -803,6 +803,24 @@ def test_a_rescue_has_its_pods_before_the_candidate_which_is_tried_after_it(case
     assert (world.serving, world.replicas[2]) == (0, 1), "then it is tried again"
 
 
+def test_a_rescue_that_finds_no_place_says_so_and_after_a_day_calls_somebody() -> None:
+    world = serving_draft(World(room=1).edit(autoApply="Always")).later(700).settle()
+    world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}})
+    world.room = 0  # the node of r1 is lost with all that ran there
+    world._delete("Deployment", "kimi-r1")
+    world.settle()
+    assert (world.serving, world.replicas) == (1, {0: 1})
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    assert "pod kimi-r0-0 finds no node" in world.condition("Ready").message
+    assert world.condition("Stalled").status == "False", "another node may come"
+    assert world.later(90_000).settle().condition("Stalled").status == "True"
+    world.room = 1
+    world.end_lost_pods().settle()
+    assert world.condition("Ready").message == "r0 is starting and will take over; r2 is tried after that"
+    assert world.ready(0).serving == 0
+    assert world.replicas[2] == 1, "then it is tried"
+
+
 def test_a_probe_that_a_rescue_cuts_short_is_no_try() -> None:
     world = serving_draft(World().edit(autoApply="Always")).later(700).settle()
     world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().ready(2)

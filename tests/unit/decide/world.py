@@ -216,6 +216,14 @@ class World:
             self._put(replace(going[-1], pods=(lost,)))
         return self
 
+    def end_lost_pods(self) -> "World":
+        """What hung is gone: its node is back, or was deleted, and whoever waits for its place gets that."""
+        for deployment in self.seen.deployments.values():
+            self._put(replace(deployment, pods=tuple(pod for pod in deployment.pods if not pod.terminating)))
+        for number in self.seen.deployments:
+            self._schedule(number)
+        return self
+
     def settle(self, limit: int = 20) -> "World":
         """Reconcile until a reconcile changes nothing."""
         for _ in range(limit):

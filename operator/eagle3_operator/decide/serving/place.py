@@ -42,6 +42,12 @@ def rescued(fleet: Fleet, view: View, goal: Revision) -> Fleet:
     return fleet.changed(goal.number, displaces=True)
 
 
+def is_given_way(fleet: Fleet, view: View, goal: Revision) -> bool:
+    """Whether the goal of a rescue has no place yet, but pods of other revisions, which end or are about to, still hold one."""
+    others = [revision for number, revision in fleet.revisions.items() if number != goal.number]
+    return without_place(goal.deployment) is not None and _hold(others, view)
+
+
 def takes_place(fleet: Fleet, goal: Revision, count: int) -> bool:
     """Whether a goal of so many pods takes the place of what serves: it needs the GPUs, and has not all of them yet."""
     return _to_come(fleet, goal, count) and fleet.replaces(goal)

@@ -26,7 +26,7 @@ from eagle3_operator.decide.serving import asking, capacity, edits, place, retir
 from eagle3_operator.decide.serving.capacity import Claimant
 from eagle3_operator.decide.serving.fleet import Fleet
 from eagle3_operator.decide.serving.promotion import moved
-from eagle3_operator.decide.serving.trying import choose, driven, started
+from eagle3_operator.decide.serving.trying import choose, driven, hindered, started
 from eagle3_operator.decide.serving.watching import heard
 from eagle3_operator.decide.view import Actions, View
 from eagle3_operator.decision import Because, Delete, Event, Mend, Scale
@@ -44,6 +44,8 @@ class RolloutResult:
     revisions: list[Revision]
     serving: Revision | None
     candidate: Revision | None
+    #: What is to serve: what serves, or what takes over from that.
+    goal: Revision | None
     #: What the candidate, or the goal of a roll-out, is doing, for its condition.
     said: Because | None
     #: Key of the training that the servers are scaled to zero for.
@@ -130,6 +132,7 @@ class Rollout:
             revisions=[self._described(r) for _, r in sorted(self.fleet.revisions.items())],
             serving=self.fleet.current,
             candidate=self.fleet.of(self.candidate),
+            goal=self.fleet.of(self.goal),
             said=self.said,
             room_for=self.room.training if self._makes_room else None,
             rolled_back=self.rolled_back,
@@ -196,8 +199,7 @@ class Rollout:
             self.fleet = place.rescued(self.fleet, self.view, goal)
         tried = self.candidate not in (None, self.goal)
         if goal is not None and tried and place.rescue_under_way(self.fleet, goal, self.serve.replicas):
-            text = f"{goal.name} is starting and will take over; r{self.candidate} is tried after that"
-            self.said = Because(Reason.SERVER_STARTING, text)
+            self.said = self._told_of_rescue(goal, f"; r{self.candidate} is tried after that")
 
     def ask(self) -> None:
         """What is to come and costs what serves its pods waits for a person; a rescue never does."""
@@ -378,6 +380,13 @@ class Rollout:
         self.wake.append(left + 1)
         return True
 
+    def _told_of_rescue(self, goal: Revision, then: str = "") -> Because:
+        """What to say of a rescue's goal: that it starts, or what keeps it from that and is not about to end by itself."""
+        starting = Because(Reason.SERVER_STARTING, f"{goal.name} is starting and will take over{then}")
+        if place.is_given_way(self.fleet, self.view, goal):
+            return starting
+        return hindered(goal, self.view) or starting
+
     def _tell_of_goal(self, goal: Revision) -> None:
         count = self.serve.replicas
         if goal.ready >= capacity.enough(self.fleet.current, count):
@@ -437,7 +446,7 @@ class Rollout:
         In a roll-out the goal has failed to start then, and what serves goes on.
         """
         if self.fleet.to_be_left and former is not None and self.said is None:
-            self.said = Because(Reason.SERVER_STARTING, f"{goal.name} is starting and will take over")
+            self.said = self._told_of_rescue(goal)
         if goal.ready == 0:
             return False
         failure = starts.incomplete(goal, wanted=self.serve.replicas, budget=self.budget, now=self.view.now)

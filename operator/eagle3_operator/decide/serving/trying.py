@@ -51,15 +51,22 @@ def driven(fleet: Fleet, number: int, view: View, wanted: Wanted, actions: Actio
 def started(fleet: Fleet, number: int, view: View, said: str) -> tuple[Fleet, Because]:
     """The fleet when a revision that starts has looked for a place, and what to say: ``said``, or what is in the way."""
     revision = fleet[number]
-    if refused := _refused(revision, view):
-        return fleet, refused
-    fleet = place.sought(fleet, view, revision)
-    if revision.deployment is not None and (trouble := not_begun(revision.deployment, view.now)):
-        return fleet, advised(trouble)
+    if _refused(revision, view) is None:
+        fleet = place.sought(fleet, view, revision)
+    if hindrance := hindered(revision, view):
+        return fleet, hindrance
     pods = revision.deployment.without_former_pods.pods if revision.deployment is not None else ()
     failures = revision.status.start_failures
     again = f"; it failed {failures} times: {revision.status.start_problem}" if failures and pods else ""
     return fleet, Because(Reason.SERVER_STARTING, f"{said}{again}")
+
+
+def hindered(revision: Revision, view: View) -> Because | None:
+    """What keeps a revision's pods from being made or started, and what a person can do; None where they are on their way."""
+    if refused := _refused(revision, view):
+        return refused
+    trouble = not_begun(revision.deployment, view.now) if revision.deployment is not None else None
+    return advised(trouble) if trouble is not None else None
 
 
 def _refused(revision: Revision, view: View) -> Because | None:

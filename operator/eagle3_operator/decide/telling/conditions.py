@@ -342,15 +342,16 @@ _OF_PODS = (
 
 
 def _waits_in_vain(at: Situation, whole: Said) -> bool:
-    """Whether the pod that all waits for, a Job's or the candidate's, has waited for too long. It is left: it may come yet."""
-    candidate, now = at.rollout.candidate if at.rollout else None, at.view.now
+    """Whether the pod that all waits for, a Job's, the candidate's or the goal's, has waited for too long. It is left: it may come yet."""
+    coming, now = (at.rollout.candidate, at.rollout.goal) if at.rollout else (), at.view.now
     jobs = [job for job in at.view.seen.jobs.values() if not job.finished]
     queued = [now - (job.suspended_since or job.created_at) for job in jobs if job.suspended and job.queue is not None]
     jobs = [job for job in jobs if not job.suspended]
     none_made = [now - (job.started_at or job.created_at) for job in jobs if not job.pods]
     # Where others of its Job tell how far they are, one that finds no place may get that of the first that is through
     pods = [pod for job in jobs for pod in job.pods if job.progress is None or pod.held_by is not None]
-    pods += candidate.deployment.pods if candidate is not None and candidate.deployment is not None else ()
+    servers = [revision.deployment for revision in coming if revision is not None and revision.deployment is not None]
+    pods += [pod for deployment in servers for pod in deployment.pods]
     late = any(overdue(pod, now) for pod in pods) or any(
         age.total_seconds() > PLACE_SECONDS for age in (*queued, *none_made)
     )
