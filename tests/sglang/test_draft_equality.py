@@ -141,6 +141,7 @@ def convert_config(tiny: Reference, folder: Path, **source: Any) -> ConvertConfi
         layers=LAYERS,
         sglang_version="0.5.21",
         context_length=1024,
+        arguments=["--dtype", "float32"],  # as the reference is served
         **source,
     )
 
