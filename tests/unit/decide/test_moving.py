@@ -821,6 +821,19 @@ def test_a_rescue_that_finds_no_place_says_so_and_after_a_day_calls_somebody() -
     assert world.replicas[2] == 1, "then it is tried"
 
 
+def test_what_serves_with_a_pod_that_finds_no_place_for_a_day_calls_somebody() -> None:
+    world = serving_draft(World(room=2).edit(serve={"replicas": 2}, autoApply="Always")).ready(1).later(700).settle()
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 2})
+    good, other = world.seen.deployments[1].pods
+    said = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    lost = Pod(other.name, world.now, unschedulable=said, unschedulable_since=world.now)
+    world.pods(1, good, lost)
+    assert world.reason() == ("False", Reason.UNSCHEDULABLE)
+    assert world.condition("Stalled").status == "False"
+    assert world.later(90_000).settle().condition("Stalled").status == "True"
+    assert (world.serving, world.replicas) == (1, {0: 0, 1: 2}), "the other pod serves on"
+
+
 def test_a_probe_that_a_rescue_cuts_short_is_no_try() -> None:
     world = serving_draft(World().edit(autoApply="Always")).later(700).settle()
     world.edit(serve={"speculative": {"numSteps": 2, "numDraftTokens": 3}}).settle().ready(2)
