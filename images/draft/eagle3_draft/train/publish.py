@@ -39,7 +39,6 @@ def publish(config: TrainConfig, state: TrainingState) -> TrainResult:
     report = _report(config, state, result)
     write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
     write_atomic(folder / REPORT_PAGE, page(report).encode())
-    # An extraction of an older version has the template's digest alone
     for file in features.manifest.files:
         if file.path in (PROMPTS, CHAT_TEMPLATE):
             write_atomic(folder / file.path, at.content(Path(config.features), file))
