@@ -538,7 +538,7 @@ def test_the_stage_runs_where_there_is_no_torch(stored: PublishConfig, address: 
     (tmp_path / "config.json").write_text(json.dumps({"config": config.to_json()}))
     program = (
         "import os, sys; sys.modules['torch'] = sys.modules['numpy'] = sys.modules['httpx'] = None\n"
-        "from pathlib import Path; from eagle3_draft import child; from eagle3_api.jobs import StageName\n"
+        "from pathlib import Path; from eagle3_draft.runtime import child; from eagle3_api.jobs import StageName\n"
         f"os._exit(child.run(StageName.PUBLISH, Path({str(tmp_path / 'config.json')!r}), Path({str(tmp_path / 'result')!r})))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -47,7 +47,7 @@ class Container:
             "from pathlib import Path\n"
             "from eagle3_api.conditions import Reason\n"
             "from eagle3_api.jobs import ExitCode, ExtractResult, StageName\n"
-            "from eagle3_draft import child\n"
+            "from eagle3_draft.runtime import child\n"
             "from eagle3_draft.errors import StageError\n"
             f"folder = Path({str(folder)!r})\n"
             "done = ExtractResult(conversations=1, held_out=1, tokens=1, supervised_tokens=1, bytes=1, tokens_per_second=1)\n"
@@ -63,7 +63,7 @@ class Container:
             "assert ctypes.CDLL(None).prctl(36, 1) == 0\n"  # PR_SET_CHILD_SUBREAPER: it inherits orphans, like process 1
             "from pathlib import Path\n"
             "from eagle3_api.jobs import StageName\n"
-            "from eagle3_draft import supervisor\n"
+            "from eagle3_draft.runtime import supervisor\n"
             "assert 'torch' not in sys.modules\n"
             "a = [Path(p) for p in sys.argv[1:]]\n"
             "sys.exit(supervisor.supervise(StageName.EXTRACT, [sys.executable, str(a[0])],\n"
