@@ -116,7 +116,7 @@ class Maker:
         self._attend = attend
         self._progress = progress
         self._skipped = 0
-        self._started = _now()
+        self._started = times.now()
         self._begun: _Begun | None = None
         self._since = 0.0
         self._writers = ThreadPoolExecutor(WRITERS, "shard")
@@ -237,7 +237,7 @@ class Maker:
                 "sglang": config.sglang_version,
                 "node": node(),
                 "started": self._started,
-                "finished": _now(),
+                "finished": times.now(),
             },
         )
         self._at.published(begun.writer.folder, manifest, self._uploading(begun.part, manifest))
@@ -328,7 +328,3 @@ def _shares(whole: int, count: int) -> Iterator[int]:
     """A number cut into so many that differ by one at most; into one where the count is 0."""
     for number in range(max(1, count)):
         yield whole * (number + 1) // max(1, count) - whole * number // max(1, count)
-
-
-def _now() -> str:
-    return times.now()

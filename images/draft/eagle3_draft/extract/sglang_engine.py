@@ -56,7 +56,7 @@ from eagle3_draft.extract.sglang_capture import (
 )
 from eagle3_draft.features import teaching_of
 from eagle3_draft.inspect.target import target_facts
-from eagle3_draft.runtime import completion
+from eagle3_draft.runtime import pod
 from eagle3_draft.runtime.progress import ProgressReporter
 
 #: Of one batch: bytes of its states, and conversations. A longer conversation is a batch of its own.
@@ -479,7 +479,7 @@ def _handover(folder: Path, longest: int) -> Path:
     needed = REGIONS_BYTES + max(WINDOW_BATCHES * BATCH_BYTES, longest)
     if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed:
         return Path(tempfile.mkdtemp(prefix="eagle3-", dir=SHARED_MEMORY))
-    return folder_on_disk(folder, completion.index())
+    return folder_on_disk(folder, pod.index())
 
 
 def _let_nobody_wait(batches: "Sequence[_Batch]", done: "Future[None]") -> None:

@@ -26,7 +26,7 @@ from eagle3_draft.features import SHARD_BYTES, Split
 from eagle3_draft.files import remove_partials
 from eagle3_draft.inspect.storage import held_bytes
 from eagle3_draft.inspect.target import hidden_size
-from eagle3_draft.runtime import completion
+from eagle3_draft.runtime import pod
 from eagle3_draft.runtime.progress import ProgressReporter
 from eagle3_draft.runtime.termination import Termination
 from eagle3_draft.storage.places import Place, place_of, remove_abandoned
@@ -90,7 +90,7 @@ def run(
     if (manifest := at.finished(folder, config.key)) is not None:
         return ExtractResult.model_validate_json(at.content(folder, manifest.file(REPORT)))
     remove_abandoned(folder, StageName.EXTRACT, at)  # Inspect counts these bytes as free
-    remove_left(folder, completion.index())
+    remove_left(folder, pod.index())
     with (
         Termination() as termination,
         closing(_Loaded(lambda: load(config) if load else load_engine(config, termination.check))) as engine,
@@ -99,7 +99,7 @@ def run(
         every = parts.cut(len(inputs.conversations), part_conversations)
         there = whole.finished(folder, at, every, config.key)
         unfinished = [part for part in every if part not in there]
-        own = parts.own(every, completion.index(), config.shards)
+        own = parts.own(every, pod.index(), config.shards)
         to_make = [part for part in own if part not in there]
         for part in to_make:  # before the free space is looked at; a pod that was given up and still writes ends by it
             remove_partials(folder / part.name)

@@ -15,7 +15,7 @@ from eagle3_api.jobs import ExitCode, StageName, TrainConfig, TrainResult
 from eagle3_draft.errors import StageError
 from eagle3_draft.features import Features
 from eagle3_draft.model.target import Target
-from eagle3_draft.runtime import completion
+from eagle3_draft.runtime import pod
 from eagle3_draft.storage import artifacts, places
 from eagle3_draft.storage.places import place_of
 from eagle3_draft.train import endings, foreign
@@ -52,7 +52,7 @@ def run(config: TrainConfig) -> TrainResult:
     check_features(features, target, config)
     if config.trainer is not None:
         config = foreign.train(config, config.trainer)
-    index = completion.index()
+    index = pod.index()
     if index == 0:  # the others read what it writes once they have met it
         prepare(config, features, target)
     result = _launch(config, index)
